@@ -40,6 +40,8 @@ COVERED_BY: dict[str, str] = {
     "cli/spec_keys": "cli/test_completion.py",
     "control/profile_run": "cli/test_profile.py",
     "observe/profile/profile_lines": "observe/profile/test_step_profile.py",
+    "state/roles/role_block": "compile/target/test_role_layout.py",
+    "state/roles/run_entry": "compile/target/test_entry.py",
     "state/spec/profiling": "cli/test_profile.py",
     "run/profile/step_recorder": "cli/test_profile.py",
     "run/tune/trial_ranks": "cli/test_tune.py",

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     metavar="RANKS",
     help="Only these ranks, such as 0,4-7; under torchrun its nodes.",
 )
+@click.option(
+    "--role", metavar="ROLE", help="Only the ranks of this role, which --rank then counts from 0."
+)
 @click.option("--node", metavar="NODE", help="Only this node: its name, or its index in the run.")
 @click.option(
     "-a", "--attempt", metavar="A|all", help="This attempt, or all (default: the newest)."
@@ -60,6 +63,7 @@ def command(
     conditions: tuple[str, ...],
     follow: bool,
     rank: str | None,
+    role: str | None,
     node: str | None,
     attempt: str | None,
     since: str | None,
@@ -83,7 +87,13 @@ def command(
     its batch step said.
     """
     from hpcrun.observe.logs import log_times
-    from hpcrun.observe.logs.log_files import LogChoice, check, parse_ranks, sources
+    from hpcrun.observe.logs.log_files import (
+        LogChoice,
+        check,
+        parse_ranks,
+        ranks_of_role,
+        sources,
+    )
     from hpcrun.observe.logs.log_format import Printer
     from hpcrun.observe.logs.render import LineFilter, Presenter, read
     from hpcrun.observe.logs.watch import Watch
@@ -92,9 +102,11 @@ def command(
         raise UsageError("--exit-with-run is for -f, which waits for the runs to end")
     if raw and output.json:
         raise UsageError("--raw gives bytes and --json gives records; choose one")
+    selected = select(output, where, conditions)
+    ranks = parse_ranks(rank) if rank else None
     choice = LogChoice(
         streams=stream,
-        ranks=parse_ranks(rank) if rank else None,
+        ranks=ranks_of_role(selected, role, ranks) if role else ranks,
         node=node,
         attempt=_attempt(attempt or ("all" if since else None)),
     )
@@ -103,7 +115,6 @@ def command(
     begin = _beginning(tail, moment, timestamps, bars=fold and not follow and grep is None)
     chosen = LineFilter(_pattern("--grep", grep), _pattern("--exclude", exclude))
     marked = _pattern("--highlight", highlight)
-    selected = select(output, where, conditions)
     if rank and any(one.run.entry.framework == "torchrun" for one in selected):
         output.say(
             "--rank counts torchrun's own processes, one a node: each log holds all ranks that it "

@@ -15,7 +15,7 @@ from hpcrun import activity
 from hpcrun.cli.options import Output, common, spec_arguments
 from hpcrun.policy import batch, resume
 from hpcrun.slurm.parse import parse_duration
-from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.state.plan import Entry, Plan, RunPlan
 from hpcrun.state.spec.parallel_block import divided
 from hpcrun.text import duration, listed, one_line, plural, runs_text
 
@@ -61,6 +61,7 @@ def lines(plan: Plan, root: str, no_flags: Collection[str] = ()) -> Iterator[str
     yield from _table([_row(run) for run in plan.runs])
     yield from _configuration(plan.runs)
     yield from _commands(plan, no_flags)
+    yield from _roles(plan.runs)
     for index, array in enumerate(plan.arrays):
         if array.script:
             yield f"\n--- script {index}: {runs_text(array.runs)}"
@@ -114,12 +115,13 @@ def _differing_first(item: tuple[str, dict[str, list[int]]]) -> bool:
     return len(item[1]) == 1
 
 
-def _command(run: RunPlan, argv: Sequence[str]) -> list[str] | None:
+def _command(run: RunPlan, argv: Sequence[str], program: Entry | None = None) -> list[str] | None:
     """Return what each rank executes; None for a function."""
-    if run.entry.kind == "function":
+    program = program or run.entry
+    if program.kind == "function":
         return None
     python = str(run.environment.python) if run.container is None else run.container.python
-    script = [] if run.entry.file is None else [python, run.entry.file]
+    script = [] if program.file is None else [python, program.file]
     return [*script, *argv]
 
 
@@ -154,6 +156,23 @@ def _commands(plan: Plan, no_flags: Collection[str]) -> Iterator[str]:
     yield one_line(f"--- a command that resumes, from attempt 2 on, {there}")
     words = _command(first, first.entry.resumed) or []
     yield one_line(f"{runs_text([first.number])}: {shlex.join(words)}")
+
+
+def _roles(runs: Sequence[RunPlan]) -> Iterator[str]:
+    """Yield the roles of the runs, and what the ranks of each execute."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    for run in runs if runs[0].role_plans else ():
+        lines = []
+        for role in run.role_plans:
+            program = role.entry or run.entry
+            words = _command(run, program.argv, program) or [f"{program.module}:{program.function}"]
+            lines.append(one_line(f"{role.name}: {role.described}: {shlex.join(words)}"))
+        found.setdefault(tuple(lines), []).append(run.number)
+    for lines_of, numbers in itertools.islice(found.items(), _MOST_COMMANDS):
+        yield f"\n--- roles of {runs_text(numbers)}"
+        yield from lines_of
+    if len(found) > _MOST_COMMANDS:
+        yield f"\n{len(found) - _MOST_COMMANDS:,} more; --json has them"
 
 
 def _left_out(runs: Sequence[RunPlan], no_flags: Collection[str]) -> list[str]:
@@ -199,6 +218,9 @@ def _row(run: RunPlan) -> list[str]:
     on = f" on {plural(gpus, 'GPU')} each" if gpus else ""
     spares = f" (and {run.spare_nodes} spare)" if run.spare_nodes else ""
     where = f"{plural(run.nodes, 'node')}{spares} x {plural(run.ranks_per_node, 'rank')}{on}"
+    if roles := run.role_plans:
+        ranks = f"{plural(run.world_size, 'rank')} of {plural(len(roles), 'role')}"
+        where = f"{plural(run.nodes, 'node')}{spares}{on}, {ranks}"
     config = run.deepspeed
     product = ""
     if all(isinstance(config.get(key), int) for key in batch.KEYS):

@@ -30,6 +30,6 @@ def command(where: str, rank: int, output: Output) -> int:
             hint=f"hpcrun exec {where} CMD runs one command",
         )
     live = beside_rank.living(select_one(output, "shell", [where]), "look into")
-    node = live.launch.node_of(min(rank, live.launch.world_size - 1)).name
+    node = live.node_of(min(rank, live.ranks[-1])).name
     output.say(f"beside rank {rank} of {live.name} on {node}; exit leaves it")
     return beside_rank.run(live, rank, ["bash", "-i"], terminal=beside_rank.term())

@@ -106,6 +106,8 @@ def _summary(found: dict[str, Any], output: Output) -> None:
     found["suspects"] = "; ".join(found["suspects"])
     found["tags"] = ", ".join(found["tags"])
     found["notes"] = "; ".join(note["text"] for note in found["notes"])
+    if roles := found.pop("roles", None):
+        found["roles"] = " | ".join(f"{name}: {told}" for name, told in roles.items())
     metrics = found["metrics"] or {}
     found["metrics"] = ", ".join(f"{key}={number(value)}" for key, value in metrics.items())
     if fabric := found.pop("fabric", None):

@@ -18,7 +18,9 @@ from hpcrun.compile.sweep.references import (
     may_name,
     overlap,
 )
+from hpcrun.compile.target.role_layout import computed
 from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.state.roles.run_entry import ROLES
 from hpcrun.text import whole_number
 
 _MAY = ("config", "deepspeed")
@@ -75,7 +77,8 @@ def _kin(source: Compiled | Plan, run: CompiledRun | RunPlan, without: Collectio
     spec["checkpoint"] = run.spec["checkpoint"]
     entry, directory = run.entry, Path(source.spec_file).parent
     digest = identity.digester(entry, Path(source.code_root), directory, spec)
-    return digest(identity.with_command(entry, spec["entry"]), spec["config"], run.swept)
+    roles = computed(run.spec.get(ROLES) or {}, Path(source.code_root), directory)
+    return digest(identity.with_command(entry, spec["entry"]), spec["config"], run.swept, roles)
 
 
 def _without(data: Any, key: Key) -> Any:

@@ -18,7 +18,7 @@ from hpcrun.state.spec.optimization_block import Optimization
 
 _LATER = {"ema": None, "ema_every": 1}
 
-Digester = Callable[[Entry, dict[str, Any], dict[str, Any]], str]
+Digester = Callable[[Entry, dict[str, Any], dict[str, Any], dict[str, Any]], str]
 
 
 def digester(
@@ -60,7 +60,9 @@ def digester(
         started += f',"optimization":{_text(told)}'
     arguments, engine = _text(spec["args"]), _text(_undivided(spec["deepspeed"]))
 
-    def digest(entry: Entry, config: dict[str, Any], swept: dict[str, Any]) -> str:
+    def digest(
+        entry: Entry, config: dict[str, Any], swept: dict[str, Any], roles: dict[str, Any]
+    ) -> str:
         own = {
             "kind": entry.kind,
             "module": entry.module,
@@ -69,9 +71,10 @@ def digester(
             "file": file,
             "argv": entry.argv,
         }
+        others = f',"roles":{_text(roles)}' if roles else ""
         text = (
             f'{{"args":{arguments},"config":{_text(config)},"deepspeed":{engine},'
-            f'"entry":{_text(own)},"swept":{_text(swept)}{started}}}'
+            f'"entry":{_text(own)},"swept":{_text(swept)}{started}{others}}}'
         )
         count(len(text))
         return hashlib.sha256(text.encode()).hexdigest()

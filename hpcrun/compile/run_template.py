@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,12 @@ from hpcrun.compile.target import (
     optimizers,
     parallel_layout,
     precision_keys,
+    role_layout,
     smaller_batches,
 )
 from hpcrun.errors import Problem, UsageError
 from hpcrun.policy import batch, frameworks
+from hpcrun.state.roles.run_entry import ROLES
 from hpcrun.state.spec.experiment import Spec
 from hpcrun.text import size
 
@@ -54,6 +56,8 @@ class RunTemplate:
     """Takes the length of what each run computes."""
     referred: Collection[Key] = ()
     """The keys of ``config`` that a command refers to."""
+    roles: role_layout.Located = field(default_factory=dict)
+    """The programs of the roles beside the main one."""
     _digest: identity.Digester | None = None
 
     def run(
@@ -69,13 +73,19 @@ class RunTemplate:
             assert isinstance(config, dict)
         if self.located is None or self.root is None:
             return None
+        others: dict[str, Any] = {}
+        if ROLES in spec:
+            others = role_layout.freeze(spec, self.roles, self.root, config, report)
+            config = role_layout.config_of_main(spec, config)
+            spec = {**spec, ROLES: others}
         found, argv = entry.finish(self.located, self.root, spec, config, report, self.referred)
         found = dataclasses.replace(found, framework=self.framework)
         if problems:
             return None
         if self._digest is None:
             self._digest = identity.digester(found, self.root, self.directory, spec, self.count)
-        digest = self._digest(dataclasses.replace(found, argv=argv), config, swept)
+        computed = role_layout.computed(others, self.root, self.directory)
+        digest = self._digest(dataclasses.replace(found, argv=argv), config, swept, computed)
         return CompiledRun(digest, label, swept, found, {**spec, "config": config})
 
 
@@ -123,9 +133,10 @@ class RunTemplates:
         report = Reporter(resolved.tree, problems)
         data = {name: resolved.data[name] for name in resolved.data if name != "config"}
         spec = schema.SchemaChecker(report, Spec).block(data, Spec)
+        below_entry = role_layout.take_place(spec, report)
         checks.check(spec, self._limits, report)
         checks.settle_paths(spec, self._directory, report)
-        located = self._locate(spec, report)
+        located = self._locate(spec, below_entry)
         kind = located.kind if located else None
         of_file = deepspeed.keys_of_file(resolved.data.get("deepspeed_config"), report)
         config = spec["deepspeed"] = deepspeed.without_nulls(spec["deepspeed"], of_file)
@@ -156,10 +167,15 @@ class RunTemplates:
         if not problems.under("deepspeed", "recovery", "framework"):
             smaller_batches.check(spec, kind, framework, report, note)
         learning_rate.settle(spec, kind, framework, report, note)
-        spec = {name: spec[name] for name in spec if name not in ("extends", "sweep")}
+        roles = role_layout.settle(spec, self._locate, report)
+        if roles:
+            checks.check_limits(spec["resources"], self._limits, report.below("resources"))
+        left_out = ("extends", "sweep", *(() if spec[ROLES] else (ROLES,)))
+        spec = {name: spec[name] for name in spec if name not in left_out}
         found, own = problems.found, self._directory
         return RunTemplate(
-            *(spec, located, self.code_root, framework, own, found, self._count, self._referred)
+            *(spec, located, self.code_root, framework, own, found, self._count, self._referred),
+            roles,
         )
 
     def _framework(
@@ -195,9 +211,9 @@ class RunTemplates:
         directory = directory if directory.is_absolute() else self._directory
         wanted, python = spec["entry"], spec["environment"]["python"]
         root = Path(spec["code"]["root"]) if spec["code"]["root"] else None
-        name = json.dumps([wanted, spec["code"]["root"], python, str(directory)])
+        name = json.dumps([wanted, spec["code"]["root"], python, str(directory), report.key])
         if name not in self._entries:
-            own = Reporter(report.tree, Problems())
+            own = Reporter(report.tree, Problems(), report.key)
             located = None
             if not report.problems.under("entry"):
                 located = entry.locate(wanted, directory, root, python, own)

@@ -21,7 +21,7 @@ from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import jobs, run_state
 from hpcrun.observe.status.status import statuses
 from hpcrun.run.health import stack_summary
-from hpcrun.run.protocol.launch import Launch
+from hpcrun.run.protocol.launch import Launch, LaunchNode
 from hpcrun.slurm import client, steps
 from hpcrun.state import ledger, permissions
 from hpcrun.state.layout import AttemptPaths
@@ -68,22 +68,32 @@ class LiveRun:
     job_id: str | None
     """The whole number of its job; None on this machine."""
     gpus: str | None
+    further: tuple[Launch, ...] = ()
+    """Those of the roles beside the main one."""
 
     @property
     def ranks(self) -> range:
-        return range(self.launch.world_size)
+        return range(sum(one.world_size for one in (self.launch, *self.further)))
+
+    def place(self, rank: int) -> tuple[Launch, int]:
+        """Return the launch that a rank belongs to, and its number there."""
+        launches = (self.launch, *self.further)
+        own = next((one for one in reversed(launches) if one.first_rank <= rank), self.launch)
+        return own, rank - own.first_rank
+
+    def node_of(self, rank: int) -> LaunchNode:
+        launch, own = self.place(rank)
+        return launch.node_of(own)
 
     def argv(self, rank: int, words: Sequence[str], *, terminal: str = "") -> list[str]:
         """Return the command line of a command beside a rank; see `beside_command`."""
-        node = self.launch.node_of(rank)
+        launch, own = self.place(rank)
+        node = launch.node_of(own)
         pid_file = ScratchPaths(Path(node.scratch)).pid(rank)
-        launch = self.attempt.launch
-        inside = self.launch.rank_python or {}
-        prefix = inside.get("prefix", ())
-        python = inside.get("python", ())[:-1]
-        found = beside_command(
-            pid_file, launch, rank, words, terminal=terminal, inside=[*prefix, *python]
-        )
+        inside = launch.rank_python or {}
+        start = [*inside.get("prefix", ()), *inside.get("python", ())[:-1]]
+        file = launch.file
+        found = beside_command(pid_file, file, own, words, terminal=terminal, inside=start)
         if self.job_id is None:
             return found
         options = inside.get("srun", ())
@@ -108,7 +118,7 @@ def beside_command(
     pid_file
         Holds the id of the rank's process.
     launch
-        The attempt's ``launch.json``.
+        The launch file of its role, in which ``rank`` counts.
     terminal
         TERM, for a command on a terminal.
     inside
@@ -145,6 +155,7 @@ def living(selected: Selected, verb: str) -> LiveRun:
         attempt,
         None if job is None or job.startswith("local:") else _whole_number(job),
         f"{kind}:{count}" if kind and count else str(count) if count else None,
+        tuple(Launch.read(attempt.role_launch(role.name)) for role in selected.run.role_plans[1:]),
     )
 
 
@@ -180,10 +191,12 @@ def stacks(live: LiveRun, ranks: Iterable[int] | None = None) -> list[RankStack]
     """
     wanted = sorted(live.ranks if ranks is None else set(ranks))
     _check(live, wanted)
-    per_node = live.launch.ranks_per_node
-    first = sorted({rank // per_node * per_node for rank in wanted})
-    with ThreadPoolExecutor(min(_AT_ONCE, len(first))) as pool:
-        answers = [*pool.map(lambda rank: _stacks_of_node(live, rank), first)]
+    nodes: dict[str, list[int]] = {}
+    for rank in live.ranks:
+        nodes.setdefault(live.node_of(rank).name, []).append(rank)
+    asked = [ranks for ranks in nodes.values() if not {*wanted}.isdisjoint(ranks)]
+    with ThreadPoolExecutor(min(_AT_ONCE, len(asked))) as pool:
+        answers = [*pool.map(lambda ranks: _stacks_of_node(live, ranks), asked)]
     if not any(isinstance(one, dict) for one in answers):
         raise HpcrunError(
             f"no node of {live.name} tells its ranks' stacks: {answers[0]}",
@@ -192,8 +205,7 @@ def stacks(live: LiveRun, ranks: Iterable[int] | None = None) -> list[RankStack]
     texts: dict[int, str] = {}
     for one in answers:
         texts.update(one if isinstance(one, dict) else {})
-    launch = live.launch
-    return [RankStack(rank, launch.node_of(rank).name, texts.get(rank) or None) for rank in wanted]
+    return [RankStack(rank, live.node_of(rank).name, texts.get(rank) or None) for rank in wanted]
 
 
 def together(found: Sequence[RankStack], *, threads: bool) -> dict[str, list[RankStack]]:
@@ -206,11 +218,11 @@ def together(found: Sequence[RankStack], *, threads: bool) -> dict[str, list[Ran
     return dict(sorted(same.items(), key=lambda item: -len(item[1])))
 
 
-def _stacks_of_node(live: LiveRun, rank: int) -> dict[int, str] | str:
-    """Return the stacks of the node of a rank, or what went wrong."""
+def _stacks_of_node(live: LiveRun, ranks: Sequence[int]) -> dict[int, str] | str:
+    """Return the stacks of the node of these ranks, or what went wrong."""
     failed = "its ranks have ended"
     # Any rank that lives tells of the others.
-    for each in range(rank, min(rank + live.launch.ranks_per_node, live.launch.world_size)):
+    for each in ranks:
         try:
             done = subprocess.run(
                 live.argv(each, ()),
@@ -249,7 +261,7 @@ def _check(live: LiveRun, ranks: Sequence[int]) -> None:
 
 def _ended(live: LiveRun, rank: int) -> UsageError:
     return UsageError(
-        f"rank {rank} of {live.name} is not at work on {live.launch.node_of(rank).name}: it has "
+        f"rank {rank} of {live.name} is not at work on {live.node_of(rank).name}: it has "
         "ended, or not begun",
         hint=f"hpcrun status {live.name}",
     )

@@ -136,7 +136,7 @@ def _collected(
     experiment: ExperimentPaths, number: int, compiled: Compiled, warmup: int
 ) -> StepProfile:
     run, attempt = compiled.runs[0], experiment.run(number).attempts()[-1]
-    ranks = run.nodes * run.ranks_per_node
+    ranks = run.main_ranks
     name = f"{experiment.name}/{number}"
     try:
         return step_profile.of_summaries(name, attempt, ranks, warmup, _peak)

@@ -242,7 +242,8 @@ def _rank_failed(evidence: Evidence, failure: Mapping[str, Any]) -> End:
     rank, code = failure.get("rank"), failure.get("exit_code")
     if code == EXIT_SAVED:
         return _end(SAVED, "saved its state and asks to be started again")
-    where = f"rank {rank}" + (f" on {failure['node']}" if failure.get("node") else "")
+    where = f"rank {rank}" + (f" ({failure['role']})" if failure.get("role") else "")
+    where += f" on {failure['node']}" if failure.get("node") else ""
     kind = _EXCEPTIONS.get(str(failure.get("exception")), RANK_CRASH)
     if kind == RANK_CRASH and failure.get("exception") in _OF_ALLOCATORS:
         no_memory = _NO_MEMORY.search(str(failure.get("message") or ""))
@@ -266,6 +267,7 @@ def _rank_failed(evidence: Evidence, failure: Mapping[str, Any]) -> End:
         message += f" ({evidence.job.memory})"
     keep = ("rank", "node", "exit_code", "signal", "exception", "log_tail")
     details = {key: failure.get(key) for key in keep}
+    details |= {"role": failure["role"]} if failure.get("role") else {}
     if kind == RANK_CRASH:
         details |= {key: failure[key] for key in ("permanent", "seen_on") if key in failure}
     return _end(kind, message, details=details)

@@ -34,6 +34,8 @@ class RankPlace:
     """The run, such as ``finetune/3``."""
     deepspeed_config: str | None = None
     """The path of the attempt's DeepSpeed JSON; None where the spec has no such configuration."""
+    size: int = 0
+    """The number of ranks, where some have moved to other nodes; 0 for all places of the nodes."""
 
     @property
     def nodes(self) -> int:
@@ -41,7 +43,7 @@ class RankPlace:
 
     @property
     def world_size(self) -> int:
-        return self.nodes * self.ranks_per_node
+        return self.size or self.nodes * self.ranks_per_node
 
     @property
     def node_rank(self) -> int:
@@ -176,8 +178,13 @@ TABLE = {
 
 
 def ranks_meet(run: RunPlan) -> bool:
-    """Check that a run's ranks are several, and are to meet."""
-    return run.world_size > 1 and of(run.entry.framework).meets
+    """Check that a run's ranks are several, and are to meet.
+
+    Ranks of a role that are started anew one by one do without.
+    """
+    if run.role_plans and run.role_plans[0].restart == "rank":
+        return False
+    return run.main_ranks > 1 and of(run.entry.framework).meets
 
 
 def of(name: object) -> Framework:

@@ -7,7 +7,7 @@ starts beside a rank; `session` is the API in a rank. They stay where they are: 
 them with ``python -m hpcrun.run.NAME``. The rooms: `protocol` (between the programs), `job` (the
 supervisor), `node` (the agent), `fabric` (adapters and links), `health` (progress and hangs),
 `program` (programs without a session, read from outside), `rank`, `parallel`, `checkpoint` and
-`data` (the session), `tracking`, `profile`.
+`data` (the session), `roles` (unlike processes of one run), `tracking`, `profile`.
 
 To change what ranks find in their environment: `rank.rank_environment`.
 """

@@ -31,6 +31,7 @@ The supervisor asks and the agent answers, in this order::
     supervisor  stacks   the ranks hang: where are they?
     agent       stacks   rank -> its Python stacks; written beside the ranks' logs too; and the
                          locks of torch's builds that ranks wait for
+    supervisor  end      send a signal to these ranks and what they started
     supervisor  hurt     fault injection: signal one rank
     supervisor  fall_silent  fault injection: behave like a node that lost its power
     supervisor  call     the warm ranks that an attempt started (of) are those of this attempt
@@ -271,6 +272,9 @@ class Agent:
             number = signal.Signals[message["signal"]]
             # Where the rank leads a shell or a script, that is what stops.
             (os.kill if pulse or number != signal.SIGSTOP else os.killpg)(pid, number)
+            return None
+        if kind == "end":
+            rank_processes.end(self.scratch, message["ranks"], signal.Signals[message["signal"]])
             return None
         if kind == "keep":
             return {"type": "kept", "failed": self._work.close()}

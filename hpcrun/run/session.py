@@ -390,6 +390,11 @@ def session(total_steps: int | None = None) -> Session:
     total_steps
         Optimizer steps in the whole run, for a loop of one's own that calls ``session.step``.
     """
-    current = Session(Launch.current(), total_steps)
+    launch = Launch.current()
+    if launch is not None and not launch.is_main:
+        raise UsageError(
+            f"role {launch.role!r} asks for hpcrun.session(), which the main role alone has"
+        )
+    current = Session(launch, total_steps)
     atexit.register(current.leave)
     return current

@@ -46,12 +46,12 @@ Child: TypeAlias = "subprocess.Popen[bytes]"
 
 
 def rank_of(launch: Launch, argument: int | None) -> int:
-    """Return this process's rank, from the local executor or else from Slurm.
+    """Return this process's rank in its role, from the supervisor or else from Slurm.
 
     Raises HpcrunError if Slurm started a different number of tasks than the attempt has ranks.
     """
     if argument is not None:
-        return argument
+        return argument - launch.first_rank
     tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS") or 0)
     if tasks != launch.world_size:
         raise HpcrunError(f"Slurm started {tasks} tasks where {launch.world_size} ranks are needed")
@@ -157,7 +157,7 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
 
     ``child`` is the script where it was warm already. The exit code is negative for a signal.
     """
-    wanted = launch.recovery.stop_signal
+    wanted = _stop_signal(launch)
     scratch = Path(node.scratch)
     stop_flag.outlive_signals(scratch)
     if child is None or child.poll() is not None:
@@ -173,15 +173,20 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
             number = signal.Signals[wanted]
             if not ScratchPaths(scratch).heard(number).exists():
                 child.send_signal(number)
-    if ScratchPaths(scratch).left.exists():
+    if launch.is_main and ScratchPaths(scratch).left.exists():
         # Its session has saved and left, with a code that torchrun or a shell may have replaced.
         return EXIT_SAVED
     if asked and (code == 0 or -code == signal.Signals[str(wanted)]):
         # It saved, or had not begun. A finished program ends at once when it is started again.
         return EXIT_SAVED
-    if code == 0 and rank == 0:
+    if code == 0 and rank == 0 and launch.is_main:
         files.append(launch.paths.session, session_log.record(session_log.FINISHED))
     return code
+
+
+def _stop_signal(launch: Launch) -> str | None:
+    """Return the signal by which a program is asked to save; the other roles' have nothing to."""
+    return launch.recovery.stop_signal if launch.is_main else None
 
 
 def _start(launch: Launch, rank: int) -> Child:
@@ -211,7 +216,7 @@ def ignore_slurms_signals(launch: Launch) -> None:
     own stop signal stays as it is, because a shell cannot trap what it began with ignoring; so does
     TERM where it has none, by which programs end their children.
     """
-    own = signal.Signals[launch.recovery.stop_signal or "SIGTERM"]
+    own = signal.Signals[_stop_signal(launch) or "SIGTERM"]
     for number in stop_flag.SIGNALS:
         if number != own:
             signal.signal(number, signal.SIG_IGN)
@@ -219,9 +224,9 @@ def ignore_slurms_signals(launch: Launch) -> None:
 
 def record_end(launch: Launch, rank: int, code: int, error: BaseException | None = None) -> None:
     """Write the record of a bad end for the supervisor. Best effort on a full disk."""
-    path = launch.paths.exit_record(rank)
+    path = launch.paths.exit_record(launch.number(rank))
     record = {
-        "rank": rank,
+        "rank": launch.number(rank),
         "node": launch.node_of(rank).name,
         "time": time.time(),
         "exit_code": None if code < 0 else code,
@@ -252,7 +257,7 @@ def work(launch: Launch, rank: int, child: Child | None = None) -> int:
     AttemptFence(launch.successor).check(always=True)
     code: int
     try:
-        rank_processes.register(Path(node.scratch), rank)
+        rank_processes.register(Path(node.scratch), launch.number(rank))
         take_place(launch, rank)
         if rank == 0 and (warning := worker_sockets.warning()):
             tell(warning)

@@ -242,7 +242,11 @@ def _of_attempt(
         return rows
     own = steps.warm_name(attempt - 1) if warm else steps.workers_name(attempt)
     return [
-        row for row in rows if (name := row["JobName"]) == own or not name.startswith(steps.WORKERS)
+        row
+        for row in rows
+        if (name := row["JobName"]) == own
+        or name.startswith(steps.rank_name(own, ""))
+        or not name.startswith(steps.WORKERS)
     ]
 
 

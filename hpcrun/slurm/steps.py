@@ -8,6 +8,7 @@ is killed everywhere when Slurm loses one of them, so each agent is a step of it
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,10 @@ _TASK_ENDED = re.compile(
 
 
 WORKERS = "hpcrun-workers-"
+_OUT_OF_MEMORY = "Out Of Memory"
+# Slurm describes signals in the words of the C library, as Python does.
+_SIGNALS = {signal.strsignal(number): number.name for number in signal.Signals}
+_SIGNALS[_OUT_OF_MEMORY] = "SIGKILL"
 _NOT_CREATED = re.compile(r"srun: error: (Unable to (?:create step|confirm|contact|resolve).*)")
 
 
@@ -37,6 +42,16 @@ class TaskEnd:
     """Slurm's words, such as ``Killed`` or ``Exited with exit code 1``."""
     exit_code: int | None
     """The exit code; None when a signal ended the task."""
+
+    @property
+    def signal(self) -> str | None:
+        """The name of the signal that ended the tasks; None if none did."""
+        return None if self.what.startswith("Exited") else _SIGNALS.get(self.what, self.what)
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Slurm says that they took too much memory."""
+        return self.what == _OUT_OF_MEMORY
 
 
 def agent_argv(
@@ -110,6 +125,11 @@ def beside_argv(
 def workers_name(attempt: int) -> str:
     """Return the name of an attempt's step of ranks."""
     return f"{WORKERS}{attempt}"
+
+
+def rank_name(workers: str, rank: int | str) -> str:
+    """Return the name of a step of one rank, started apart from the others of its attempt."""
+    return f"{workers}-rank-{rank}"
 
 
 def warm_name(attempt: int) -> str:

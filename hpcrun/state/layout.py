@@ -35,6 +35,7 @@
           checkpoints/universal/…/      the newest of them, for another number of ranks
           attempts/1/                   claimed by mkdir; written by that attempt alone
             launch.json                 for the workers (hpcrun.run.protocol.launch)
+            launch-ROLE.json            the same of a further role; addresses.json: of all roles
             deepspeed.json              the final DeepSpeed configuration
             rank-00000.log              output of one rank
             agent-NODE.log              output of one node's agent
@@ -109,11 +110,15 @@ class AttemptPaths(Directory):
     orphaned = NamedFile("orphaned.json")
     kept = NamedFile("kept")
     whole_profile = NamedFile("profile.json")
+    addresses = NamedFile("addresses.json")
 
     @property
     def run(self) -> RunPaths:
         """The run that it belongs to."""
         return RunPaths(self.directory.parent.parent)
+
+    def role_launch(self, role: str) -> Path:
+        return self.directory / f"launch-{role}.json"
 
     def rank_log(self, rank: int) -> Path:
         return self.directory / f"rank-{rank:05d}.log"
@@ -279,13 +284,10 @@ class ExperimentPaths(Directory):
     def frozen_code(self, facts: Any) -> Path | None:
         """Return the archive that ``code`` of a ``submission.json`` names; None if it names none.
 
-        That file may be another user's: a path, which could lead elsewhere, is no name, nor is what
-        no file can be called.
+        That file may be another user's: a path is no name, nor is what no file can be called.
         """
         name = facts.get("archive") if isinstance(facts, dict) else None
-        if not isinstance(name, str) or not is_archive(name):
-            return None
-        return self.code / name
+        return self.code / name if isinstance(name, str) and is_archive(name) else None
 
     def submission(self, number: int) -> SubmissionPaths:
         return SubmissionPaths(self.submissions_directory / str(number))
@@ -348,8 +350,7 @@ def enclosing(path: Path) -> tuple[ExperimentPaths, int | None] | None:
 def is_job_id(value: object) -> bool:
     """Check whether something that was read is ``123``, ``123_4`` or ``local:PID``.
 
-    Ids become names of files and arguments of Slurm's commands; what is none, such as an option or
-    a path, is never used as one.
+    What is none, such as an option or a path, is never used in a command or a file's name.
     """
     return isinstance(value, str) and _JOB_ID.fullmatch(value) is not None
 

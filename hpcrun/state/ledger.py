@@ -9,18 +9,18 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     ``world_size``; after out of memory ``micro_batch``, ``accumulation``, ``planned_micro_batch``;
     ``packages_changed`` since submission (`hpcrun.python_packages`), frozen ``environment``.
 ``workers_started``
-    The agents are ready and the ranks were started; ``warm`` where they had been waiting.
-    ``notice``: the network interface that was guessed, and what to write instead.
+    The ranks were started; ``warm`` where they had been waiting. ``notice``: the network interface
+    that was guessed, and what to write instead.
 ``fabric``
-    The links of the attempt's nodes, where they have adapters: ``choices`` (what NCCL_IB_HCA is,
-    and from where), ``findings`` (mappings with ``node``, ``kind``, ``message`` and ``port``; see
-    `hpcrun.run.fabric.link_check`; the first of them) and their ``count``.
+    The links of the attempt's nodes, where they have adapters: ``choices`` (of NCCL_IB_HCA),
+    ``findings`` (``node``, ``kind``, ``message`` and ``port``; see `hpcrun.run.fabric.link_check`;
+    the first of them) and their ``count``.
 ``health``
-    The check of the attempt's nodes, where it found something: ``findings`` (as above; of
-    `hpcrun.policy.node_health`), their ``count``, the ``action`` that was decided, its ``reason``
-    and the ``nodes`` that the attempt is not to use.
-``staged``
-    What its nodes staged for ``staging.paths``: see `hpcrun.state.staging.staging_record`.
+    Its nodes' check, where it found something: ``findings`` (of `hpcrun.policy.node_health`), their
+    ``count``, the ``action`` decided, its ``reason``, and the ``nodes`` that are not to be used.
+``staged``, ``role``
+    What nodes staged, `hpcrun.state.staging.staging_record`; ranks of roles that ended badly and
+    were dealt with, `hpcrun.state.roles.role_log`.
 ``attempt_ended``
     ``outcome`` (``completed``, ``failed``, ``cancelled``, ``stopped``), ``exit_code`` and, unless
     completed, ``cause``: a mapping with ``kind`` (of `hpcrun.policy.causes`) and ``message``, and
@@ -31,36 +31,30 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     have it, where a node may be at fault). ``restored_step``, ``reached_step``,
     ``checkpoint_step``, ``first_step``, ``saves`` and ``total_steps`` are its progress, ``metrics``
     their last values, ``logged`` the time of these (`hpcrun.run.job.evidence.AttemptProgress`).
-    An end that the attempt's own supervisor did not live to record is recorded by the next one,
-    with ``time`` as Slurm has it.
+    The next supervisor records an end that its own did not live to, with ``time`` as Slurm has it.
 ``decided``
     The response to that end, before Slurm is asked for it: ``action`` (``restart`` in the same
     allocation, ``requeue``, ``stop``, ``nothing``), ``reason``, ``exclude`` (nodes).
 ``resume``
-    How the attempt of a script or command goes on from what earlier ones saved, before its ranks
-    start: whether it ``resumes``, the ``source`` (a path; None where none was asked for), the
-    ``arguments`` that are new, and ``message``, which completes "attempt 2 …". One that starts from
-    nothing has the step that had been ``reached``.
+    How a script or command goes on from what earlier attempts saved: whether it ``resumes``, the
+    ``source`` (a path; None where none was asked for), the ``arguments`` that are new, ``message``,
+    which completes "attempt 2 …". One that starts from nothing has the step once ``reached``.
 ``began_over``
-    A script or command logged a first ``step`` that is not beyond that of the first attempt, though
-    a later one had been ``reached``; ``message``.
+    The first ``step`` logged is not beyond the first ever, though one was ``reached``; ``message``.
 ``straggler``
-    The other ranks wait for this one, step after step: ``rank``, ``node``, and the shares of the
-    time that it ``waits`` and that the least of the ``others_wait``.
+    The others wait for this ``rank`` on ``node``: the shares of the time that it ``waits`` and that
+    the least of the ``others_wait``.
 ``never_met``
-    No rank of the attempt listened on the rendezvous' port, or on one of its own, by its end: each
-    of the ``world_size`` ranks worked alone.
+    No rank ever listened on a port of the attempt: each of the ``world_size`` ranks worked alone.
 ``kept``
-    What the program wrote in its node's copy of the code was put into the run's ``work``:
-    ``files`` (how many), ``names`` (some of them), ``apart`` (those that nodes wrote differently,
-    by the names that they got) and ``failed`` (what could not be copied, and why).
+    What was written in nodes' copies of the code is in ``work``: ``files`` (how many), ``names``
+    (of some), ``apart`` (written differently by nodes, new names), ``failed`` (and why).
 ``shared_write``
     Ranks write one file of their working directory: ``file`` (its path in ``work``), ``ranks``.
 ``fault``
     A drill is about to inject a fault: ``fault``, ``rank``, ``node``.
 ``notified``
-    The user's ``notify.command`` is about to be run for the attempt's end: ``what``, one of
-    `hpcrun.policy.notifications.EVENTS`.
+    ``notify.command`` is about to be run: ``what``, of `hpcrun.policy.notifications.EVENTS`.
 ``stopping``
     The ranks are asked to save and leave: ``reason`` (``time_limit``, ``preempted``, ``requeued``,
     ``signal``, ``interrupted``), ``signal``.
@@ -92,6 +86,7 @@ from hpcrun.fields import (
 )
 from hpcrun.state import files
 from hpcrun.state.layout import RunPaths, is_job_id
+from hpcrun.state.roles import role_log
 from hpcrun.state.staging import staging_record
 from hpcrun.text import ranges
 
@@ -111,6 +106,7 @@ SHARED_WRITE = "shared_write"
 NOTIFIED = "notified"
 RESUME = "resume"
 BEGAN_OVER = "began_over"
+ROLE = "role"
 
 # The events whose record an attempt keeps, and its field.
 _KEPT = {
@@ -126,7 +122,7 @@ _JOB_ID = Kind(None, None, None, "the id of a job", is_job_id)
 _CAUSE: Kinds = {
     **dict.fromkeys(("kind", "message", "node", "exception", "lock", "permanent"), TEXT),
     "signal": Kind(str, None, None, "a signal", lambda value: type(value) in (str, int)),
-    **{"rank": INDEX, "exit_code": WHOLE, "response": TEXT},
+    **{"rank": INDEX, "exit_code": WHOLE, "response": TEXT, "role": TEXT},
     **dict.fromkeys(("log_tail", "nodes", "seen_on"), TEXTS),
 }
 _FINDING: Kinds = dict.fromkeys(("node", "kind", "message", "port"), TEXT)
@@ -178,6 +174,7 @@ _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
         ("rank", "node", "waits", "others_wait"),
     ),
     NEVER_MET: ({**_HEAD, "world_size": INDEX}, ("world_size",)),
+    ROLE: ({**_HEAD, **role_log.KINDS}, role_log.NEEDED),
     FAULT: ({**_HEAD, "fault": TEXT, "rank": INDEX, "node": TEXT}, ("attempt", "fault", "time")),
     NOTIFIED: ({**_HEAD, "what": TEXT}, ()),
     RESUME: (
@@ -220,6 +217,7 @@ class Attempt:
     shared_write: dict[str, Any] | None = None
     notified: str | None = None
     warm: bool = False
+    roles: list[dict[str, Any]] = field(default_factory=list)
     notice: str | None = None
 
     @property
@@ -330,6 +328,8 @@ def read(run: RunPaths) -> list[Attempt]:
             attempt.workers_started = record.get("time")
             attempt.warm = bool(record.get("warm"))
             attempt.notice = record.get("notice")
+        elif event == ROLE:
+            attempt.roles.append(record)
         elif event == NOTIFIED:
             attempt.notified = record.get("what")
     return [attempts[number] for number in sorted(attempts)]

@@ -29,50 +29,14 @@ from hpcrun.fields import (
     shown,
     wrong,
 )
+from hpcrun.state.roles import role_plan
+from hpcrun.state.roles.run_entry import ROLES, Entry
 from hpcrun.state.spec import blocks
 from hpcrun.state.spec.blocks import BLOCKS, RunSpec
 from hpcrun.text import plural
 
+__all__ = ["Array", "Dependence", "Entry", "Plan", "RunPlan"]
 FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Entry:
-    """The program of a run; found at compile time, imported only by the workers."""
-
-    kind: str
-    """``function`` (called with a session), ``script`` (a Python file) or ``command``."""
-
-    module: str | None = None
-    """For a function: the module to import."""
-
-    function: str | None = None
-    """For a function: its name there."""
-
-    import_root: str | None = None
-    """For a function: the directory, relative to the code root, that ``module`` is imported from;
-    None when the module is installed in the job's Python."""
-
-    file: str | None = None
-    """For a script: its path relative to the code root."""
-
-    argv: tuple[str, ...] = ()
-    """For a script its arguments (``args``, then the flags of ``config``); for a command all of it.
-    May hold ``${hpcrun:…}``, filled in as an attempt starts."""
-
-    framework: str = "none"
-    """The framework that its ranks are prepared for, by its name in `hpcrun.policy.frameworks`: the
-    spec's, or the one that was detected."""
-
-    resumed: tuple[str, ...] | None = None
-    """The same as ``argv`` of an attempt that resumes; None where the spec says nothing of that."""
-
-    @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Entry:
-        """Return the entry of its fields as plain data; raise ValueError if they are not."""
-        _check("entry", data, _ENTRY, ("kind",))
-        resumed = None if data.get("resumed") is None else tuple(data["resumed"])
-        return cls(**{**data, "argv": tuple(data["argv"]), "resumed": resumed})
 
 
 @dataclass(frozen=True)
@@ -273,6 +237,8 @@ def check_spec(spec: Any, among: Collection[str] = BLOCKS) -> None:
     """Raise ValueError if a part of a run's spec, or a key in these blocks, is not of its kind."""
     _check("the spec of a run", spec, _SPEC)
     blocks.check(spec, among)
+    if spec.get(ROLES):
+        role_plan.check(spec)
 
 
 def _check(what: str, data: Any, kinds: Kinds, needed: Collection[str] = ()) -> None:
@@ -285,13 +251,9 @@ _UMASK = Kind(
     *(None, None, None, "an octal mask"),
     lambda value: type(value) is str and 0 < len(value) < 5 and set(value) <= set("01234567"),
 )
-_ENTRY: Kinds = {
-    **dict.fromkeys(("kind", "module", "function", "framework"), TEXT),
-    **{"import_root": PATH, "file": PATH, "argv": TEXTS, "resumed": TEXTS},
-}
 _RUN: Kinds = {"number": INDEX, "identity": TEXT, "label": TEXT, "swept": MAPPING, "spec": MAPPING}
 _SPEC: Kinds = {
-    **dict.fromkeys((*BLOCKS, "config", "deepspeed", "tracking"), MAPPING),
+    **dict.fromkeys((*BLOCKS, "config", "deepspeed", "tracking", ROLES), MAPPING),
     **{"model_parallel_size": INDEX, "framework": TEXT, "tags": TEXTS, "notes": TEXT},
     "precision": TEXT,
 }

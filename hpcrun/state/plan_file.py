@@ -16,6 +16,7 @@ from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.state import files
 from hpcrun.state.patched import Patched
 from hpcrun.state.plan import Entry, Plan, RunPlan, check_format, check_spec
+from hpcrun.state.roles.run_entry import ROLES
 from hpcrun.state.spec.blocks import BLOCKS
 from hpcrun.text import size
 
@@ -126,7 +127,7 @@ def _run(
     for path, value in changes:
         patched.put(path, value)
         # Deeper in another part, everything may be there.
-        if len(path) <= 2 or path[1] in BLOCKS:
+        if len(path) <= 2 or path[1] in BLOCKS or path[1] == ROLES:
             touched.update(path[1:2] or BLOCKS)
     left[0] -= patched.copied
     if left[0] < 0:

@@ -228,7 +228,7 @@ def check_world_sizes(runs: Sequence[RunPlan], experiment: ExperimentPaths, say:
         if not found:
             continue
         directory, newest = found[0]
-        ranks = run.world_size * _inside(run, experiment.run(run.number), newest)
+        ranks = run.main_ranks * _inside(run, experiment.run(run.number), newest)
         # Without the block the program may divide the model itself, as it did before.
         layout = newest.parallel if run.parallel is None else laid_out(run.spec["parallel"])
         why = newest.fixed_size

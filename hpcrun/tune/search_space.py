@@ -74,7 +74,7 @@ def usual(run: CompiledRun) -> list[SpaceKey]:
     """Return the keys that are tried by default: micro batch, ZeRO stage, and offload on GPUs."""
     found = []
     train = run.deepspeed.get(batch.TRAIN)
-    ranks = run.nodes * run.ranks_per_node
+    ranks = run.main_ranks
     if isinstance(train, int):
         share = max(1, train // ranks)
         micros = [one for one in range(1, share + 1) if share % one == 0]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.run.job import launchers
 from hpcrun.slurm import steps
 from hpcrun.slurm.steps import TaskEnd, parse_task_end
 
@@ -70,7 +69,7 @@ def test_ends_by_code_and_by_signal(
     assert len(ends) == 1
     assert ends[0].node in ("n1", "n2")
     assert (ends[0].ranks[0], ends[0].exit_code) == (rank, code)
-    assert launchers._signal_name(ends[0].what) == signal
+    assert ends[0].signal == signal
 
 
 @pytest.mark.parametrize("version", VERSIONS)

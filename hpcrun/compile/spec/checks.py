@@ -71,7 +71,7 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
     """Report every problem of a resolved spec that has nothing to do with entry or DeepSpeed."""
     for name in _PLAN_TIME:
         _no_placeholders(data[name], report.below(name))
-    for name in ("entry", "args", "deepspeed", "environment"):
+    for name in ("entry", "args", "deepspeed", "environment", "roles"):
         _only_where_it_resumes(data[name], report.below(name))
     if not data["staging"]["paths"]:
         _nothing_is_staged(data, report)
@@ -80,7 +80,7 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
         if not annotation.is_tag(tag):
             report.at(f"tags.{index}", f"found {tag!r}; accepted are {annotation.ACCEPTED}")
     check_resources(data["resources"], report.below("resources"))
-    _check_limits(data["resources"], limits, report.below("resources"))
+    check_limits(data["resources"], limits, report.below("resources"))
     for key, least in AT_LEAST.items():
         report.at_least(key, get_at(data, tuple(key.split("."))), least)
     _check_checkpoint(data["checkpoint"], report.below("checkpoint"))
@@ -168,7 +168,8 @@ def settle_paths(data: dict[str, Any], directory: Path, report: Reporter) -> Non
             report.at(key, f"there is no {link!r} in {directory}")
 
 
-def _check_limits(resources: dict[str, Any], limits: dict[str, Any], report: Reporter) -> None:
+def check_limits(resources: dict[str, Any], limits: dict[str, Any], report: Reporter) -> None:
+    """Report a job that is larger or longer than the cluster's profile allows."""
     most_nodes, longest = limits["max_nodes"], limits["max_time"]
     nodes, spares = resources["nodes"], resources["spare_nodes"]
     accepted = "this cluster's profile accepts at most"

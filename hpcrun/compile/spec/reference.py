@@ -24,6 +24,7 @@ from hpcrun.compile.sweep import expansion, values
 from hpcrun.compile.target import slurm_options
 from hpcrun.compile.target.slurm_options import OWNED, OWNED_BY_FIELD
 from hpcrun.policy import resume
+from hpcrun.state.roles import role_block
 from hpcrun.state.spec import (
     cluster_profile,
     experiment,
@@ -100,6 +101,8 @@ def page() -> str:
         block = schema.dataclass_of(annotation)
         if block:
             parts += _section(block, f"{name}.", f"`{name}`")
+        if name == "roles":
+            parts += _section(role_block.Role, "roles.NAME.", "`roles.NAME`")
         if name == "recovery":
             parts += _section(recovery_block.Resume, "recovery.resume.", "`recovery.resume`")
             parts += _recipes()

@@ -6,8 +6,9 @@ flags, at first and as it resumes), `framework_detection` (the framework of its 
 `memory_settings` (what it computes in, and settings that do not go together), `deepspeed_keys` (the
 keys that DeepSpeed reads), `optimizers` (what each takes, and where it runs), `learning_rate` (the
 ``optimization`` block), `parallel_layout` (ranks that share a model), `smaller_batches`
-(``recovery.shrink_micro_batch``), `slurm_options` (the values and options that sbatch accepts) and
-`sbatch_script` (renders the job script).
+(``recovery.shrink_micro_batch``), `role_layout` (ranks, nodes and programs of roles),
+`slurm_options` (the values and options that sbatch accepts) and `sbatch_script` (renders the job
+script).
 
 To add an option of sbatch with a field of its own, add the field to ``Resources`` in
 `hpcrun.state.spec.experiment`, its form to ``_FORMS`` and its name to ``OWNED_BY_FIELD`` in

@@ -82,10 +82,7 @@ class AttemptStory:
         found = self.attempt
         return {
             "attempt": found.number,
-            "job_id": found.job_id,
-            "nodes": found.nodes,
-            "spare_nodes": found.spare_nodes,
-            "notice": found.notice,
+            **{name: getattr(found, name) for name in ("job_id", "nodes", "spare_nodes", "notice")},
             "started": found.began,
             "ended": found.end.get("time"),
             "outcome": found.outcome,
@@ -102,6 +99,7 @@ class AttemptStory:
             **{name: _without_head(one) for name in _WHERE_ANY if (one := getattr(found, name))},
             "micro_batch": found.started.get("micro_batch"),
             "events": list(self.events),
+            **({"roles": [_without_head(one) for one in found.roles]} if found.roles else {}),
         }
 
 

@@ -38,6 +38,9 @@ class Cost:
     price: float | None = None
     """What an hour costs; of a total the mean. None without prices."""
     currency: str = ""
+    roles: dict[str, float] = field(default_factory=dict)
+    """Role -> its part of the hours that were paid, by the processors or GPUs of its ranks; what is
+    left of a node's is nobody's. Empty where a run has none."""
 
     @property
     def paid(self) -> float:
@@ -77,6 +80,7 @@ class Cost:
             "share": None if self.share is None else round(self.share, 4),
             "money": None if self.money is None else round(self.money, 4),
             "currency": self.currency or None,
+            **({"roles": {n: round(v, 3) for n, v in self.roles.items()}} if self.roles else {}),
             "causes": {kind: round(value, 3) for kind, value in self.causes.items()},
         }
 
@@ -100,6 +104,10 @@ def of_run(
     for span in spans:
         hours = span.seconds / 3600 * _devices(plan_of(span.attempt), unit)
         found.hours.add(span.kind, hours)
+        if span.kind not in _FREE:
+            for role in plan_of(span.attempt).role_plans:
+                own = span.seconds / 3600 * role.devices(gpu=unit == GPU)
+                found.roles[role.name] = found.roles.get(role.name, 0.0) + own
         if span.cause and span.kind in _LOST:
             found.charge(span.cause, hours)
     return found
@@ -121,6 +129,8 @@ def _total(experiment: str, unit: str, costs: Sequence[Cost]) -> Cost:
             total.hours.add(kind, hours)
         for cause, hours in cost.causes.items():
             total.charge(cause, hours)
+        for role, hours in cost.roles.items():
+            total.roles[role] = total.roles.get(role, 0.0) + hours
     return total
 
 
@@ -182,6 +192,9 @@ def sentences(total: Cost) -> list[str]:
         for kind in _FREE
         if kind in spent
     ]
+    if total.roles:
+        found.append("by role, as its ranks have shares of the nodes:")
+        found += lines(total.roles)
     if total.causes:
         found.append("lost to ends of attempts (idle, starting, restoring, steps over again):")
         found += lines(total.causes)

@@ -15,6 +15,7 @@ from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.status import run_state
 from hpcrun.policy import node_health, recovery
 from hpcrun.state.ledger import Attempt
+from hpcrun.state.roles import role_log
 from hpcrun.state.staging import staging_record
 from hpcrun.text import age, listed, plural, ranges, timestamp
 
@@ -63,9 +64,19 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
         _starved(one, run) if one is run.attempts[-1] else "",
         *_events(one.events),
         *_kept(one),
+        *_roles(one),
         _followed(one, run),
     ]
     return [end(one, run, now), *filter(None, parts)]
+
+
+def _roles(one: AttemptStory) -> list[str]:
+    """Describe which ranks of roles ended badly while the run went on."""
+    found = one.attempt.roles
+    told = [one_line(f"{role_log.told(each)}.") for each in found[:_MOST]]
+    told = [line[:1].upper() + line[1:] for line in told]
+    rest = f"… and {len(found) - _MOST:,} more: {role_log.summary(found)}."
+    return [*told, *([rest] if len(found) > _MOST else [])]
 
 
 def notice(run: RunStory) -> str:

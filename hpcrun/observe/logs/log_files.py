@@ -125,6 +125,31 @@ def parse_ranks(text: str) -> frozenset[int]:
         raise UsageError(f"--rank {shown!r}: {error}") from None
 
 
+def ranks_of_role(
+    selected: Sequence[Selected], role: str, among: frozenset[int] | None
+) -> frozenset[int]:
+    """Return the ranks of a role, as those of the run are numbered; ``among`` are the role's own.
+
+    Raises UsageError if a run has no such role, or the runs number its ranks differently.
+    """
+    found: set[frozenset[int]] = set()
+    for one in selected:
+        plans = {each.name: each for each in one.run.role_plans}
+        if role not in plans:
+            there = listed([*plans], 8) if plans else "none: its ranks are all alike"
+            raise UsageError(f"no role {shortened(role, 200)!r}: {one.name} has {there}")
+        first, size = plans[role].first_rank, min(plans[role].size, MOST_RANKS)
+        own = range(size) if among is None else [rank for rank in among if rank < size]
+        if not own:
+            asked = range_text(among or ())
+            raise UsageError(f"no rank {asked} of {role}: {one.name} has {range_text(range(size))}")
+        found.add(frozenset(first + rank for rank in own))
+    if len(found) > 1:
+        hint = "choose runs of one shape, or the ranks with --rank"
+        raise UsageError(f"the runs number the ranks of {role} differently", hint=hint)
+    return found.pop()
+
+
 class RunLogs:
     """The log files of one run; reads its ledger once, and only where it is needed."""
 
@@ -241,6 +266,18 @@ class RunLogs:
         node = self._node(attempt)
         if node not in names:
             return frozenset()
+        if self._one.run.role_plans:
+            return self._ranks_of_roles(attempt.number, names, node)
         each = ranks // len(names)
         index = names.index(node)
         return frozenset(range(index * each, (index + 1) * each))
+
+    def _ranks_of_roles(
+        self, attempt: int, names: Sequence[str], node: str | None
+    ) -> frozenset[int]:
+        """Return the ranks that are on a node now, or were as they ended."""
+        at = {rank: names[place] for rank, place in enumerate(self._one.run.places[:MOST_RANKS])}
+        for found in self._ledger:
+            for event in found.roles if found.number == attempt else ():
+                at.update(dict.fromkeys(event["ranks"] if event.get("node") else (), event["node"]))
+        return frozenset(rank for rank, place in at.items() if place == node)

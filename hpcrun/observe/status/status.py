@@ -22,7 +22,8 @@ from hpcrun.slurm.queue import GONE, JobState
 from hpcrun.state import files, layout, ledger
 from hpcrun.state.journal import SUBMITTED
 from hpcrun.state.ledger import Attempt
-from hpcrun.text import Say, age, timestamp
+from hpcrun.state.roles import role_log
+from hpcrun.text import Say, age, range_text, timestamp
 
 Ask = Callable[[Sequence[JobRef]], Answers]
 
@@ -82,6 +83,9 @@ class RunStatus:
     tags: Sequence[str] = ()
     notes: Sequence[dict[str, Any]] = ()
     """The notes of people: the ``text``, ``user`` and ``time`` of each note, oldest first."""
+    roles: dict[str, dict[str, Any]] | None = None
+    """Role -> its ``ranks``, and how often they were restarted, moved or given up in this attempt;
+    None where the run has none."""
 
     @property
     def name(self) -> str:
@@ -93,8 +97,11 @@ class RunStatus:
         return (self.cause or {}).get("kind") or (None if self.over else self.previous_cause)
 
     def to_data(self) -> dict[str, Any]:
-        """Return plain data."""
-        return dict(vars(self))
+        """Return plain data, without ``roles`` where there are none."""
+        found = dict(vars(self))
+        if self.roles is None:
+            del found["roles"]
+        return found
 
 
 class Observed(NamedTuple):
@@ -264,6 +271,10 @@ def _status(
     if last and verdict.reason == run_state.PREPARING:
         told = preparation.words(selected.paths.attempt(last.number))
         verdict = replace(verdict, reason=f"{verdict.reason}: {told}" if told else verdict.reason)
+    roles = _roles(selected, last)
+    if last and last.roles and not verdict.over:
+        reason = "; ".join(filter(None, (verdict.reason, role_log.summary(last.roles))))
+        verdict = replace(verdict, reason=reason)
     cause = last.cause if last and verdict.state in _WITH_CAUSE else {}
     nodes, spares = (last.nodes, last.spare_nodes) if last else (None, None)
     if evidence.job is not None and evidence.current is None:
@@ -295,8 +306,24 @@ def _status(
         gpu_memory_total=gpu.get("memory_total"),
         remaining=latest.remaining if runs else None,
         queued=_queued(evidence, verdict),
+        roles=roles,
         **selected.annotation.to_data(),
     )
+
+
+def _roles(selected: Selected, last: Attempt | None) -> dict[str, dict[str, Any]] | None:
+    """Return the roles of a run, with the events of its newest attempt counted."""
+    plans = selected.run.role_plans
+    if not plans:
+        return None
+    found: dict[str, dict[str, Any]] = {
+        role.name: {"ranks": range_text(role.ranks), **dict.fromkeys(_ROLE_EVENTS, 0)}
+        for role in plans
+    }
+    for event in last.roles if last else ():
+        if event["role"] in found and event["what"] in _ROLE_EVENTS:
+            found[event["role"]][event["what"]] += 1
+    return found
 
 
 def _unmet(selected: Selected) -> str | None:
@@ -327,6 +354,7 @@ def _gpu(selected: Selected, last: Attempt) -> dict[str, Any]:
     return max(valid, key=lambda gpu: int(gpu["memory"]), default={})
 
 
+_ROLE_EVENTS = (role_log.RESTARTED, role_log.MOVED, role_log.IGNORED)
 _GPU: Kinds = {"memory": WHOLE, "memory_total": WHOLE}
 
 

@@ -20,20 +20,23 @@ from hpcrun.run.job import evidence
 from hpcrun.run.job.agents import Agents
 from hpcrun.run.job.fault_injection import FaultInjection
 from hpcrun.run.job.hang_watch import HangWatch, Hung, RankVanished
-from hpcrun.run.job.launchers import Launcher, RankEnd, Workers
-from hpcrun.run.job.rank_places import NodesLost, NodesUnhealthy, NodesUnusable
+from hpcrun.run.job.launchers import Launcher
+from hpcrun.run.job.rank_places import NodesLost, NodesUnhealthy, NodesUnusable, RankEnd, Workers
 from hpcrun.run.job.resume_source import StartOver, decided
 from hpcrun.run.job.stop_request import EndNow, StopRequest
 from hpcrun.run.job.warm_ranks import WarmRanks
 from hpcrun.run.node.log_sizes import LogSizeRecord
 from hpcrun.run.protocol.launch import Launch, LaunchNode
 from hpcrun.run.protocol.output import say
+from hpcrun.run.roles.role_launch import RoleLaunches
+from hpcrun.run.roles.role_workers import RoleWorkers
 from hpcrun.run.work.shared_writes import SharedWrites
 from hpcrun.run.work.work_directory import WorkDirectory
 from hpcrun.slurm.background import BackgroundCall
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.state.roles.role_plan import role_of
 from hpcrun.text import listed
 
 # Seconds in which the peers of a rank that failed may leave their own records.
@@ -83,6 +86,7 @@ class RunningAttempt:
         # On each turn of every loop: messages first, since they may ask for a stop.
         self._always: tuple[EachTurn, ...] = (agents, stop_request)
         self._workers: Workers | None = None
+        self._roles: RoleLaunches | None = None
         self._began = time.monotonic()
 
     def bring_to_end(self, nodes: Sequence[str]) -> Evidence:
@@ -117,7 +121,8 @@ class RunningAttempt:
                 # Also where srun has returned: it leaves a broken step while ranks live.
                 self._agents.kill_ranks()
                 # A rank's end may be noticed before the silence of its node.
-                if lost := tuple(node for node in nodes if node in self._agents.lost):
+                gone = {*self._agents.lost}.difference(self._workers.outlived)
+                if lost := tuple(node for node in nodes if node in gone):
                     known = [node for node in seen.get("lost_nodes", ()) if node not in lost]
                     seen.update(lost_nodes=(*known, *lost), cut_off=None)
                 if code != 0:
@@ -148,8 +153,10 @@ class RunningAttempt:
         gone = self._agents.gone if self._run.entry.kind == "function" else ()
         found = evidence.failure(self._paths, first, workers.ends, gone)
         if found is not None and found.get("node") is None:
-            found["node"] = self._agents.working[found["rank"] // self._run.ranks_per_node]
+            found["node"] = self._agents.places.node_of(found["rank"])
         if found is not None:
+            role = role_of(self._run.role_plans, found["rank"])
+            found |= {} if role is None else {"role": role.shown(found["rank"])}
             one_machine = self._launcher.is_one_machine
             found |= evidence.permanent(
                 self._run, self._paths, found, workers.ends, one_machine=one_machine
@@ -192,11 +199,18 @@ class RunningAttempt:
             nodes=tuple(replace(node, adapters=None) for node in nodes),
             rank_python=asdict(python) if python.is_container else None,
         )
+        if self._run.role_plans:
+            self._roles = RoleLaunches(self._run, planned, planned.nodes)
+            planned = self._roles.main
         launch = self._resumed(planned)
         deepspeed = launch.fill(self._run.deepspeed, nodes[0])
         if deepspeed or launch.refers_to("deepspeed_config"):
             files.write_json(self._paths.deepspeed, deepspeed)
-        launch.write()
+        if self._roles is None:
+            launch.write()
+        else:
+            self._roles.complete(launch)
+            self._roles.write()
         self._start_over = StartOver(launch, self._record_start_over)
 
     def _record_fabric(self, nodes: Sequence[LaunchNode]) -> None:
@@ -241,7 +255,7 @@ class RunningAttempt:
             if notice := self._agents.links.notice:
                 details["notice"] = notice
             if self._workers is None:
-                self._workers = self._launcher.start_workers(self._run, self._paths, nodes)
+                self._workers = self._start_workers(nodes)
             self._began = time.monotonic()
             self._record(ledger.WORKERS, **details)
             code = self._watch(self._workers)
@@ -253,13 +267,20 @@ class RunningAttempt:
             if refusals == START_TRIES:
                 raise HpcrunError(f"Slurm does not start the ranks: {refusal}")
 
+    def _start_workers(self, nodes: Sequence[str]) -> Workers:
+        if self._roles is None:
+            return self._launcher.start_workers(self._run, self._paths, nodes)
+        parts = self._launcher, self._roles, self._agents, self._record
+        stop_request = self._stop_request
+        return RoleWorkers(self._run, self._paths, *parts, lambda: stop_request.reason is not None)
+
     def _record(self, event: str, **details: Any) -> None:
         write = partial(ledger.write, self._paths.run, event, self._paths.number, **details)
         files.patiently(write, say, "the ledger")
 
     def _record_if_alone(self, code: int | None) -> None:
         """Record that the ranks never met, unless they may have ended before they would have."""
-        size, waited = self._run.world_size, time.monotonic() - self._began > MEET_WITHIN
+        size, waited = self._run.main_ranks, time.monotonic() - self._began > MEET_WITHIN
         alone = frameworks.ranks_meet(self._run) and not self._agents.met
         if alone and (waited or (code == 0 and not self._met_before())):
             say(f"the {size} ranks never met")
@@ -302,7 +323,7 @@ class RunningAttempt:
         """Wait for the ranks' end and return their exit code; None if they are to be killed."""
         each_turn: tuple[EachTurn, ...] = (
             *self._always,
-            HangWatch(self._run, self._agents, self._record_straggler),
+            HangWatch(self._run, self._agents, self._record_straggler, lambda: workers.is_ending),
             FaultInjection(self._run, self._paths, self._agents, self._stop_request.hear),
             SharedWrites(self._agents.writes, self._record_shared_write),
             LogSizeRecord(self._paths, self._run.world_size, self._agents.log_sizes),
@@ -314,6 +335,10 @@ class RunningAttempt:
                 _turn(each_turn)
             except RankVanished:
                 return workers.exit_code()
+            except NodesLost as error:
+                if not workers.outlives(error.nodes):
+                    raise
+                say(f"{error}: the run goes on without it")
             failure = workers.failure()
             if failure is None:
                 continue

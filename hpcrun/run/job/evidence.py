@@ -14,7 +14,7 @@ from hpcrun.fields import FLAG, INDEX, TEXT, TEXTS, TIME, WHOLE, wrong
 from hpcrun.policy import log_excerpt, permanent_errors
 from hpcrun.policy.permanent_errors import PermanentError
 from hpcrun.run.health.progress import COLLECTIVE
-from hpcrun.run.job.launchers import RankEnd
+from hpcrun.run.job.rank_places import RankEnd
 from hpcrun.run.protocol.output import say
 from hpcrun.state import files, history, ledger, manifest, metrics_file, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths

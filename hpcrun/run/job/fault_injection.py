@@ -49,7 +49,7 @@ class FaultInjection:
             return
         fault, self._faults = self._faults[0], []
         rank = 0 if fault == faults.CORRUPT_CHECKPOINT else self._run.world_size - 1
-        node = self._agents.working[rank // self._run.ranks_per_node]
+        node = str(self._agents.places.node_of(rank))
         say(f"drill: {faults.FAULTS[fault]}")
         ledger.write(self._paths, ledger.FAULT, self._attempt, fault=fault, rank=rank, node=node)
         if fault == faults.PREEMPT:
@@ -70,7 +70,7 @@ class FaultInjection:
             if fault == faults.CORRUPT_CHECKPOINT or step == 0:
                 waited = time.monotonic() - self._began > _BLIND
                 return waited and fault != faults.CORRUPT_CHECKPOINT
-        elif len(pulses) < self._run.world_size:
+        elif len(pulses) < self._run.main_ranks:
             return False
         else:
             step = min(pulse.step for pulse in pulses)

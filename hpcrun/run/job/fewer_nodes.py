@@ -17,7 +17,7 @@ def to_fit(run: RunPlan, paths: RunPaths, most: int) -> RunPlan | None:
     None if the spec does not ask for it, no smaller number fits, or a function's newest checkpoint
     cannot be restored by another number of ranks.
     """
-    if not run.recovery.shrink:
+    if not run.recovery.shrink or run.role_plans:
         return None
     saved = manifest.complete(paths.checkpoints)
     if saved and (saved[0][1].fixed_size is not None or saved[0][1].own_states):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from hpcrun.errors import HpcrunError
@@ -36,15 +37,20 @@ class Hung(HpcrunError):
 
 
 class HangWatch:
-    """The ranks of one attempt, as their agents report on them.
+    """The ranks of one attempt, as their agents report on them; with roles those of the main one.
 
     ``on_straggler`` gets the details of ``ledger.STRAGGLER`` when a rank holds up the others.
     """
 
     def __init__(
-        self, run: RunPlan, agents: Agents, on_straggler: Callable[[dict[str, Any]], None]
+        self,
+        run: RunPlan,
+        agents: Agents,
+        on_straggler: Callable[[dict[str, Any]], None],
+        is_ending: Callable[[], bool] = lambda: False,
     ) -> None:
         self._run, self._agents, self._on_straggler = run, agents, on_straggler
+        self._is_ending = is_ending
         self._stragglers = StragglerDetector()
         self._hang_after = parse_duration(run.recovery.hang_after or "") or 0.0
         self._hangs = HangDetector(self._hang_after, time.monotonic())
@@ -54,7 +60,7 @@ class HangWatch:
     def turn(self) -> None:
         """Check once a second whether the ranks make progress; raise `Hung` or `RankVanished`."""
         now = time.monotonic()
-        if now < self._look_at:
+        if now < self._look_at or self._is_ending():
             return
         self._look_at = now + _LOOK_EVERY
         ranks = self._agents.pulses
@@ -73,7 +79,10 @@ class HangWatch:
         if any(one.state != GONE for one in self._agents.pulses.values()):
             self._programs = ProgramHangDetector(self._hang_after, now)
             return None
-        self._programs.update(self._agents.programs, self._agents.traffic, now)
+        # Servers wait by design.
+        most = self._run.main_ranks if self._run.role_plans else inf
+        programs = {rank: one for rank, one in self._agents.programs.items() if rank < most}
+        self._programs.update(programs, self._agents.traffic, now)
         return self._programs.hang(now)
 
     def _explain(self, hang: Hang) -> dict[str, Any]:

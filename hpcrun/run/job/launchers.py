@@ -9,71 +9,23 @@ import subprocess
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpcrun.container.rank_python import RankPython
 from hpcrun.errors import HpcrunError
 from hpcrun.host import start_logged
+from hpcrun.run.job.rank_places import RankEnd, Workers
 from hpcrun.slurm import client, job, steps
 from hpcrun.slurm.allocation import Allocation
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths, slurm_path
 from hpcrun.state.plan import RunPlan
+from hpcrun.state.roles.role_plan import RolePlan
 from hpcrun.text import signal_name
 
 # Seconds within which srun notices that agents have killed its ranks.
 _AGENTS_TURN = 2.0
-
-
-@dataclass(frozen=True)
-class RankEnd:
-    """The bad end of a rank: by an exit code or by a signal (its name, such as ``SIGKILL``).
-
-    ``node`` is None where it is unknown; ``out_of_memory`` is Slurm's word for why it was killed.
-    """
-
-    rank: int
-    node: str | None
-    exit_code: int | None
-    signal: str | None
-    out_of_memory: bool = False
-
-
-class Workers(ABC):
-    """The running ranks of an attempt; ``ends`` has all that were seen to end badly."""
-
-    def __init__(self, attempt: AttemptPaths) -> None:
-        self._attempt = attempt
-        self.ends: dict[int, RankEnd] = {}
-
-    @abstractmethod
-    def failure(self) -> RankEnd | None:
-        """Return the first rank that was seen to end badly."""
-
-    @abstractmethod
-    def exit_code(self) -> int | None:
-        """Return None while any rank runs, 0 when all ended well."""
-
-    def become(self, attempt: AttemptPaths) -> None:
-        """Be the ranks of this attempt from now on."""
-        self._attempt = attempt
-
-    @abstractmethod
-    def abandon(self) -> None:
-        """End ranks that nobody needs, without waiting for it."""
-
-    def refusal(self) -> str | None:
-        """Return why Slurm started no rank; None where it did."""
-        return None
-
-    @abstractmethod
-    def kill(self, *, nodes_are_lost: bool = False) -> None:
-        """End every rank that the agents have not ended, and wait for that.
-
-        With ``nodes_are_lost``, give up the ranks there: Slurm ends them with the job.
-        """
 
 
 class Launcher(ABC):
@@ -90,6 +42,17 @@ class Launcher(ABC):
     """`hpcrun run` started the supervisor: a signal to that interrupts the run."""
     python: RankPython
     """Where the ranks run."""
+    is_frozen: bool
+    """Their environment is frozen."""
+
+    def worker(self, launch: Path, *, warm: bool = False) -> list[str]:
+        """Return the command line of a rank."""
+        program = ["-m", "hpcrun.run.worker"]
+        if self.is_frozen:
+            # Without the packages of this Python: those of the node's copy follow.
+            program = ["-S", "-m", "hpcrun.run.frozen_python"]
+        command = self.python.command(*program, str(launch))
+        return [*command, "--warm"] if warm else command
 
     @property
     def is_one_machine(self) -> bool:
@@ -117,6 +80,18 @@ class Launcher(ABC):
         With ``warm`` they wait for the next attempt; see `hpcrun.run.rank.warm_up`.
         """
 
+    @abstractmethod
+    def start_rank(
+        self, role: RolePlan, attempt: AttemptPaths, launch: Path, rank: int, node: str
+    ) -> Workers:
+        """Start one rank of a role, of which ``launch`` is the file."""
+
+    @abstractmethod
+    def start_main(
+        self, role: RolePlan, attempt: AttemptPaths, launch: Path, nodes: Sequence[str]
+    ) -> Workers:
+        """Start all ranks of the main role together, on these nodes."""
+
     def devices(self, node: str, run: RunPlan) -> str | None:
         """Return CUDA_VISIBLE_DEVICES of a node's ranks; None where Slurm sets it."""
         return None
@@ -132,7 +107,7 @@ class SlurmLauncher(Launcher):
     is_slurm = True
 
     def __init__(self, run: RunPlan, fabric: dict[str, Any], python: RankPython) -> None:
-        self.python = python
+        self.python, self.is_frozen = python, run.environment.is_frozen
         allocation = Allocation.current()
         self.nodes = allocation.nodes[: run.all_nodes]
         self.job_id = allocation.name
@@ -162,26 +137,55 @@ class SlurmLauncher(Launcher):
         self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
     ) -> Workers:
         name = steps.warm_name(attempt.number) if warm else steps.workers_name(attempt.number)
-        argv = steps.workers_argv(
-            nodes,
-            ranks_per_node=run.ranks_per_node,
-            cpus_per_task=run.resources.cpus_per_task or 1,
-            gpus=self._gpus,
-            log_pattern=slurm_path(attempt.warm_log) if warm else attempt.rank_log_pattern,
-            name=name,
-            command=_worker(self.python, run, attempt, warm=warm),
-            options=self.python.srun,
-        )
-        return _SlurmWorkers(argv, self.raw_job_id, name, attempt, self.python)
+        log = slurm_path(attempt.warm_log) if warm else attempt.rank_log_pattern
+        shape = nodes, run.ranks_per_node, run.resources.cpus_per_task or 1
+        return self._start(attempt, name, *shape, log, self.worker(attempt.launch, warm=warm))
+
+    def start_rank(
+        self, role: RolePlan, attempt: AttemptPaths, launch: Path, rank: int, node: str
+    ) -> Workers:
+        name = steps.rank_name(steps.workers_name(attempt.number), rank)
+        command = [*self.worker(launch), "--rank", str(rank)]
+        log = slurm_path(attempt.rank_log(rank))
+        return self._start(attempt, name, [node], 1, role.cpus_per_task, log, command, rank)
+
+    def start_main(
+        self, role: RolePlan, attempt: AttemptPaths, launch: Path, nodes: Sequence[str]
+    ) -> Workers:
+        name, shape = steps.workers_name(attempt.number), (role.ranks_per_node, role.cpus_per_task)
+        command = self.worker(launch)
+        return self._start(attempt, name, nodes, *shape, attempt.rank_log_pattern, command)
+
+    def _start(
+        self,
+        attempt: AttemptPaths,
+        name: str,
+        nodes: Sequence[str],
+        per_node: int,
+        cpus: int,
+        log: str,
+        command: list[str],
+        first: int = 0,
+    ) -> Workers:
+        shape: Any = {"ranks_per_node": per_node, "cpus_per_task": cpus, "gpus": self._gpus}
+        shape |= {"log_pattern": log, "name": name, "options": self.python.srun}
+        argv = steps.workers_argv(nodes, **shape, command=command)
+        return _SlurmWorkers(argv, self.raw_job_id, name, attempt, self.python, first)
 
 
 class _SlurmWorkers(Workers):
     def __init__(
-        self, argv: list[str], job_id: str, name: str, attempt: AttemptPaths, python: RankPython
+        self,
+        argv: list[str],
+        job_id: str,
+        name: str,
+        attempt: AttemptPaths,
+        python: RankPython,
+        first: int = 0,
     ) -> None:
         super().__init__(attempt)
         self._is_contained = python.is_container
-        self._job_id, self._name = job_id, name
+        self._job_id, self._name, self._first = job_id, name, first
         self._refusal: str | None = None
         self._process = subprocess.Popen(
             argv,
@@ -201,13 +205,13 @@ class _SlurmWorkers(Workers):
                 os.write(2, line.encode(errors="backslashreplace"))
             self._refusal = self._refusal or steps.parse_refusal(line)
             end = steps.parse_task_end(line)
-            for rank in end.ranks if end else ():
+            for task in end.ranks if end else ():
                 assert end is not None
-                name, code = _signal_name(end.what), end.exit_code
+                code, name = end.exit_code, end.signal
                 if self._is_contained and code is not None:
                     code, name = _of_shell(code)
-                found = RankEnd(rank, end.node, code, name, end.what == _OUT_OF_MEMORY)
-                self.ends.setdefault(rank, found)
+                found = RankEnd(self._first + task, end.node, code, name, end.out_of_memory)
+                self.ends.setdefault(found.rank, found)
 
     def failure(self) -> RankEnd | None:
         return next(iter([*self.ends.values()]), None)
@@ -257,7 +261,7 @@ class LocalLauncher(Launcher):
     requeues = False
 
     def __init__(self, run: RunPlan, fabric: dict[str, Any], python: RankPython) -> None:
-        self.python = python
+        self.python, self.is_frozen = python, run.environment.is_frozen
         self.nodes = tuple(f"local{index}" for index in range(run.all_nodes))
         self.job_id = os.environ.get("HPCRUN_JOB_ID", f"local:{os.getpid()}")
         self.is_foreground = "HPCRUN_FOREGROUND" in os.environ
@@ -272,7 +276,20 @@ class LocalLauncher(Launcher):
     def start_workers(
         self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
     ) -> Workers:
-        return _LocalWorkers(run, attempt, nodes, self.python, warm=warm)
+        places = {rank: nodes[rank // run.ranks_per_node] for rank in range(run.world_size)}
+        log, command = attempt.warm_log if warm else None, self.worker(attempt.launch, warm=warm)
+        return _LocalWorkers(attempt, command, places, self.python, log)
+
+    def start_rank(
+        self, role: RolePlan, attempt: AttemptPaths, launch: Path, rank: int, node: str
+    ) -> Workers:
+        return _LocalWorkers(attempt, self.worker(launch), {rank: node}, self.python)
+
+    def start_main(
+        self, role: RolePlan, attempt: AttemptPaths, launch: Path, nodes: Sequence[str]
+    ) -> Workers:
+        places = {rank: nodes[place] for rank, place in zip(role.ranks, role.places, strict=True)}
+        return _LocalWorkers(attempt, self.worker(launch), places, self.python)
 
     def devices(self, node: str, run: RunPlan) -> str | None:
         gpus = run.resources.gpus_per_node
@@ -293,24 +310,21 @@ class LocalLauncher(Launcher):
 class _LocalWorkers(Workers):
     def __init__(
         self,
-        run: RunPlan,
         attempt: AttemptPaths,
-        nodes: Sequence[str],
+        command: Sequence[str],
+        places: Mapping[int, str],
         python: RankPython,
-        *,
-        warm: bool,
+        log: Path | None = None,
     ) -> None:
         super().__init__(attempt)
         self._is_contained = python.is_container
         self._processes: list[subprocess.Popen[bytes]] = []
         self._failure: RankEnd | None = None
-        self._nodes = nodes
-        self._per_node = run.ranks_per_node
+        self._places = places
         try:
-            for rank in range(run.world_size):
-                log = attempt.warm_log if warm else attempt.rank_log(rank)
-                command = [*_worker(python, run, attempt, warm=warm), "--rank", str(rank)]
-                self._processes.append(start_logged(command, log))
+            for rank in places:
+                own = log or attempt.rank_log(rank)
+                self._processes.append(start_logged([*command, "--rank", str(rank)], own))
         except BaseException:
             self.abandon()
             raise
@@ -324,11 +338,11 @@ class _LocalWorkers(Workers):
 
     def exit_code(self) -> int | None:
         codes = [process.poll() for process in self._processes]
-        for rank, code in enumerate(codes):
+        for (rank, node), code in zip(self._places.items(), codes, strict=True):
             if code and rank not in self.ends:
                 shells = _of_shell(code) if self._is_contained else (code, None)
                 how = (None, signal_name(-code)) if code < 0 else shells
-                self.ends[rank] = RankEnd(rank, self._nodes[rank // self._per_node], *how)
+                self.ends[rank] = RankEnd(rank, node, *how)
         if any(code is None for code in codes):
             return None
         return max((abs(code) for code in codes if code is not None), default=0)
@@ -357,28 +371,9 @@ def agent_command(
     return [*command, "--attempt", str(attempt.number), "--batch-node", launcher.nodes[0]]
 
 
-def _worker(python: RankPython, run: RunPlan, attempt: AttemptPaths, *, warm: bool) -> list[str]:
-    program = ["-m", "hpcrun.run.worker"]
-    if run.environment.is_frozen:
-        # Without the packages of this Python: those of the node's copy follow.
-        program = ["-S", "-m", "hpcrun.run.frozen_python"]
-    command = python.command(*program, str(attempt.launch))
-    return [*command, "--warm"] if warm else command
-
-
-# Slurm describes signals in the words of the C library, as Python does.
-_SIGNAL_WORDS = {signal.strsignal(number): number.name for number in signal.Signals}
-_OUT_OF_MEMORY = "Out Of Memory"
-_SIGNAL_WORDS[_OUT_OF_MEMORY] = "SIGKILL"
-
-
 def _of_shell(code: int) -> tuple[int | None, str | None]:
     """Return exit code and signal of a rank from the code of the shell that is its parent."""
     try:
         return None, signal.Signals(code - 128).name
     except ValueError:
         return code, None
-
-
-def _signal_name(words: str) -> str | None:
-    return None if words.startswith("Exited") else _SIGNAL_WORDS.get(words, words)

@@ -1,11 +1,14 @@
-"""The nodes of an attempt's ranks: as planned, or as agents find those of a launcher inside."""
+"""The ranks of an attempt: their nodes, as planned or as agents find them, and their ends."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from hpcrun.errors import HpcrunError
+from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.plan import RunPlan
 
 # The ranks that a launcher of the program's own may have.
@@ -23,15 +26,24 @@ class RankPlaces:
     def __init__(self, run: RunPlan, nodes: Sequence[str]) -> None:
         self._run, self._nodes = run, nodes
         self._found: dict[int, str] = {}
+        # Ranks of roles: the node of each.
+        places = enumerate(run.places) if run.role_plans and nodes else ()
+        self._by_role = {rank: nodes[place] for rank, place in places}
 
-    def planned(self, node: str) -> range:
+    def planned(self, node: str) -> Collection[int]:
         """Return the ranks that were started on a node; none for a spare."""
+        if self._run.role_plans:
+            return [rank for rank, place in self._by_role.items() if place == node]
         if node not in self._nodes:
             return range(0)
         first = self._nodes.index(node) * self._run.ranks_per_node
         return range(first, first + self._run.ranks_per_node)
 
-    def possible(self, node: str) -> range:
+    def move(self, rank: int, node: str) -> None:
+        """Note that a rank of a role is started on another node."""
+        self._by_role[rank] = node
+
+    def possible(self, node: str) -> Collection[int]:
         """Return the ranks on which a node's agent may report."""
         planned = self.planned(node)
         return planned if self._run.entry.kind == "function" or not planned else _ANY
@@ -43,6 +55,8 @@ class RankPlaces:
 
     def node_of(self, rank: int) -> str | None:
         """Return the node of a rank, as the ranks themselves are numbered; None if unknown."""
+        if self._run.role_plans:
+            return self._by_role.get(rank)
         index = rank // self._run.ranks_per_node
         planned = self._nodes[index] if index < len(self._nodes) else None
         return self._found.get(rank, planned)
@@ -73,3 +87,59 @@ class NodesUnhealthy(NodesUnusable):
     def __init__(self, message: str, nodes: Collection[str], response: str) -> None:
         super().__init__(message, nodes)
         self.response = response
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """The bad end of a rank: by an exit code or by a signal (its name, such as ``SIGKILL``).
+
+    ``node`` is None where it is unknown; ``out_of_memory`` is Slurm's word for why it was killed.
+    """
+
+    rank: int
+    node: str | None
+    exit_code: int | None
+    signal: str | None
+    out_of_memory: bool = False
+
+
+class Workers(ABC):
+    """The running ranks of an attempt; ``ends`` has all that were seen to end badly."""
+
+    def __init__(self, attempt: AttemptPaths) -> None:
+        self._attempt = attempt
+        self.ends: dict[int, RankEnd] = {}
+        # The lost nodes that they went on without; those that train are over, and others are not.
+        self.outlived: set[str] = set()
+        self.is_ending = False
+
+    def outlives(self, nodes: Collection[str]) -> bool:
+        """Go on without the ranks of nodes that were lost; return whether that can be."""
+        return False
+
+    @abstractmethod
+    def failure(self) -> RankEnd | None:
+        """Return the first rank that was seen to end badly."""
+
+    @abstractmethod
+    def exit_code(self) -> int | None:
+        """Return None while any rank runs, 0 when all ended well."""
+
+    def become(self, attempt: AttemptPaths) -> None:
+        """Be the ranks of this attempt from now on."""
+        self._attempt = attempt
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """End ranks that nobody needs, without waiting for it."""
+
+    def refusal(self) -> str | None:
+        """Return why Slurm started no rank; None where it did."""
+        return None
+
+    @abstractmethod
+    def kill(self, *, nodes_are_lost: bool = False) -> None:
+        """End every rank that the agents have not ended, and wait for that.
+
+        With ``nodes_are_lost``, give up the ranks there: Slurm ends them with the job.
+        """

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from hpcrun.policy import causes
 from hpcrun.run.health import progress
 from hpcrun.run.job.agents import Agents
-from hpcrun.run.job.launchers import Launcher, Workers
+from hpcrun.run.job.launchers import Launcher
+from hpcrun.run.job.rank_places import Workers
 from hpcrun.run.job.stop_request import StopRequest
 from hpcrun.run.protocol.output import say
 from hpcrun.run.rank import warm_up

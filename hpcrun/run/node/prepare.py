@@ -147,7 +147,7 @@ class NodePreparation:
         if first:
             self._ports.append(PortReservation(self._seed + attempt))
             answer["port"] = self._ports[0].port
-        if count := self._run.ranks_per_node * ports_per_rank(self._run.ranks_per_node):
+        if count := self._run.slots * ports_per_rank(self._run.slots):
             # Most programs need none of their own, so a node that has none left is no worse.
             with contextlib.suppress(HpcrunError):
                 self._ports.append(PortReservation(self._seed + attempt + _APART, count))

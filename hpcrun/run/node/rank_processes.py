@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hpcrun.host import process_directories, process_stat
@@ -21,14 +21,33 @@ SCRATCH_VARIABLE = "HPCRUN_SCRATCH"
 # A public name of one start of a job, which all of its processes inherit.
 START_VARIABLE = "HPCRUN_START"
 _PROC = Path("/proc")
+# Seconds in which processes that were sent SIGKILL end.
+_FORMER_TAKES = 5.0
 # Of a file with a process id.
 _MOST_BYTES = 100
 
 
 def register(scratch: Path, rank: int) -> None:
-    """Write this process's id as that of a rank's leader."""
+    """Write this process's id as that of a rank's leader.
+
+    What a leader before it in the attempt has left is ended: it would hold ports and memory.
+    """
     lead_group()
+    with contextlib.suppress(OSError, ValueError):
+        _end_group(scratch, leader(scratch, rank))
     ScratchPaths(scratch).pid(rank).write_text(str(os.getpid()))
+
+
+def _end_group(scratch: Path, group: int) -> None:
+    deadline = time.monotonic() + _FORMER_TAKES
+    while group != os.getpgrp() and time.monotonic() < deadline:
+        left = [pid for of, pid in _members(scratch, {group}) if of == group]
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
 
 
 def lead_group() -> None:
@@ -72,6 +91,13 @@ def kill(scratch: Path) -> None:
                 os.killpg(group, signal.SIGKILL)
             else:
                 os.kill(pid, signal.SIGKILL)
+
+
+def end(scratch: Path, ranks: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to the groups of these ranks; those that are gone have none."""
+    for rank in ranks:
+        with contextlib.suppress(OSError, ValueError):
+            os.killpg(leader(scratch, rank), number)
 
 
 def gone(scratch: Path, timeout: float) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,6 +87,22 @@ class Launch(SpecBlocks):
     """The port of the rendezvous on the first node's fast address."""
     nodes: tuple[LaunchNode, ...]
     """In the order of NODE_RANK."""
+    role: str | None = None
+    """The role whose ranks these are: all else here is of that role, ``spec`` too, and its ranks
+    are numbered from 0. None where a run has no roles."""
+    first_rank: int = 0
+    """The first of them among the run's ranks, by which logs and records are named; 0 in the main
+    role alone."""
+    places: tuple[int, ...] = ()
+    """The node of each rank, by its index in ``nodes``; empty for ``ranks_per_node`` on each."""
+    first_gpu: int = 0
+    """The first of its GPUs among those of each node."""
+    slots: int = 0
+    """Ranks of a node for which ports are kept; 0 for ``ranks_per_node``."""
+    first_slot: int | None = None
+    """The place of its first rank among these, the same on every node; None in the main role."""
+    addresses: dict[str, list[str]] = field(default_factory=dict)
+    """Role -> HOST:PORT of each of its ranks, the first of the ports that were kept free for it."""
     resume: dict[str, Any] | None = None
     """How it goes on from earlier attempts: the ledger's event ``resume``, and the ``variables``
     that the ranks get then. None for a first attempt, and for functions."""
@@ -109,7 +125,7 @@ class Launch(SpecBlocks):
     def mirror(self, rank: int = 0) -> Path:
         """The directory on shared storage that mirrors the code's root for a rank."""
         paths = self.run_paths
-        return paths.rank_work(rank) if self.has_rank_directories else paths.work
+        return paths.rank_work(self.number(rank)) if self.has_rank_directories else paths.work
 
     def directory_of(self, rank: int = 0) -> Path:
         """The working directory of a rank, the same in all attempts."""
@@ -117,28 +133,47 @@ class Launch(SpecBlocks):
 
     def ports_of(self, rank: int) -> tuple[int, ...]:
         """Return the free ports of a rank on its node; empty where it has none."""
-        first, each = self.node_of(rank).ports, ports_per_rank(self.ranks_per_node)
+        first, each = self.node_of(rank).ports, ports_per_rank(self.slots or self.ranks_per_node)
         if first is None:
             return ()
-        first += rank % self.ranks_per_node * each
-        return tuple(range(first, first + each))
+        own = rank % self.ranks_per_node if self.first_slot is None else self.first_slot + rank
+        return tuple(range(first + own * each, first + own * each + each))
+
+    def number(self, rank: int) -> int:
+        """Return a rank's number among all ranks of the run."""
+        return self.first_rank + rank
+
+    @property
+    def is_main(self) -> bool:
+        """These ranks train: they are all, or those of the main role."""
+        return self.first_rank == 0
+
+    def node_index(self, rank: int) -> int:
+        """Return NODE_RANK of a rank."""
+        return self.places[rank] if self.places else rank // self.ranks_per_node
 
     def node_of(self, rank: int) -> LaunchNode:
-        return self.nodes[rank // self.ranks_per_node]
+        return self.nodes[self.node_index(rank)]
 
     @property
     def own_node(self) -> LaunchNode:
         """The node of this process, as its worker says: a launcher inside has ranks of its own."""
         return self.nodes[int(os.environ.get(NODE_VARIABLE) or 0)]
 
+    @property
+    def file(self) -> Path:
+        """The file that it is written to."""
+        return self.paths.launch if self.is_main else self.paths.role_launch(str(self.role))
+
     def write(self) -> None:
-        files.write_json(self.paths.launch, dataclasses.asdict(self))
+        files.write_json(self.file, dataclasses.asdict(self))
 
     @classmethod
     def read(cls, path: Path) -> Launch:
         data = files.read_json(path)
         nodes = tuple(LaunchNode(**node) for node in data["nodes"])
-        return cls(**{**data, "entry": Entry.from_data(data["entry"]), "nodes": nodes})
+        own = {"entry": Entry.from_data(data["entry"]), "places": tuple(data.get("places") or ())}
+        return cls(**{**data, **own, "nodes": nodes})
 
     @classmethod
     def current(cls) -> Launch | None:

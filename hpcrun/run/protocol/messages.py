@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,7 +46,7 @@ def _require(holds: object, what: str) -> None:
         raise BadMessage(what)
 
 
-def number(value: Any, what: str, allowed: range = _NUMBERS) -> int:
+def number(value: Any, what: str, allowed: Collection[int] = _NUMBERS) -> int:
     """Return a whole number that is in a range."""
     _require(type(value) is int and value in allowed, what)
     return int(value)
@@ -58,7 +58,7 @@ def text(value: Any, what: str) -> str:
     return str(value)[:_TEXT_MOST]
 
 
-def _by_rank(value: Any, ranks: range, what: str) -> dict[int, Any]:
+def _by_rank(value: Any, ranks: Collection[int], what: str) -> dict[int, Any]:
     """Return what a mapping has for each rank, whose number is a text in JSON."""
     _require(isinstance(value, dict) and len(value) <= len(ranks), what)
     found = {}
@@ -158,7 +158,7 @@ def kept(message: Mapping[str, Any]) -> list[str]:
     return [text(one, "failed") for one in list(found or ())[:_FAILED_MOST]]
 
 
-def writes(message: Mapping[str, Any], ranks: range) -> list[tuple[str, int]]:
+def writes(message: Mapping[str, Any], ranks: Collection[int]) -> list[tuple[str, int]]:
     """Return the files that ranks of a node were seen to write, each with the rank."""
     found = message.get("files")
     _require(isinstance(found, dict) and len(found) <= _FILES_MOST, "files")
@@ -167,7 +167,7 @@ def writes(message: Mapping[str, Any], ranks: range) -> list[tuple[str, int]]:
     return [(name, number(rank, "files", ranks)) for name, rank in pairs[:_FILES_MOST]]
 
 
-def progress(message: Mapping[str, Any], ranks: range) -> dict[int, RankProgress]:
+def progress(message: Mapping[str, Any], ranks: Collection[int]) -> dict[int, RankProgress]:
     """Return the progress of ranks, which are this node's."""
     found = {}
     for rank, fields in _by_rank(message.get("ranks"), ranks, "ranks").items():
@@ -181,7 +181,7 @@ def progress(message: Mapping[str, Any], ranks: range) -> dict[int, RankProgress
     return found
 
 
-def activity(message: Mapping[str, Any], ranks: range) -> dict[int, RankActivity]:
+def activity(message: Mapping[str, Any], ranks: Collection[int]) -> dict[int, RankActivity]:
     """Return the activity of ranks without a session, where it has changed."""
     return {
         rank: _counts(RankActivity, fields, "programs")
@@ -207,7 +207,7 @@ def _counts(kind: type[_Counts], fields: Any, what: str) -> _Counts:
     return kind(**fields)
 
 
-def log_sizes(message: Mapping[str, Any], ranks: range) -> dict[int, int]:
+def log_sizes(message: Mapping[str, Any], ranks: Collection[int]) -> dict[int, int]:
     """Return the sizes of logs that have grown."""
     found = _by_rank(message.get("logs"), ranks, "logs")
     return {rank: number(size, "logs", range(1 << 63)) for rank, size in found.items()}
@@ -219,20 +219,20 @@ def link_trouble(message: Mapping[str, Any]) -> str | None:
     return None if found is None else text(found, "fabric")
 
 
-def stacks(message: Mapping[str, Any], ranks: range) -> dict[int, str]:
+def stacks(message: Mapping[str, Any], ranks: Collection[int]) -> dict[int, str]:
     """Return the stacks of ranks."""
     found = _by_rank(message.get("ranks"), ranks, "ranks")
     _require(all(isinstance(one, str) for one in found.values()), "ranks")
     return found
 
 
-def locks(message: Mapping[str, Any], ranks: range) -> dict[int, str]:
+def locks(message: Mapping[str, Any], ranks: Collection[int]) -> dict[int, str]:
     """Return the locks of builds that ended, which ranks wait for."""
     found = _by_rank(message.get("locks", {}), ranks, "locks")
     return {rank: text(path, "locks") for rank, path in found.items()}
 
 
-def gone(message: Mapping[str, Any], ranks: range) -> list[int]:
+def gone(message: Mapping[str, Any], ranks: Collection[int]) -> list[int]:
     """Return the ranks that had ended by themselves."""
     found = message.get("gone")
     _require(isinstance(found, list), "gone")

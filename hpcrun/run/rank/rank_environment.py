@@ -12,6 +12,10 @@ from hpcrun.run.rank import device_precision
 from hpcrun.state.spec import profiling
 from hpcrun.state.spec.blocks import is_late
 
+_DEVICES = "CUDA_VISIBLE_DEVICES"
+# Linux starts no program with a variable of 131,072 bytes.
+_LONGEST_LIST = 32_000
+
 
 def environment(launch: Launch, rank: int) -> dict[str, str]:
     """Return the variables that frameworks and fabric libraries read in this rank.
@@ -28,11 +32,11 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
         "WORLD_SIZE": str(launch.world_size),
         "LOCAL_RANK": str(place.local_rank),
         "LOCAL_WORLD_SIZE": str(launch.ranks_per_node),
-        "NODE_RANK": str(place.node_rank),
+        "NODE_RANK": str(launch.node_index(rank)),
         "MASTER_ADDR": place.addresses[0],
         "MASTER_PORT": str(launch.master_port),
-        VARIABLE: str(launch.paths.launch),
-        NODE_VARIABLE: str(place.node_rank),
+        VARIABLE: str(launch.file),
+        NODE_VARIABLE: str(launch.node_index(rank)),
         "HPCRUN_DIRECTORY": launch.directory,
         "HPCRUN_ATTEMPT": str(launch.attempt),
         "HPCRUN_RUN": f"{launch.experiment}/{launch.run}",
@@ -46,6 +50,11 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
         forced[profiling.VARIABLE] = f"{wanted['steps']},{wanted['warmup']}"
     if ports := launch.ports_of(rank):
         forced["HPCRUN_PORTS"] = ",".join(map(str, ports))
+    if launch.role is not None:
+        forced |= _of_role(launch, launch.role)
+    if not launch.is_main:
+        # Whose lines are the run's steps.
+        del forced["HPCRUN_METRICS_FILE"]
     if node.staged is not None:
         forced["HPCRUN_STAGED"] = node.staged
     container = launch.container
@@ -53,8 +62,13 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
         forced["HOME"] = node.scratch
     if node.extensions:
         forced["TORCH_EXTENSIONS_DIR"] = node.extensions
-    if node.devices is not None:
-        forced["CUDA_VISIBLE_DEVICES"] = node.devices
+    devices = os.environ.get(_DEVICES) if node.devices is None else node.devices
+    if launch.role is not None and devices is not None:
+        end = launch.first_gpu + resources.gpus_per_node
+        devices = ",".join(devices.split(",")[launch.first_gpu : end])
+        forced[_DEVICES] = devices
+    elif node.devices is not None:
+        forced[_DEVICES] = node.devices
     # Those of a launcher share the processors of its task.
     processes = resources.gpus_per_node or 1 if framework.one_per_node else 1
     defaults = {
@@ -76,6 +90,20 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
         **forced,
     }
     return {name: value for name, value in found.items() if name not in framework.hidden}
+
+
+def _of_role(launch: Launch, role: str) -> dict[str, str]:
+    """Return what a rank is told of the roles of its run; long lists are in the file alone."""
+    listed = {name: ",".join(found) for name, found in launch.addresses.items()}
+    return {
+        "HPCRUN_ROLE": role,
+        "HPCRUN_ADDRESSES": str(launch.paths.addresses),
+        **{
+            f"HPCRUN_ADDRESSES_{name.upper().replace('-', '_')}": found
+            for name, found in listed.items()
+            if len(found) <= _LONGEST_LIST
+        },
+    }
 
 
 def late_variables(launch: Launch, node: LaunchNode) -> dict[str, str]:
@@ -106,4 +134,5 @@ def rank_place(launch: Launch, rank: int) -> RankPlace:
         gpus_per_node=launch.resources.gpus_per_node,
         run=f"{launch.experiment}/{launch.run}",
         deepspeed_config=str(launch.paths.deepspeed) if launch.deepspeed else None,
+        size=launch.world_size,
     )

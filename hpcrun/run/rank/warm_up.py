@@ -47,7 +47,7 @@ _PAUSES = (0.1, 0.5, 1.0, 3.0)
 
 def after(run: RunPlan) -> float | None:
     """Return the seconds of training before a run gets warm ranks; None if it gets none."""
-    if run.entry.kind == "command" or not run.recovery.in_place:
+    if run.entry.kind == "command" or not run.recovery.in_place or run.role_plans:
         return None
     # Not for ranks, which wait for every import.
     from hpcrun.slurm.parse import parse_duration

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hpcrun.fields import shown
+from hpcrun.state.roles.run_entry import ROLES
 
 if TYPE_CHECKING:
     from hpcrun.state.environment.environment_block import Container, Environment
+    from hpcrun.state.roles.role_plan import RolePlan
     from hpcrun.state.spec.experiment import (
         Checkpoint,
         Code,
@@ -152,16 +155,48 @@ class RunSpec(SpecBlocks):
     @property
     def outlives_nodes(self) -> bool:
         """The job is to go on without a node that was lost."""
-        return self.spare_nodes > 0 or (self.recovery.shrink and self.nodes > 1)
+        moves = self.nodes > 1 and any(role.may_move for role in self.role_plans)
+        return self.spare_nodes > 0 or moves or (self.recovery.shrink and self.nodes > 1)
+
+    @cached_property
+    def role_plans(self) -> tuple[RolePlan, ...]:
+        """Its roles, the main one first; empty where all ranks are alike."""
+        if not self.spec.get(ROLES):
+            return ()
+        from hpcrun.state.roles import role_plan
+
+        return role_plan.of(self.spec)
 
     @property
     def ranks_per_node(self) -> int:
-        """One per GPU, or as many as ``ntasks_per_node`` asks for."""
+        """One per GPU, or as many as ``ntasks_per_node`` asks for; with roles a node's most."""
         return self.resources.ntasks_per_node or self.resources.gpus_per_node or 1
 
     @property
     def world_size(self) -> int:
+        """Ranks of all roles."""
+        if self.role_plans:
+            return sum(role.size for role in self.role_plans)
         return self.nodes * self.ranks_per_node
+
+    @property
+    def main_ranks(self) -> int:
+        """Ranks that train: those of the main role where there are roles."""
+        return self.role_plans[0].size if self.role_plans else self.world_size
+
+    @property
+    def slots(self) -> int:
+        """Ranks of a node for which ports are kept: those of any role may come to be there."""
+        if not self.role_plans:
+            return self.ranks_per_node
+        return self.role_plans[0].ranks_per_node + self.world_size - self.main_ranks
+
+    @property
+    def places(self) -> list[int]:
+        """The node of each rank as planned, by its number among the attempt's nodes."""
+        if self.role_plans:
+            return [place for role in self.role_plans for place in role.places]
+        return [rank // self.ranks_per_node for rank in range(self.world_size)]
 
 
 def when_absent() -> dict[str, Any]:

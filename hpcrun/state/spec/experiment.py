@@ -10,6 +10,7 @@ from dataclasses import field
 from typing import Any, Literal
 
 from hpcrun.state.environment.environment_block import Environment
+from hpcrun.state.roles.role_block import Role
 from hpcrun.state.spec.estimate_block import Estimate
 from hpcrun.state.spec.notify_block import Notify
 from hpcrun.state.spec.optimization_block import Optimization
@@ -246,6 +247,10 @@ class Spec:
 
     resources: Resources = field(default_factory=Resources)
     """What one run asks of Slurm."""
+
+    roles: dict[str, Role] = field(default_factory=dict)
+    """Name -> one of several kinds of process in one allocation: trainer, server, evaluator; see
+    docs/roles.md. Empty where all ranks run the same."""
 
     parallel: Parallel | None = None
     """How a model and its batch are divided between ranks; null for data parallel alone."""

@@ -76,6 +76,7 @@ def _crew(tmp_path: Path, nodes: int, **fates: tuple[str, float]) -> Agents:
             number=3,
             nodes=nodes,
             ranks_per_node=1,
+            role_plans=(),
             entry=Entry("command"),
             staging=SimpleNamespace(paths=()),
         ),  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import pytest
 
 from hpcrun.run.checkpoint import checkpoint_files
 from hpcrun.run.job import evidence
-from hpcrun.run.job.launchers import RankEnd
+from hpcrun.run.job.rank_places import RankEnd
 from hpcrun.state import files, ledger, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.manifest import Manifest

@@ -17,7 +17,7 @@ from hpcrun.state.layout import RunPaths
 
 
 class Agents:
-    working = ("n1", "n2")
+    places = SimpleNamespace(node_of=lambda rank: ("n1", "n2")[rank // 2])
 
     def __init__(self) -> None:
         self.pulses: dict[int, RankProgress] = {}
@@ -43,6 +43,7 @@ def _injection(
         spec={faults.KEY: {"faults": wanted, "steps": 3}},
         entry=SimpleNamespace(kind="function"),
         world_size=4,
+        main_ranks=4,
         ranks_per_node=2,
     )
     heard: list[str] = []

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun.container.rank_python import RankPython
 from hpcrun.run.job.launchers import LocalLauncher, SlurmLauncher, _SlurmWorkers
 from hpcrun.slurm import steps
 from hpcrun.state.layout import AttemptPaths
@@ -25,7 +26,7 @@ def test_what_srun_says_last_is_read_before_it_is_asked_for(
 
     monkeypatch.setattr(steps, "parse_task_end", slowly)
     said = "echo 'srun: error: n2: task 1: Killed' >&2"
-    workers = _SlurmWorkers(["sh", "-c", said], "1", "ranks", AttemptPaths(tmp_path))
+    workers = _SlurmWorkers(["sh", "-c", said], "1", "ranks", AttemptPaths(tmp_path), RankPython())
     workers.kill()
     end = workers.ends[1]
     assert (end.node, end.signal) == ("n2", "SIGKILL")

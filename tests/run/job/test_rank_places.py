@@ -24,7 +24,7 @@ def _agents(kind: str) -> Any:
     """The supervisor's view of two nodes with a rank each, without any agent."""
     found: Any = agents.Agents.__new__(agents.Agents)
     entry = Entry(kind, argv=("torchrun",))
-    found._run = SimpleNamespace(entry=entry, ranks_per_node=1, world_size=2)
+    found._run = SimpleNamespace(entry=entry, ranks_per_node=1, world_size=2, role_plans=())
     found.working, found._number = ("n1", "n2"), 1
     found.places = RankPlaces(found._run, found.working)
     found.pulses, found.programs, found.traffic, found.locks = {}, {}, {}, {}

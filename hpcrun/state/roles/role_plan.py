@@ -1,0 +1,143 @@
+"""The roles of one run as its plan has them: program, ranks, nodes and policy of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpcrun.fields import FLAG, INDEX, MAPPING, TEXT, TEXTS, Kinds, wrong
+from hpcrun.state.roles.run_entry import ROLES, Entry
+from hpcrun.text import plural, range_text
+
+RUN, ROLE, RANK, IGNORE = "run", "role", "rank", "ignore"
+STOP, FINISH = "stop", "finish"
+
+_KINDS: Kinds = {
+    **dict.fromkeys(("nodes", "first_node", "ntasks_per_node", "gpus_per_node"), INDEX),
+    **dict.fromkeys(("cpus_per_task", "budget", "stop_grace", "first_rank", "first_gpu"), INDEX),
+    **{"main": FLAG, "args": TEXTS, "config": MAPPING, "program": MAPPING},
+    **dict.fromkeys(("restart", "at_end"), TEXT),
+}
+_NEEDED = ("nodes", "first_node", "ntasks_per_node", "first_rank", "restart", "budget", "at_end")
+
+
+@dataclass(frozen=True)
+class RolePlan:
+    """One role of a run; its ranks are numbered one after the other among those of the run."""
+
+    name: str
+    """The role's name."""
+    is_main: bool
+    """The run is done when it is."""
+    first_rank: int
+    """The first of its ranks among the run's."""
+    nodes: int
+    """The number of its nodes."""
+    first_node: int
+    """The first of them among the attempt's."""
+    ranks_per_node: int
+    """Its ranks on each of them."""
+    gpus_per_node: int
+    """Its GPUs on each of them."""
+    first_gpu: int
+    """The first of these among the node's."""
+    cpus_per_task: int
+    """CPUs of each rank."""
+    restart: str
+    """``run``, ``role``, ``rank`` or ``ignore``."""
+    budget: int
+    """How often its ranks may be started anew in one attempt."""
+    at_end: str
+    """``stop`` or ``finish``."""
+    stop_grace: int
+    """Seconds between SIGTERM and SIGKILL."""
+    config: dict[str, Any]
+    """Its configuration; that of the main role is the run's."""
+    args: tuple[str, ...]
+    """Its arguments before the flags."""
+    entry: Entry | None
+    """Its program; None in the main role, whose program is the run's."""
+
+    @property
+    def size(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def ranks(self) -> range:
+        """Its ranks, as those of the run are numbered."""
+        return range(self.first_rank, self.first_rank + self.size)
+
+    @property
+    def places(self) -> list[int]:
+        """The node of each of its ranks, by its number among the attempt's nodes."""
+        return [self.first_node + index // self.ranks_per_node for index in range(self.size)]
+
+    def devices(self, *, gpu: bool) -> int:
+        """Return the GPUs, or else the processors, that its ranks have on all nodes."""
+        return self.nodes * self.gpus_per_node if gpu else self.size * self.cpus_per_task
+
+    @property
+    def may_move(self) -> bool:
+        """Its ranks may go on on another node when theirs is lost."""
+        return self.restart != RUN and not self.is_main and not self.gpus_per_node
+
+    @property
+    def described(self) -> str:
+        """Return its ranks, nodes and policy in words."""
+        where = range_text(range(self.first_node, self.first_node + self.nodes))
+        gpus = f", {plural(self.gpus_per_node, 'GPU')} each" if self.gpus_per_node else ""
+        ranks = f"{'rank' if self.size == 1 else 'ranks'} {range_text(self.ranks)}"
+        nodes = f"{'node' if self.nodes == 1 else 'nodes'} {where}{gpus}"
+        end = "main" if self.is_main else f"at_end: {self.at_end}"
+        return f"{ranks} on {nodes}; restart: {self.restart}; {end}"
+
+    def shown(self, rank: int) -> str:
+        """Return a rank of the run as one of the role: ``server 1``."""
+        return f"{self.name} {rank - self.first_rank}"
+
+
+def of(spec: Mapping[str, Any]) -> tuple[RolePlan, ...]:
+    """Return the roles of a frozen spec, the main one first; empty where all ranks are alike."""
+    return tuple(_role(name, data) for name, data in (spec.get(ROLES) or {}).items())
+
+
+def role_of(roles: tuple[RolePlan, ...], rank: int) -> RolePlan | None:
+    """Return the role of a rank of the run; None if there is none."""
+    return next((role for role in roles if rank in role.ranks), None)
+
+
+def check(spec: Mapping[str, Any]) -> None:
+    """Raise ValueError if the roles of a frozen spec are not of their kinds."""
+    following = 0
+    for name, data in (spec.get(ROLES) or {}).items():
+        problem = wrong(data, _KINDS, _NEEDED) if isinstance(data, dict) else "no mapping"
+        if problem:
+            raise ValueError(f"roles.{name}: {problem}")
+        if data.get("program") is not None:
+            Entry.from_data(data["program"])
+        if data["first_rank"] != following or data["ntasks_per_node"] < 1 or data["nodes"] < 1:
+            raise ValueError(f"roles.{name}: its ranks do not follow those before")
+        following += data["nodes"] * data["ntasks_per_node"]
+
+
+def _role(name: str, data: Mapping[str, Any]) -> RolePlan:
+    program = data.get("program")
+    return RolePlan(
+        name=name,
+        is_main=bool(data.get("main")),
+        first_rank=data["first_rank"],
+        nodes=data["nodes"],
+        first_node=data["first_node"],
+        ranks_per_node=data["ntasks_per_node"],
+        gpus_per_node=data.get("gpus_per_node") or 0,
+        first_gpu=data.get("first_gpu") or 0,
+        cpus_per_task=data.get("cpus_per_task") or 1,
+        restart=data["restart"],
+        budget=data["budget"],
+        at_end=data["at_end"],
+        stop_grace=data.get("stop_grace") or 0,
+        config=data.get("config") or {},
+        args=tuple(data.get("args") or ()),
+        entry=None if program is None else Entry.from_data(program),
+    )
