@@ -50,7 +50,7 @@ def images(reference: Reference) -> Images:
     place.mkdir()
     directory = place / "debian"
     subprocess.run(["cp", "-a", lower_root(VERSIONS[1]), str(directory)], check=True)
-    packages = {path for path in sys.path if path.endswith("site-packages")}
+    packages = {str(Path(path).parents[2]) for path in sys.path if path.endswith("site-packages")}
     mounts = sorted({sys.prefix, sys.base_prefix, *packages, str(cluster.root)})
     for path in mounts:
         (directory / path.lstrip("/")).mkdir(parents=True, exist_ok=True)

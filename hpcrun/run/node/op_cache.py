@@ -190,11 +190,11 @@ def build(
             code, output = _run(command, temporary, turn, environment or os.environ)
             if code != 0:
                 print(output, flush=True)
-                raise _failure(builders, output)
+                raise _failure(builders, output, inside=bool(python and python.is_container))
         say(f"compiled in {age(time.monotonic() - began)}; kept in {cache}")
 
 
-def _failure(builders: list[str], output: str) -> HpcrunError:
+def _failure(builders: list[str], output: str, *, inside: bool) -> HpcrunError:
     lines = output.splitlines()
     errors = list(dict.fromkeys(line for line in lines if " error: " in line))
     tail = "\n".join(errors[:5] or lines[-10:])
@@ -202,6 +202,8 @@ def _failure(builders: list[str], output: str) -> HpcrunError:
         f"DeepSpeed's {', '.join(builders)} do not compile on this node:\n{tail}",
         hint="the compiler was killed: ask for more memory with resources.mem"
         if "Killed" in tail
+        else "the container's image needs a C++ compiler and ninja"
+        if inside
         else "the node needs a C++ compiler and ninja; load them in environment.setup",
     )
 
