@@ -88,6 +88,7 @@ class Storage:
             while self.path.is_mount():
                 subprocess.run(["umount", str(self.path)], stderr=subprocess.DEVNULL, check=False)
                 time.sleep(0.2)
+            process.terminate()
             process.wait(30)
 
     def counters(self) -> dict[str, int]:
