@@ -2,14 +2,17 @@
 
     python -m bench.environment --output bench/results [--ranks 32] [--latency 1.0] [--rounds 2]
 
-One node's ranks import torch from an environment on shared storage, as a job does without more
-(``environment.venv: live``), and from the node's own copy of it (``frozen``), each by `hpcrun
-submit` with its root on the same storage. The storage is simulated by ``slow_storage.c``, a FUSE
-file system that passes on to a local disk and answers each request ``--latency`` milliseconds
-late, many at a time; like a client of NFS, the kernel keeps names and attributes for three seconds
-and contents until a file changes, and asks at each open. It is mounted anew, with nothing kept, for
-each run. What the server of a real site loses under the load of many clients is not simulated. The
-Python itself, its standard library and the temporary directory are on the local disk.
+One node's ranks import torch, or with ``--modules N`` a package of so many small modules, from an
+environment on shared storage, as a job does without more (``environment.venv: live``), and from the
+node's own copy of it (``frozen``), each by `hpcrun submit` with its root on the same storage. The
+storage is simulated by ``slow_storage.c``, a FUSE file system that passes on to a local disk and
+answers each request ``--latency`` milliseconds late, 8 at a time, as many as a server of NFS has
+threads unless it is told otherwise. Like a client of NFS, the kernel keeps names and attributes for
+three seconds and contents until a file changes, and asks at each open. It is mounted anew, with
+nothing kept, for each run. Other clients of the storage are not simulated. The Python itself, its
+standard library and the temporary directory are on the local disk. Where ranks share processors, as
+32 of them do on a small machine, the import of torch is bound by these, and seconds say little of
+the storage: that is what ``--modules`` is for.
 
 Each run has two attempts: the first start on the node, and a restart in place. Seconds are from the
 attempt's claim until the last rank has torch; opens and other requests are those that reached the
@@ -19,6 +22,7 @@ storage meanwhile, from whichever process.
 from __future__ import annotations
 
 import argparse
+import compileall
 import contextlib
 import json
 import os
@@ -37,25 +41,29 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.state import layout, ledger
+from hpcrun.text import plural
 
 HERE = Path(__file__).parent
 LIVE, FROZEN = "live", "frozen"
 # What reached the storage, in the order of `.counters`.
 COUNTERS = ("opens", "names", "reads", "bytes")
+SERVER_THREADS = 8
+MODULES_OF_A_PACKAGE = 50
 
 PROGRAM = """
 import json, os, sys, time
 from pathlib import Path
 
 began = time.time()
-import torch
+import {package} as package
 ended = time.time()
 attempt, rank, ranks = (os.environ[name] for name in ("HPCRUN_ATTEMPT", "RANK", "WORLD_SIZE"))
 barrier = Path(os.environ["BARRIER"], attempt)
 barrier.mkdir(exist_ok=True)
-told = {"began": began, "ended": ended, "torch": torch.__file__}
-(barrier / f"{rank}.new").write_text(json.dumps(told))
-(barrier / f"{rank}.new").rename(barrier / rank)
+told = {{"began": began, "ended": ended, "file": package.__file__}}
+new = barrier / (rank + ".new")
+new.write_text(json.dumps(told))
+new.rename(barrier / rank)
 while sum("." not in name for name in os.listdir(barrier)) < int(ranks):
     time.sleep(0.2)
 sys.exit(attempt == "1")
@@ -78,6 +86,7 @@ class Storage:
     def mounted(self, latency: float) -> Iterator[None]:
         """Mount it during the block, with nothing kept from before."""
         words = [str(self._program), str(self.behind), str(self.path), str(int(latency * 1000))]
+        words.append(str(SERVER_THREADS))
         process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
         try:
             while not self.path.is_mount():
@@ -88,6 +97,7 @@ class Storage:
             while self.path.is_mount():
                 subprocess.run(["umount", str(self.path)], stderr=subprocess.DEVNULL, check=False)
                 time.sleep(0.2)
+            process.terminate()
             process.wait(30)
 
     def counters(self) -> dict[str, int]:
@@ -139,7 +149,28 @@ def make_environment(storage: Storage) -> tuple[int, int]:
     return len(files), sum(path.stat().st_size for path in files)
 
 
-def submit(storage: Storage, directory: Path, name: str, mode: str, ranks: int) -> None:
+def make_modules(storage: Storage, count: int) -> tuple[int, int]:
+    """Make an environment with one package of small modules, compiled; return as above."""
+    venv.EnvBuilder(symlinks=True).create(storage.path / "venv")
+    [site] = (storage.behind / "venv").glob("lib/python*/site-packages")
+    names = []
+    for number in range(count):
+        part, name = f"part{number // MODULES_OF_A_PACKAGE}", f"module{number}"
+        place = site / "many" / part
+        if not place.is_dir():
+            place.mkdir(parents=True)
+            (place / "__init__.py").touch()
+        (place / f"{name}.py").write_text("".join(f"VALUE_{n} = {n}\n" for n in range(100)))
+        names.append(f"import many.{part}.{name}\n")
+    (site / "many" / "__init__.py").write_text("".join(names))
+    compileall.compile_dir(site, quiet=1, stripdir=storage.behind, prependdir=storage.path)
+    files = [path for path in site.rglob("*") if path.is_file()]
+    return len(files), sum(path.stat().st_size for path in files)
+
+
+def submit(
+    storage: Storage, directory: Path, name: str, mode: str, ranks: int, package: str
+) -> None:
     """Submit a run and wait for its end."""
     spec = {
         **{"name": name, "cluster": "local", "entry": "train.py"},
@@ -151,7 +182,7 @@ def submit(storage: Storage, directory: Path, name: str, mode: str, ranks: int) 
     }
     project = directory / "project"
     project.mkdir(exist_ok=True)
-    (project / "train.py").write_text(PROGRAM)
+    (project / "train.py").write_text(PROGRAM.format(package=package))
     (project / f"{name}.yaml").write_text(json.dumps(spec))
     shutil.rmtree(directory / "barrier", ignore_errors=True)
     (directory / "barrier").mkdir()
@@ -169,12 +200,18 @@ def submit(storage: Storage, directory: Path, name: str, mode: str, ranks: int) 
 
 
 def measured(
-    storage: Storage, directory: Path, mode: str, ranks: int, latency: float, number: int
+    storage: Storage,
+    directory: Path,
+    mode: str,
+    ranks: int,
+    package: str,
+    latency: float,
+    number: int,
 ) -> list[dict[str, Any]]:
     """Run the ranks once, and return what each of the two attempts took."""
     name = f"{mode}-{number}"
     with storage.mounted(latency), Watch(storage) as watch:
-        submit(storage, directory, name, mode, ranks)
+        submit(storage, directory, name, mode, ranks, package)
         time.sleep(0.2)
         run = layout.experiment(storage.behind / "root", name).run(0)
         found = []
@@ -183,7 +220,7 @@ def measured(
             told = [json.loads(path.read_text()) for path in places]
             assert len(told) == ranks
             at = str(storage.path)
-            assert all(each["torch"].startswith(at) is (mode == LIVE) for each in told)
+            assert all(each["file"].startswith(at) is (mode == LIVE) for each in told)
             began, ended = attempt.started["time"], max(each["ended"] for each in told)
             record = {
                 **{"mode": mode, "attempt": attempt.number, "seconds": ended - began},
@@ -206,8 +243,10 @@ def middle(records: list[dict[str, Any]], mode: str, attempt: int) -> dict[str, 
 def table(found: dict[str, Any]) -> str:
     """The result as people read it."""
     lines = [
-        f"{found['ranks']} ranks of one node import torch {found['torch']} (medians of "
-        f"{found['rounds']} rounds; each request to the storage waits {found['latency_ms']:g} ms)",
+        f"{found['ranks']} ranks of one node import {found['package']} (medians of "
+        f"{plural(found['rounds'], 'round')}; the storage answers {found['server_threads']} "
+        f"requests at once, each after {found['latency_ms']:g} ms; {found['processors']} "
+        "processors)",
         f"the environment has {found['files']:,} files, {found['bytes'] / 1e9:.2f} GB; its first "
         f"submission froze it within {found['freeze_seconds']:.0f} s",
         "",
@@ -235,6 +274,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=32)
     parser.add_argument("--latency", type=float, default=1.0, help="milliseconds of a request")
+    parser.add_argument("--modules", type=int, help="import so many small ones, in place of torch")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--where", type=Path, help="a directory on a local disk")
     parser.add_argument("--output", type=Path, help="directory of the results")
@@ -242,11 +282,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-environment-", dir=arguments.where) as made:
         directory = Path(made)
         storage = Storage(directory)
+        package, told = "torch", f"torch {metadata.version('torch')}"
         with storage.mounted(0):
-            files, size = make_environment(storage)
+            if arguments.modules is None:
+                files, size = make_environment(storage)
+            else:
+                package, told = "many", f"a package of {arguments.modules:,} small modules"
+                files, size = make_modules(storage, arguments.modules)
         began = time.time()
         with storage.mounted(arguments.latency):
-            submit(storage, directory, "freezes", FROZEN, 1)
+            submit(storage, directory, "freezes", FROZEN, 1, package)
         [record] = storage.behind.glob("root/.hpcrun/environments/*/environment.json")
         freeze_seconds = record.stat().st_mtime - began
         print(f"frozen after {freeze_seconds:.0f} s", flush=True)
@@ -254,19 +299,22 @@ def main() -> None:
         for number in range(arguments.rounds):
             for mode in (LIVE, FROZEN):
                 latency = arguments.latency
-                records += measured(storage, directory, mode, arguments.ranks, latency, number)
+                place = (storage, directory, mode, arguments.ranks, package)
+                records += measured(*place, latency, number)
     found = {
         **{"ranks": arguments.ranks, "latency_ms": arguments.latency, "rounds": arguments.rounds},
         **{"files": files, "bytes": size, "freeze_seconds": freeze_seconds},
-        **{"torch": metadata.version("torch"), "python": platform.python_version()},
+        **{"package": told, "python": platform.python_version()},
+        "server_threads": SERVER_THREADS,
         "processors": os.cpu_count(),
         **{mode: {str(n): middle(records, mode, n) for n in (1, 2)} for mode in (LIVE, FROZEN)},
         "records": records,
     }
     print(f"\n{table(found)}")
     if arguments.output is not None:
-        (arguments.output / "environment.json").write_text(json.dumps(found, indent=1) + "\n")
-        (arguments.output / "environment.txt").write_text(table(found) + "\n")
+        name = "environment" if arguments.modules is None else "environment_modules"
+        (arguments.output / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+        (arguments.output / f"{name}.txt").write_text(table(found) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 /* A file system whose files lie in another directory, and whose server answers late.
 
-   slow_storage SOURCE MOUNTPOINT MICROSECONDS
+   slow_storage SOURCE MOUNTPOINT MICROSECONDS THREADS
 
-Every request that reaches it waits so long, many at a time, as those of a client of NFS do; what
+Every request that reaches it waits so long, as many at once as there are threads; what
 the kernel may keep without asking (names and attributes for three seconds, contents while the file
 does not change) it keeps, as that client does. Opens always ask. /.counters has the requests so
 far: opens, other questions about names, requests to read, bytes that were read. */
@@ -153,9 +153,11 @@ static const struct fuse_operations operations = {
 };
 
 int main(int count, char *words[]) {
-    if (count != 4) return fprintf(stderr, "usage: %s SOURCE MOUNTPOINT MICROSECONDS\n", words[0]), 2;
+    if (count != 5) return fprintf(stderr, "usage: %s SOURCE MOUNTPOINT MICROSECONDS THREADS\n", words[0]), 2;
+    char options[200];
+    snprintf(options, sizeof options, "max_threads=%d,fsname=slow_storage,default_permissions,allow_other", atoi(words[4]));
     source = words[1], late = atoi(words[3]);
     umask(0);
-    char *arguments[] = {words[0], words[2], "-f", "-o", "max_threads=64,fsname=slow_storage,default_permissions,allow_other", NULL};
+    char *arguments[] = {words[0], words[2], "-f", "-o", options, NULL};
     return fuse_main(5, arguments, &operations, NULL);
 }

@@ -211,12 +211,17 @@ def _demo(reader: Reader) -> None:
         demo.end(run)
 
 
+def _lock(reader: Reader) -> None:
+    reader.write("requirements.lock", "torch==2.13.0\n")
+
+
 # What no example is to end in.
 EMPTY = "nothing to submit"
 # What a page takes for granted.
 BEFORE = {
     "docs/choosing-runs.md": _studies,
     "docs/cli.md": _studies,
+    "docs/environment.md": _lock,
     "docs/finding-files.md": _studies,
     "docs/init.md": Reader.has_cluster,
     "docs/sweeps.md": _studies,

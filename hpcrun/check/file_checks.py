@@ -16,6 +16,7 @@ from hpcrun.state import manifest, permissions
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.submission import preflight
+from hpcrun.submission.environment import environment_freeze
 from hpcrun.text import plural, size
 
 _INODES_OF_A_RUN = 50
@@ -53,6 +54,7 @@ def findings(
         "staging.paths": lambda: preflight.check_staged(runs, coming, told.append),
         "checkpoint.initialize_from": lambda: preflight.check_initial_weights(runs, paths, coming),
         "resources.nodes": lambda: preflight.check_world_sizes(going_on, paths, told.append),
+        "environment.lock": lambda: environment_freeze.check_lock(plan.runs[0]),
         "environment.python": check_python,
         "depends_on": lambda: preflight.check_counterparts(plan),
     }
@@ -65,6 +67,8 @@ def findings(
     yield from (Finding(ERROR, "entry", message) for message in lacking)
     yield from (Finding(WARNING, "environment.setup", message, _SETUP) for message in failing)
     yield from (Finding(NOTE, "", message) for message in told)
+    if frozen := environment_freeze.told(plan.runs[0]):
+        yield Finding(NOTE, "environment.venv", f"{frozen}, by hpcrun submit")
     yield from path_checks.root(compiled.root, runs, plan.cluster)
     yield from path_checks.named(runs, plan.cluster)
     yield from room(paths, runs)

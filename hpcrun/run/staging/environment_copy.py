@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
-import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import IO, Any, BinaryIO
 
 from hpcrun.errors import HpcrunError
 from hpcrun.run.staging.copied_files import CopyMeter
@@ -23,7 +25,9 @@ from hpcrun.state.plan import RunPlan
 from hpcrun.state.staging.staged_sources import SourceFile, StagedSource
 
 NAME = "environment"
-_CHUNK = 1 << 20
+# Of the archive: what is read at once, files that are written by one of the threads, and how many.
+_PART, _CHUNK = 1 << 22, 1 << 20
+_THREADS, _AHEAD = 4, 64
 
 
 class EnvironmentCopy(SharedCopy):
@@ -84,40 +88,113 @@ class EnvironmentCopy(SharedCopy):
             raise HpcrunError(f"{self._archive} cannot be unpacked: {error}") from error
 
 
-def unpack(stream: object, target: Path, meter: CopyMeter) -> None:
-    """Unpack an archive of `hpcrun.submission.environment` into a directory that is new."""
+def unpack(stream: BinaryIO, target: Path, meter: CopyMeter) -> None:
+    """Unpack an archive of `hpcrun.submission.environment` into a directory that is new.
+
+    Several threads read ahead, and several write: shared storage answers late, and small files cost
+    a disk more than their bytes.
+    """
     made: set[str] = set()
     target.mkdir(parents=True)
-    with tarfile.open(fileobj=stream, mode="r|", bufsize=_CHUNK) as tar:  # type: ignore[call-overload]
-        for member in tar:
-            name = member.name
-            if name.startswith("/") or ".." in name.split("/"):
-                raise ValueError(f"{name!r} would be written elsewhere")
-            above, _, _ = name.rpartition("/")
-            if above not in made:
-                Path(target, above).mkdir(parents=True, exist_ok=True)
-                made.add(above)
-            place = f"{target}/{name}"
-            if member.issym():
-                Path(place).symlink_to(member.linkname)
-            elif member.isreg():
-                _write(tar, member, place, meter)
-            else:
-                raise ValueError(f"{name!r} is neither a file nor a link")
+    with ThreadPoolExecutor(_THREADS) as readers, ThreadPoolExecutor(_THREADS) as writers:
+        written: deque[Future[None]] = deque()
+        ahead: Any = _ReadAhead(stream.fileno(), readers)
+        try:
+            with tarfile.open(fileobj=ahead, mode="r|", bufsize=_CHUNK) as tar:
+                for member in tar:
+                    place = _place(target, member, made)
+                    if member.issym():
+                        Path(place).symlink_to(member.linkname)
+                        continue
+                    source = tar.extractfile(member)
+                    assert source is not None
+                    if member.size > _CHUNK:
+                        _write_large(source, member, place, meter)
+                        continue
+                    content = source.read()
+                    if len(content) != member.size:
+                        raise ValueError(f"{member.name!r} is cut short")
+                    meter.add(len(content))
+                    written.append(writers.submit(_write, place, content, member))
+                    if len(written) > _AHEAD:
+                        written.popleft().result()
+            for one in written:
+                one.result()
+        finally:
+            ahead.close()
+            for one in written:
+                one.cancel()
 
 
-def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, place: str, meter: CopyMeter) -> None:
-    source = tar.extractfile(member)
-    assert source is not None
-    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with open(descriptor, "wb", buffering=0) as writer:
+class _ReadAhead:
+    """A file that is read in large parts, several at a time, and passed on in order."""
+
+    def __init__(self, descriptor: int, pool: ThreadPoolExecutor) -> None:
+        self._descriptor, self._pool, self._next = descriptor, pool, 0
+        self._parts: deque[Future[bytes]] = deque()
+        self._part, self._used = b"", 0
+
+    def read(self, size: int) -> bytes:
+        while len(self._parts) <= _THREADS:
+            place, self._next = self._next, self._next + _PART
+            self._parts.append(self._pool.submit(_read, self._descriptor, place))
+        if self._used == len(self._part):
+            self._part, self._used = self._parts.popleft().result(), 0
+        found = self._part[self._used : self._used + size]
+        self._used += len(found)
+        return found
+
+    def close(self) -> None:
+        for one in self._parts:
+            one.cancel()
+
+
+def _read(descriptor: int, place: int) -> bytes:
+    """Read a part; storage may give less of it than it has."""
+    parts: list[bytes] = []
+    left = _PART
+    while left and (part := os.pread(descriptor, left, place)):
+        parts.append(part)
+        place, left = place + len(part), left - len(part)
+    return b"".join(parts)
+
+
+def _place(target: Path, member: tarfile.TarInfo, made: set[str]) -> str:
+    """Return where a file or link of the archive goes, with the directory that it lies in."""
+    name = member.name
+    if name.startswith("/") or ".." in name.split("/"):
+        raise ValueError(f"{name!r} would be written elsewhere")
+    if not (member.issym() or member.isreg()):
+        raise ValueError(f"{name!r} is neither a file nor a link")
+    above, _, _ = name.rpartition("/")
+    if above not in made:
+        Path(target, above).mkdir(parents=True, exist_ok=True)
+        made.add(above)
+    return f"{target}/{name}"
+
+
+def _opened(place: str, member: tarfile.TarInfo) -> int:
+    mode = 0o400 | member.mode & 0o100
+    return os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+
+
+def _write(place: str, content: bytes, member: tarfile.TarInfo) -> None:
+    with open(_opened(place, member), "wb", buffering=0) as writer:
+        part = memoryview(content)
+        while part:
+            part = part[writer.write(part) :]
+        # Python compares it with that in its compiled files.
+        os.utime(writer.fileno(), (member.mtime, member.mtime))
+
+
+def _write_large(source: IO[bytes], member: tarfile.TarInfo, place: str, meter: CopyMeter) -> None:
+    with open(_opened(place, member), "wb") as writer:
         left = member.size
-        while left and (part := source.read(min(left, _CHUNK))):
+        while left and (part := source.read(min(left, _PART))):
             writer.write(part)
             left -= len(part)
             meter.add(len(part))
         if left:
             raise ValueError(f"{member.name!r} is cut short")
-        os.fchmod(writer.fileno(), 0o400 | member.mode & 0o100)
-        # Python compares it with that in its compiled files.
-        os.utime(writer.fileno(), (time.time(), member.mtime))
+        writer.flush()
+        os.utime(writer.fileno(), (member.mtime, member.mtime))

@@ -39,6 +39,12 @@ def told(run: RunPlan) -> str | None:
     return f"frozen: a copy of what {own.python} has"
 
 
+def check_lock(run: RunPlan) -> None:
+    """Raise UsageError if the lock of a run's environment cannot be used; see `lock_build.read`."""
+    if run.environment.lock is not None:
+        lock_build.read(Path(run.environment.lock))
+
+
 def freeze(
     run: RunPlan, cluster: Mapping[str, Any], experiment: ExperimentPaths, probe: Probe, say: Say
 ) -> FrozenEnvironment | None:

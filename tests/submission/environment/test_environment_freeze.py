@@ -129,6 +129,18 @@ def test_keys_that_do_not_go_together(desk: Desk) -> None:
     assert "an experiment has one environment" in desk.hpcrun("plan", "e.yaml").stderr
 
 
+def test_a_check_tells_what_submit_would_refuse(desk: Desk) -> None:
+    (desk.directory / "requirements.lock").write_text("precise\n")
+    desk.spec("e", {"lock": "requirements.lock"})
+    found = desk.hpcrun("check", "e.yaml", "--json")
+    [report] = json.loads(found.stdout)
+    findings = {one["key"]: one for one in report["findings"]}
+    assert "leaves the version open" in findings["environment.lock"]["message"]
+    assert findings["environment.venv"]["message"].startswith("frozen: built from ")
+    assert desk.hpcrun("submit", "e.yaml").returncode == 2
+    assert desk.frozen() == []
+
+
 def test_a_requeue_takes_the_environment_of_then(desk: Desk) -> None:
     desk.spec("e", recovery={"max_failures": 1})
     (desk.directory / "train.py").write_text("import precise; print(precise.VERSION); exit(1)")
