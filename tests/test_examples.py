@@ -69,6 +69,10 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "hpcrun doctor --nodes 4 --save-baseline": NODES,
         "hpcrun doctor --clear node07": NODES,
     },
+    "docs/roles.md": {
+        "hpcrun logs parameters/0 --role server": "the stand-in starts two ranks of one kind: "
+        "tests/cluster/test_roles.py",
+    },
     "docs/from-sbatch.md": {
         "#!/bin/bash": CONVERTED,
         "hpcrun init --from job.sbatch": CONVERTED,

@@ -116,6 +116,7 @@ def test_a_parameter_server_loses_a_worker_a_server_and_a_node(slurm: Cluster) -
     assert total["roles"]["worker"] == pytest.approx(2 * total["roles"]["server"], rel=0.05)
     shown = bench.hpcrun("show", f"{name}/0").stdout
     assert "server: ranks 4-5 on node 2; restart: rank; at_end: stop" in shown
+    slurm.boot(nodes[2])
     wait_until_clean(slurm)
 
 
