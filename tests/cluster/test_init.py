@@ -67,6 +67,7 @@ def newcomer(slurm: Cluster, wheel: Path) -> Iterator[Newcomer]:
         shutil.rmtree(path, ignore_errors=True)
 
 
+@pytest.mark.usually(VERSIONS[0])
 def test_init_and_submit_train_on_two_nodes(newcomer: Newcomer) -> None:
     cluster = newcomer.cluster
     before = {node: cluster.interface_bytes(node)["ib0"][1] for node in cluster.nodes}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.ward import Ward
+from tests.cluster.ward import Ward, compile_operators
 from tests.cluster.workbench import LANGUAGE_MODEL, Workbench
 from tests.testbed import Cluster
 
@@ -52,6 +52,7 @@ def _assert_adds_up(found: dict[str, Any], printed: str) -> None:
 
 
 def test_a_spec_on_two_nodes(slurm: Cluster) -> None:
+    compile_operators(slurm)
     bench = Workbench(slurm, "profile")
     bench.copy_job("language_model.py")
     _assert_adds_up(*_profiled(bench, bench.spec("fresh", SPEC), "fresh-profile"))

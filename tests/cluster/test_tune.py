@@ -14,6 +14,7 @@ import pytest
 from hpcrun.state import ledger
 from hpcrun.state.layout import experiment
 from hpcrun.state.trials import trial_log
+from tests.cluster.ward import compile_operators
 from tests.cluster.workbench import LANGUAGE_MODEL, Workbench
 from tests.support.waiting import until
 from tests.testbed import Cluster
@@ -40,6 +41,7 @@ HUNGRY: dict[str, Any] = {
 
 
 def _bench(cluster: Cluster) -> Workbench:
+    compile_operators(cluster)
     bench = Workbench(cluster, "tune")
     bench.write("hungry.py", PROGRAM.read_text())
     bench.copy_job("language_model.py")

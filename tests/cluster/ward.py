@@ -18,7 +18,7 @@ from hpcrun.state import ledger
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from tests.cluster.workbench import Workbench
 from tests.support.waiting import until
-from tests.testbed import Cluster
+from tests.testbed import VERSIONS, Cluster
 
 _JOBS = Path(__file__).parent / "jobs"
 STAGES = [0, 1, 2, 3]
@@ -269,6 +269,12 @@ class Ward(Workbench):
         """The id that Slurm gave to an element of an array by itself."""
         shown = self.cluster.run(["squeue", "-h", "-j", job_id, "-o", "%A"]).stdout
         return shown.strip()
+
+
+def compile_operators(cluster: Cluster) -> None:
+    """Have DeepSpeed's operator compiled on a cluster that was not given it, for small runs."""
+    if cluster.version != VERSIONS[0]:
+        Ward(cluster, "compiling").get_ready()
 
 
 @dataclass(frozen=True)
