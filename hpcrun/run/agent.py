@@ -67,13 +67,7 @@ from hpcrun.run.check_in import node_report
 from hpcrun.run.check_in.link_test import LinkTest
 from hpcrun.run.health import progress, rank_stacks
 from hpcrun.run.job.takeover import Takeover
-from hpcrun.run.node import (
-    network,
-    program_activity,
-    rank_processes,
-    rendezvous_port,
-    telemetry,
-)
+from hpcrun.run.node import network, program_activity, rank_processes, rendezvous_port, telemetry
 from hpcrun.run.node.log_sizes import LogSizes
 from hpcrun.run.node.node_dir import NodeDir
 from hpcrun.run.node.prepare import NodePreparation
