@@ -29,18 +29,14 @@ def own_operators(warm_operators: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="module")
 def worlds(own_operators: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
-    yield from made_worlds(own_operators, tmp_path_factory.mktemp("ranks"))
-
-
-def made_worlds(operators: Path, directory: Path) -> Iterator[Worlds]:
-    """A function that returns the world of so many ranks; all of them are ended afterwards."""
+    directory = tmp_path_factory.mktemp("ranks")
     started: dict[int, Ranks] = {}
 
     def world(size: int) -> Ranks:
         if size not in started:
             own = directory / str(size)
             own.mkdir()
-            started[size] = Ranks(size, operators, own)
+            started[size] = Ranks(size, own_operators, own)
         return started[size]
 
     yield world
