@@ -74,7 +74,7 @@ PROGRAMS: dict[str, dict[str, Any]] = {
     "image_classification": {
         **LOADED,
         "label_smoothing": 0.1,
-        "model": {"width": 64, "dropout": 0.1, "initialization": "he"},
+        "model": {"width": 112, "dropout": 0.1, "initialization": "he"},
     },
 }
 BATCHES = {"image_classification": 32}

@@ -183,7 +183,6 @@ COVERED_BY: dict[str, str] = {
     "run/protocol/heartbeat": "run/job/test_agents.py",
     "run/rank/async_allreduce": "run/rank/test_metrics.py",
     "run/rank/collectives": "run/checkpoint/test_restore.py",
-    "run/rank/process_groups": "run/rank/test_metrics.py",
     "run/rank/rank_environment": "run/test_worker.py",
     "run/rank/rank_view": "run/test_session.py",
     "run/rank/samples": "run/test_session.py",

@@ -24,6 +24,7 @@ from typing import TypeAlias
 
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.policy import frameworks
+from hpcrun.run.data import worker_sockets
 from hpcrun.run.node import rank_processes
 from hpcrun.run.profile import step_recorder
 from hpcrun.run.protocol import output, stop_flag
@@ -258,6 +259,8 @@ def work(launch: Launch, rank: int, child: Child | None = None) -> int:
     try:
         rank_processes.register(Path(node.scratch), launch.number(rank))
         take_place(launch, rank)
+        if rank == 0 and (warning := worker_sockets.warning()):
+            tell(warning)
         if launch.entry.kind == "function":
             stop_flag.outlive_signals(Path(node.scratch))
             return call_function(launch, node, rank)

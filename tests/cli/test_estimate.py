@@ -89,6 +89,21 @@ def test_one_run_in_full(place: Path) -> None:
     assert "Slurm" in said
 
 
+@pytest.mark.usually
+@pytest.mark.parametrize(
+    ("spec", "model"),
+    [
+        ("lora-fine-tuning", "251 k parameters, 214 k of them frozen (Sequential, counted on"),
+        ("distillation", "5.15 k parameters (Network, counted on"),
+    ],
+)
+def test_a_program_with_a_model_of_local_disk(place: Path, spec: str, model: str) -> None:
+    """What is trained is counted without the base and the teacher, which need not be there yet."""
+    told, _ = estimate(place, spec, "cluster=local")
+    assert f"  model: {model} the meta device" in told
+    assert re.search(r"^ +[\d.]+ [kM]B  activations$", told, re.MULTILINE)
+
+
 def test_a_sweep_has_a_row_for_each_shape(place: Path) -> None:
     sweeps = ["-s", "config.width=256,512", "-s", "config.seed=0,1,2"]
     told, said = estimate(place, "study.yaml", *sweeps)

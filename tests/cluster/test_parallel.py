@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ LAYOUTS: dict[str, dict[str, int]] = {
     "tensor-sequence": {"tensor": 2, "sequence": 2},
     "pipeline-sequence": {"pipeline": 2, "sequence": 2},
 }
+EXPERTS = Path(__file__).parent / "jobs" / "experts.py"
 Losses = dict[int, float]
 
 
@@ -46,10 +48,25 @@ def _spec() -> dict[str, Any]:
     }
 
 
+def _of_experts(stage: int, pause: float = 0.0, **blocks: Any) -> dict[str, Any]:
+    """A language model with four experts in each layer."""
+    spec = _spec()
+    model = {"layers": 2, "width": 32, "heads": 4, "experts": 4}
+    zero = {"zero_optimization": {"stage": stage}}
+    return {
+        **spec,
+        "entry": "experts.py:train",
+        "config": {**spec["config"], "model": model, "pause": pause},
+        "deepspeed": {**spec["deepspeed"], **zero},
+        **blocks,
+    }
+
+
 @pytest.fixture(scope="module")
 def ward(slurm22: Cluster) -> Ward:
     desk = Ward(slurm22, "divided")
     desk.copy_job("causal_language_model.py")
+    desk.write("experts.py", EXPERTS.read_text())
     return desk
 
 
@@ -101,6 +118,12 @@ def test_so_are_those_of_eight_ranks(ward: Ward, calm: dict[str, Losses]) -> Non
 def test_a_killed_rank_and_a_preemption(ward: Ward, calm: dict[str, Losses], layout: str) -> None:
     name = f"hurt-{layout}"
     _submit(ward, name, LAYOUTS[layout])
+    _hurt_twice(ward, name)
+    assert _losses(ward, name) == calm[layout]
+
+
+def _hurt_twice(ward: Ward, name: str) -> None:
+    """Kill a rank, preempt the run once it is back, and wait for its end."""
     (run,) = ward.wait_for_step(name, 25)
     ward.kill(run["nodes"][1], f"{PROGRAM}worker", ward.raw_job_id(str(run["job_id"])))
     (run,) = ward.wait(name, lambda found: found[0]["attempt"] == 2 and found[0]["step"] >= 45)
@@ -108,7 +131,21 @@ def test_a_killed_rank_and_a_preemption(ward: Ward, calm: dict[str, Losses], lay
     ward.wait_for_end(name, seconds=400)
     assert ward.kinds(name)[0] == "rank_crash"
     assert ward.kinds(name)[-2:] == ["preempted", None]
-    assert _losses(ward, name) == calm[layout]
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_experts_train_as_undivided_ones_and_come_back(ward: Ward, stage: int) -> None:
+    """Ranks hold them in pairs; what is killed and preempted has the same losses to the bit."""
+    calm, hurt = f"experts-{stage}", f"hurt-experts-{stage}"
+    sweep = {"grid": {"parallel.expert": [1, 2]}, "max_parallel": 1}
+    ward.hpcrun("submit", ward.spec(calm, _of_experts(stage, sweep=sweep)))
+    ward.wait_for_end(calm, seconds=400)
+    whole, divided = (_losses(ward, calm, run) for run in (0, 1))
+    assert divided == pytest.approx(whole, rel=1e-4)
+    spec = _of_experts(stage, pause=0.1, parallel={"expert": 2})
+    ward.hpcrun("submit", ward.spec(hurt, spec))
+    _hurt_twice(ward, hurt)
+    assert _losses(ward, hurt) == divided
 
 
 def test_a_run_goes_on_at_other_layouts(ward: Ward, calm: dict[str, Losses]) -> None:

@@ -9,6 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.cluster.workbench import Workbench
 from tests.support.waiting import until
 from tests.testbed import Cluster
@@ -48,6 +50,7 @@ def _other(cluster: Cluster, machine: str, *program: str) -> subprocess.Popen[An
     return cluster.popen(argv, user=False, machine=machine, cwd="/", **pipes)
 
 
+@pytest.mark.usually("22.05")
 def test_a_run_on_whose_node_and_network_strangers_are(slurm: Cluster) -> None:
     bench = Workbench(slurm, "strangers")
     bench.write("rank.py", RANK)

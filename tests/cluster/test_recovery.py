@@ -149,7 +149,8 @@ def test_a_time_limit(reference: Reference, form: str) -> None:
         STAGE,
         [0, 3] if form == ARRAY else [1],
         resources={"time": "00:01:00"},
-        config={"pause": 1.0},
+        # More than the 30 s of an attempt, less than those of two.
+        config={"pause": 0.8},
         recovery={"stop_before": "00:00:30"},
     )
     ward.wait_for_end(runs)

@@ -177,6 +177,7 @@ def test_an_array_runs_as_it_was_printed(place: Workplace) -> None:
     assert [run["action"] for run in again["runs"]] == ["completed"] * 3
 
 
+@pytest.mark.usually("22.05")
 def test_fifty_runs_are_as_many_files_as_one(place: Workplace) -> None:
     place.spec(
         ["sleep", "1000"],
@@ -255,6 +256,7 @@ def test_from_inside_an_allocation(place: Workplace) -> None:
     assert "SLURM_NTASKS=1\n" in log
 
 
+@pytest.mark.usually("22.05")
 def test_the_code_of_the_moment_of_submission(place: Workplace) -> None:
     place.write("what.sh", "echo the first version; sleep 0\n")
     place.spec(["sh", "what.sh"], resources={"sbatch": {"hold": True}})
@@ -306,6 +308,7 @@ def test_stopped_and_submitted_again(place: Workplace) -> None:
     _wait(place, third)
 
 
+@pytest.mark.usually("22.05")
 def test_wait_tells_of_a_failure(place: Workplace) -> None:
     place.spec(
         ["sh", "-c", "exit $0", "${config.x}"],
@@ -484,6 +487,7 @@ def test_slurmdbd_is_down(place: Workplace) -> None:
     place.cluster.start_database_daemon()
 
 
+@pytest.mark.usually("22.05")
 def test_no_slurm_where_slurm_was_asked_for(place: Workplace) -> None:
     place.spec(["true"], cluster="slurm")
     answer = place.hpcrun("submit", "e.yaml", env={"PATH": "/nonexistent"})
@@ -492,6 +496,7 @@ def test_no_slurm_where_slurm_was_asked_for(place: Workplace) -> None:
     assert not place.root.exists()
 
 
+@pytest.mark.usually("22.05")
 @pytest.mark.parametrize("where", ["root", "experiment"])
 def test_a_directory_that_cannot_be_written_to(place: Workplace, where: str) -> None:
     place.spec(["true"])
@@ -506,6 +511,7 @@ def test_a_directory_that_cannot_be_written_to(place: Workplace, where: str) -> 
     assert list(blocked.iterdir()) == []
 
 
+@pytest.mark.usually("22.05")
 def test_code_that_cannot_be_read(place: Workplace) -> None:
     place.spec(["true"])
     place.write("secret.py", "")

@@ -99,6 +99,7 @@ def test_there_is_no_way_out(slurm: Cluster) -> None:
     assert sorted(devices) == ["eth0", "ib0", "lo"]
 
 
+@pytest.mark.usually("22.05")
 def test_torch_reduces_over_the_fabric(slurm: Cluster) -> None:
     script = slurm.root / "all_reduce.py"
     script.write_text(ALL_REDUCE)

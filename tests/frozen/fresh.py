@@ -31,7 +31,7 @@ SPEC = {
 
 def submit(directory: Path) -> dict[str, Any]:
     """Submit it and wait; what was said, which files there are, and which keys records have."""
-    for name in ("home", "code", "cache"):
+    for name in ("home", "code", "t"):
         (directory / name).mkdir()
     (directory / "code" / "small.yaml").write_text(json.dumps(SPEC))
     variables = {"PATH": "/usr/bin:/bin", "USER": "ada", "LOGNAME": "ada", "LANG": "C.UTF-8"}
@@ -44,7 +44,7 @@ def submit(directory: Path) -> dict[str, Any]:
         env={
             **variables,
             "HOME": str(directory / "home"),
-            "TMPDIR": str(directory / "cache"),
+            "TMPDIR": str(directory / "t"),
             "PYTHONPATH": checkout,
         },
         stdin=subprocess.DEVNULL,

@@ -29,14 +29,18 @@ def own_operators(warm_operators: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="module")
 def worlds(own_operators: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worlds]:
-    directory = tmp_path_factory.mktemp("ranks")
+    yield from made_worlds(own_operators, tmp_path_factory.mktemp("ranks"))
+
+
+def made_worlds(operators: Path, directory: Path) -> Iterator[Worlds]:
+    """A function that returns the world of so many ranks; all of them are ended afterwards."""
     started: dict[int, Ranks] = {}
 
     def world(size: int) -> Ranks:
         if size not in started:
             own = directory / str(size)
             own.mkdir()
-            started[size] = Ranks(size, own_operators, own)
+            started[size] = Ranks(size, operators, own)
         return started[size]
 
     yield world

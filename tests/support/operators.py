@@ -1,7 +1,7 @@
 """DeepSpeed's operators for processor ranks, compiled once for all tests of a machine.
 
-Compiling takes a minute or two of processor time, so what was compiled is kept for later sessions;
-the key tells versions apart.
+Compiling takes a minute or two of processor time, so what was compiled is kept where hpcrun keeps
+it for this user: runs of tests without a cache of their own find it, too, and later sessions.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ def key() -> str:
 
 def build() -> Path:
     """A root's cache that holds them."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    cache = home / "hpcrun-tests" / "operators"
+    cache = op_cache.of_user()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", PATH)
         op_cache.build(cache, key(), _BUILDERS)

@@ -141,7 +141,8 @@ class Place:
     def __init__(self, directory: Path) -> None:
         self.root = directory / "root"
         self.code = directory / "code"
-        self.temporary = directory / "tmp"
+        # Short, as workers of a DataLoader bind sockets in it.
+        self.temporary = directory / "t"
         for path in (self.root, self.code, self.temporary):
             path.mkdir()
         self.experiment = experiment(self.root, "study")

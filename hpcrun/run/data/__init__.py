@@ -1,9 +1,9 @@
 """Data of a training function: its samples in an order that restarts and ranks do not change.
 
 Reading order: `sample_order` (which example a sample of the run is), `numbered_dataset` (a dataset
-read by these numbers, in workers), `sample_loader` (what ``session.loader`` returns),
-`order_record` (the order that a run began with, which it has to go on with), `wait_record` (the
-ranks' waits for data); `packed_documents` and
+read by these numbers, in workers), `worker_sockets` (why workers cannot send what they read),
+`sample_loader` (what ``session.loader`` returns), `order_record` (the order that a run began with,
+which it has to go on with), `wait_record` (the ranks' waits for data); `packed_documents` and
 `curriculum` (what users put around their datasets); `evaluation` (each sample once, and exact
 sums).
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hpcrun.errors import HpcrunError, UsageError
+from hpcrun.run.data import worker_sockets
 from hpcrun.run.data.numbered_dataset import NumberedDataset, SampleRequest
 from hpcrun.run.data.order_record import SampleOrder
 from hpcrun.run.protocol.output import tell
@@ -29,9 +30,6 @@ _OURS = {
     *("batch_size", "batch_sampler", "sampler", "drop_last", "generator", "persistent_workers"),
     "in_order",
 }
-# A socket's path has 107 bytes, and workers send tensors over one below TMPDIR:
-# ``pymp-xxxxxxxx/listener-xxxxxxxx``.
-_LONGEST_TMPDIR = 75
 _OTHERS = (
     "an iterable dataset keeps its own place: see StatefulDataLoader and mosaicml-streaming in "
     "docs/data.md (`hpcrun help data`)"
@@ -73,7 +71,7 @@ class SampleLoader:
         self._asked = self._begun = False
         self._waited = 0.0
         if num_workers:
-            _check_temporary(tempfile.gettempdir())
+            _check_temporary()
         if session.rank == 0:
             _tell_of_processors(num_workers, session.local_world_size)
         self._loader = self._made(dataset, num_workers, dict(options))
@@ -209,14 +207,14 @@ def _length(dataset: Any, length: int | None) -> int:
     return found if length is None else length
 
 
-def _check_temporary(directory: str) -> None:
+def _check_temporary() -> None:
     """Raise UsageError for a TMPDIR with which a rank would wait for its workers for ever."""
-    length = len(os.fsencode(directory))
-    if length > _LONGEST_TMPDIR:
+    length = worker_sockets.too_long()
+    if length is not None:
         raise UsageError(
             f"session.loader: workers cannot send tensors with a TMPDIR of {length} bytes "
-            f"({directory}); accepted are {_LONGEST_TMPDIR}",
-            hint="set environment.variables: {TMPDIR: /tmp}, or num_workers=0",
+            f"({tempfile.gettempdir()}); accepted are {worker_sockets.LONGEST_TMPDIR}",
+            hint=f"set {worker_sockets.HINT}, or num_workers=0",
         )
 
 

@@ -35,7 +35,7 @@ def example_of(sample: int, count: int, seed: int, *, shuffle: bool = True) -> i
         False for the dataset's own order in each epoch.
     """
     epoch, place = divmod(sample, count)
-    return _permutation(count, derive(seed, epoch, _ORDER))(place) if shuffle else place
+    return _of_epoch(count, seed, epoch)(place) if shuffle else place
 
 
 class Permutation:
@@ -49,26 +49,30 @@ class Permutation:
         self._count = count
         self._rows = math.isqrt(count - 1) + 1
         self._columns = -(-count // self._rows)
-        self._keys = [derive(key, number) for number in range(_ROUNDS)]
+        keys = [derive(key, number) for number in range(_ROUNDS)]
+        self._rounds = [*zip(keys[::2], keys[1::2], strict=True)]
 
     def __call__(self, place: int) -> int:
         """Return the image of ``place``, which is in ``range(count)``."""
-        count, rows, columns, keys = self._count, self._rows, self._columns, self._keys
+        count, rows, columns = self._count, self._rows, self._columns
         while True:
             row, column = divmod(place, columns)
-            for number in range(0, _ROUNDS, 2):
-                row = (row + _mixed(column ^ keys[number])) % rows
-                column = (column + _mixed(row ^ keys[number + 1])) % columns
+            # Each half is added the finalizer of SplitMix64 of the other: written out, as calls
+            # would take as long again, and this is done for each sample.
+            for key, other in self._rounds:
+                value = column ^ key
+                value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+                value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
+                row = (row + (value ^ (value >> 31))) % rows
+                value = row ^ other
+                value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+                value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
+                column = (column + (value ^ (value >> 31))) % columns
             place = row * columns + column
             if place < count:
                 return place
 
 
-_permutation = functools.lru_cache(maxsize=4)(Permutation)
-
-
-def _mixed(value: int) -> int:
-    """Return 64 bits that each bit of ``value`` changes (the finalizer of SplitMix64)."""
-    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
-    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
-    return value ^ (value >> 31)
+@functools.lru_cache(maxsize=4)
+def _of_epoch(count: int, seed: int, epoch: int) -> Permutation:
+    return Permutation(count, derive(seed, epoch, _ORDER))

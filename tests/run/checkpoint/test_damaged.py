@@ -18,7 +18,7 @@ from hpcrun.run.protocol import stop_flag
 from hpcrun.run.session import Session
 from hpcrun.state import files, manifest
 from hpcrun.state.layout import RunPaths
-from tests.run.ranks import ONE, THREE, TWO, Bench, Ranks
+from tests.run.ranks import ONE, THREE, TWO, Bench, Ranks, Worlds
 from tests.support.place import FakeEngine, launch_of
 
 pytestmark = [pytest.mark.training]
@@ -29,11 +29,10 @@ TRIES = len(restore.PAUSES) + 1
 
 
 @pytest.fixture(scope="module")
-def started(own_operators: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    world = Ranks(2, own_operators, tmp_path_factory.mktemp("ranks"))
+def started(worlds: Worlds) -> Ranks:
+    world = worlds(2)
     world.start()
-    yield world
-    world.stop()
+    return world
 
 
 class Trained:

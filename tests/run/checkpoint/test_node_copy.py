@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hpcrun.state.layout import RunPaths
-from tests.run.ranks import THREE, Ranks
+from tests.run.ranks import THREE, Ranks, Worlds
 
 pytestmark = [pytest.mark.training]
 
@@ -19,11 +18,10 @@ FIVE = "step-00000005-a1 of the nodes' storage"
 
 
 @pytest.fixture(scope="module")
-def started(own_operators: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    world = Ranks(WORLD, own_operators, tmp_path_factory.mktemp("ranks"))
+def started(worlds: Worlds) -> Ranks:
+    world = worlds(WORLD)
     world.start()
-    yield world
-    world.stop()
+    return world
 
 
 @pytest.fixture

@@ -21,18 +21,17 @@ from hpcrun.run.rank.collectives import Collectives
 from hpcrun.state import files as state_files
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
-from tests.run.ranks import DIED, ONE, THREE, TWO, Bench, Ranks
+from tests.run.ranks import DIED, ONE, THREE, TWO, Bench, Ranks, Worlds
 from tests.support.place import FakeEngine
 
 pytestmark = [pytest.mark.training]
 
 
 @pytest.fixture(scope="module")
-def started(own_operators: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    world = Ranks(2, own_operators, tmp_path_factory.mktemp("ranks"))
+def started(worlds: Worlds) -> Ranks:
+    world = worlds(2)
     world.start()
-    yield world
-    world.stop()
+    return world
 
 
 @pytest.fixture
