@@ -37,6 +37,7 @@ def run_command(launch: Launch, rank: int, command: list[str]) -> int:
     for number in stop_flag.SIGNALS:
         # What starts a container ignores them.
         signal.signal(number, signal.SIG_DFL)
+    stop_flag.unblock()
     for name in _RANKS_OWN:
         os.environ.pop(name, None)
     try:

@@ -129,6 +129,9 @@ def main() -> int:
         # The runtime may stay as a parent, which Slurm's signals are not to end.
         for number in stop_flag.SIGNALS:
             signal.signal(number, signal.SIG_IGN)
+        if container.runtime == "charliecloud":
+            # Its own handler of TERM would take a squashfs away from under the ranks.
+            signal.pthread_sigmask(signal.SIG_BLOCK, stop_flag.SIGNALS)
         os.chdir("/")
         os.execv(path, command)
     except HpcrunError as error:

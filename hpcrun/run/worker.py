@@ -290,6 +290,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int)
     parser.add_argument("--warm", action="store_true", help="wait for the next attempt")
     arguments = parser.parse_args()
+    stop_flag.unblock()
     output.drop_lines_on_full_disk()
     launch = Launch.read(arguments.launch)
     rank = rank_of(launch, arguments.rank)

@@ -32,6 +32,11 @@ def leave(scratch: Path | None) -> None:
             ScratchPaths(scratch).left.touch()
 
 
+def unblock() -> None:
+    """Receive signals again in a process that `hpcrun.run.enter` has started with them blocked."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
 def outlive_signals(scratch: Path) -> None:
     """Ignore signals that Slurm sends to the whole step; the agent acts on them.
 
