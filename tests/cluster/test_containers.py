@@ -19,7 +19,7 @@ from tests.cluster.ward import EVERY, Reference
 from tests.testbed import VERSIONS
 from tests.testbed.prerequisites import lower_root
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.usually("24.11")]
+pytestmark = [pytest.mark.timeout(900)]
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,18 @@ def images(reference: Reference) -> Images:
     return Images(directory, squashfs, mounts)
 
 
-@pytest.mark.parametrize("kind", ["directory", "squashfs", "bubblewrap"])
+@pytest.mark.usually("24.11")
+@pytest.mark.parametrize("kind", ["squashfs", "bubblewrap"])
 def test_hurt_in_a_container(reference: Reference, images: Images, kind: str) -> None:
+    _hurt(reference, images, kind)
+
+
+@pytest.mark.usually
+def test_hurt_in_an_image_that_is_a_directory(reference: Reference, images: Images) -> None:
+    _hurt(reference, images, "directory")
+
+
+def _hurt(reference: Reference, images: Images, kind: str) -> None:
     """A rank is killed and started again in place, then the run is preempted: to the bit."""
     ward = reference.ward
     cluster = ward.cluster
