@@ -116,8 +116,8 @@ def change_environment(container: Container, given: list[str]) -> None:
 
 
 def main() -> int:
-    told, separator, *words = sys.argv[1:]
-    assert separator == "--"
+    # The word between them is ``--``.
+    told, _, *words = sys.argv[1:]
     data = json.loads(told)
     container = Container(**data["container"])
     command: list[str] = []
