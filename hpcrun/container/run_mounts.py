@@ -1,4 +1,4 @@
-"""What a run's container has to see of its node, beside what the user mounts."""
+"""The mounts that a run's container needs beside the user's."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def mounts(
     for link in run.code.link:
         own.append(Mount(os.path.realpath(Path(plan.code_root) / plan.directory / link), ""))
     for source in run.staging.paths:
-        # A glob's directory holds all that it names.
-        is_glob = any(sign in source for sign in "*?[")
-        own.append(Mount(os.path.dirname(source) if is_glob else source, "", True))  # noqa: PTH120
+        while any(sign in source for sign in "*?["):
+            # The directory above a glob holds all that it names.
+            source = os.path.dirname(source)  # noqa: PTH120
+        own.append(Mount(source, "", True))
     if run.environment.secrets_file:
         own.append(Mount(str(expand_home(run.environment.secrets_file)), "", True))
     if run.checkpoint.initialize_from:

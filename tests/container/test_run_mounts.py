@@ -20,7 +20,7 @@ def test_what_the_spec_names_is_seen_inside(tmp_path: Path) -> None:
     (tmp_path / "secrets").chmod(0o600)
     spec = {
         **{"name": "e", "entry": ["true"], "cluster": "local", "code": {"link": ["linked"]}},
-        "staging": {"paths": ["/data/a/*.bin", "/data/a/b", "/other/file"]},
+        "staging": {"paths": ["/data/a/*/x-*.bin", "/data/a/b", "/other/file"]},
         "checkpoint": {"initialize_from": "/elsewhere/pretrain/0"},
         "environment": {
             "secrets_file": "secrets",
