@@ -226,13 +226,17 @@ class Supervisor:
 
     def _installed(self) -> dict[str, str] | None:
         """Return the packages that the ranks' Python has now; None if it does not tell."""
-        container, python = self.run.container, self._launcher.python
+        container = self.run.container
         if container is None:
             return python_packages.installed(sys.path)
-        if not python.is_anywhere:
-            return None
-        found = python_packages.ask(python.command())
+        found = self._in_container
         return None if found is None else {**found, **image_facts(container)}
+
+    @cached_property
+    def _in_container(self) -> dict[str, str] | None:
+        """The packages in the container, asked once: restarts in place do not wait for it."""
+        python = self._launcher.python
+        return python_packages.ask(python.command()) if python.is_anywhere else None
 
     def _spares(self, nodes: Sequence[str]) -> dict[str, list[str]]:
         usable = self._launcher.nodes if self._agents is None else self._agents.usable
