@@ -1,4 +1,4 @@
-"""What the start of many ranks costs from a virtual environment on slow shared storage, and frozen.
+"""Start many ranks from a virtual environment on slow shared storage, and from a frozen one.
 
     python -m bench.environment --output bench/results [--ranks 32] [--latency 1.0] [--rounds 2]
 
@@ -101,7 +101,7 @@ class Storage:
             process.wait(30)
 
     def counters(self) -> dict[str, int]:
-        """What has reached it since it was mounted."""
+        """Return the requests that have reached it since it was mounted."""
         found = (self.path / ".counters").read_text().split()
         return dict(zip(COUNTERS, map(int, found), strict=True))
 
@@ -127,7 +127,7 @@ class Watch:
             self._seen.append((time.time(), self._storage.counters()))
 
     def between(self, began: float, ended: float) -> dict[str, int]:
-        """What reached the storage in this time."""
+        """Return the requests that reached the storage in this time."""
         first = [found for at, found in self._seen if at <= began][-1]
         last = next(found for at, found in self._seen if at >= ended)
         return {name: last[name] - first[name] for name in COUNTERS}

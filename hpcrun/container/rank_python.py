@@ -28,7 +28,7 @@ PYTHONPATH = "PYTHONPATH"
 
 @dataclass(frozen=True)
 class RankPython:
-    """Where the commands of a run's ranks run: in a container, or beside their agent."""
+    """The Python of a run's ranks, in a container or beside their agent, and how it is started."""
 
     prefix: tuple[str, ...] = ()
     """Put before a command on a node; empty without a container, and for Pyxis."""

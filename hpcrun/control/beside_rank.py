@@ -69,7 +69,7 @@ class LiveRun:
     """The whole number of its job; None on this machine."""
     gpus: str | None
     further: tuple[Launch, ...] = ()
-    """Those of the roles beside the main one."""
+    """The launches of the other roles, beside the main one's."""
 
     @property
     def ranks(self) -> range:

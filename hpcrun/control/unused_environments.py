@@ -30,7 +30,7 @@ class UnusedEnvironment:
 
     path: Path
     source: str
-    """What it was frozen from; empty for what was left half way."""
+    """The place that it was frozen from; empty for one that was left half way."""
     bytes: int
 
     @property

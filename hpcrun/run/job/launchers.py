@@ -41,7 +41,7 @@ class Launcher(ABC):
     is_foreground: bool
     """`hpcrun run` started the supervisor: a signal to that interrupts the run."""
     python: RankPython
-    """Where the ranks run."""
+    """The ranks' Python, in a container or not."""
     is_frozen: bool
     """Their environment is frozen."""
 

@@ -26,7 +26,7 @@ class RoleState:
     """The state of an attempt, as it matters for one role."""
 
     restarts: int = 0
-    """How often its ranks were started anew in this attempt."""
+    """The number of restarts of its ranks in this attempt."""
     stopping: bool = False
     """All ranks were asked to save and leave."""
     main_is_over: bool = False

@@ -214,7 +214,7 @@ class RoleWorkers(Workers):
         what: str,
         end: RankEnd | None = None,
     ) -> None:
-        """Have units started when their delay is over; with those of their whole role if asked."""
+        """Start units once their delay is over, with their whole role's if asked."""
         if action == RESTART_ROLE:
             units = [unit for unit in self._units if unit.role is role]
         wait = role_policy.delay(self._restarts[role.name])
@@ -245,7 +245,7 @@ class RoleWorkers(Workers):
         self._record(ledger.ROLE, **details, node=node, number=number)
 
     def _end_others(self) -> None:
-        """Have the other roles end: the run is done, or its main role has left."""
+        """Stop the other roles, as the run is done or its main role has left."""
         is_done = self._fatal is None and not self._stopping()
         for role in self._run.role_plans[1:]:
             ends = role.at_end == STOP or not is_done

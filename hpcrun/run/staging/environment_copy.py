@@ -60,7 +60,7 @@ class EnvironmentCopy(SharedCopy):
 
     @property
     def installation(self) -> tuple[str, ...]:
-        """What operators depend on that are compiled for it."""
+        """Return what the operators depend on that are compiled for this copy."""
         return (self._environment.digest, str(self.path))
 
     @property
