@@ -75,6 +75,24 @@ def start_piped(command: Sequence[str], **options: Any) -> subprocess.Popen[str]
     )
 
 
+def answer(
+    process: subprocess.Popen[str], timeout: float, text: str | None = None
+) -> tuple[str, str] | None:
+    """Return output and errors of a command of `start_piped`, which is given ``text``, at its end.
+
+    None after ``timeout`` seconds: then it is ended, as it is before an exception is raised.
+    """
+    import subprocess
+
+    try:
+        return process.communicate(text, timeout=timeout)
+    except BaseException as error:
+        end_session(process)
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        return None
+
+
 def end_session(process: subprocess.Popen[str]) -> None:
     """End a command of `start_piped`; one on storage that does not answer ends later."""
     with contextlib.suppress(OSError):

@@ -196,11 +196,7 @@ def _remove(paths: Sequence[Path]) -> None:
                 _remove_one(path)
             except OSError as error:
                 failed.append(f"{error.filename or path}: {error.strerror or error}")
-    if failed:
-        raise HpcrunError(
-            f"not all could be removed: {listed(failed, 3, '; ', '; …')}",
-            hint="repeat the command once that is mended",
-        )
+    removal.check_all_removed(failed)
 
 
 def _remove_one(path: Path) -> None:

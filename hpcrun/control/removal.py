@@ -11,10 +11,12 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from hpcrun.errors import HpcrunError
 from hpcrun.state import manifest
+from hpcrun.text import listed
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -47,6 +49,15 @@ def remove(base: Path, path: Path, *, set_aside: bool = False) -> None:
                 _remove_tree(name, parent)
             os.rename(path.name, name, src_dir_fd=parent, dst_dir_fd=parent)
         _remove_tree(name, parent)
+
+
+def check_all_removed(failed: Sequence[str]) -> None:
+    """Raise HpcrunError where something could not be removed; each says what, and why."""
+    if failed:
+        raise HpcrunError(
+            f"not all could be removed: {listed(failed, 3, '; ', '; …')}",
+            hint="repeat the command once that is mended",
+        )
 
 
 @contextlib.contextmanager

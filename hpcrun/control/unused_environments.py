@@ -13,12 +13,12 @@ from typing import Any
 from hpcrun import activity
 from hpcrun.control import removal
 from hpcrun.control.cleanup import measure
-from hpcrun.errors import BrokenFile, HpcrunError
+from hpcrun.errors import BrokenFile
 from hpcrun.state import files, layout, permissions
 from hpcrun.state.environment import frozen_environment
 from hpcrun.state.environment.frozen_environment import FrozenEnvironment
 from hpcrun.state.layout import ExperimentPaths
-from hpcrun.text import Say, listed
+from hpcrun.text import Say
 
 # Seconds in which a submit that uses an environment has written that down, and far more.
 LATELY = 600.0
@@ -110,11 +110,7 @@ def remove(found: Collection[UnusedEnvironment], root: Path, say: Say) -> list[U
                 removed.append(one)
             except OSError as error:
                 failed.append(f"{one.path}: {error.strerror or error}")
-    if failed:
-        raise HpcrunError(
-            f"not all could be removed: {listed(failed, 3, '; ', '; …')}",
-            hint="repeat the command once that is mended",
-        )
+    removal.check_all_removed(failed)
     return removed
 
 

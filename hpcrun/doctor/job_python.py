@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
 import sys
 from importlib import metadata
 from typing import Any
@@ -72,12 +71,8 @@ def _tools(python: str, setup: list[str], variables: dict[str, Any]) -> dict[str
     if not setup:
         environment.update({name: str(one) for name, one in variables.items()})
     process = host.start_piped(argv, cwd="/", env=environment)
-    try:
-        output, _ = process.communicate(timeout=_PATIENCE)
-    except BaseException as error:
-        host.end_session(process)
-        if not isinstance(error, subprocess.TimeoutExpired):
-            raise
+    found = host.answer(process, _PATIENCE)
+    if found is None:
         return None
-    lines = [line for line in output.splitlines() if line.startswith(_MARK)]
+    lines = [line for line in found[0].splitlines() if line.startswith(_MARK)]
     return dict(json.loads(lines[-1][len(_MARK) :])) if lines else None

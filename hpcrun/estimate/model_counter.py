@@ -50,17 +50,13 @@ def ask(
         process = host.start_piped(argv, cwd="/", env=environment, stdin=subprocess.PIPE)
     except OSError as error:
         raise UsageError(f"environment.python: {python[0]}: {error.strerror}", hint=GIVE) from None
-    try:
-        output, words = process.communicate(json.dumps(asked), timeout=timeout)
-    except BaseException as error:
-        host.end_session(process)
-        if not isinstance(error, subprocess.TimeoutExpired):
-            raise
+    found = host.answer(process, timeout, json.dumps(asked))
+    if found is None:
         raise UsageError(
             f"the model was not made within {duration(timeout)}, and its process was ended",
             hint=f"{GIVE}; or more time, estimate.timeout",
-        ) from None
-    return _answer(output, words, process.returncode)
+        )
+    return _answer(*found, process.returncode)
 
 
 def _command(

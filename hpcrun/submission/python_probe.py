@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -218,17 +217,13 @@ def _answer(
             f"{python}: {error.strerror}",
             hint="give the path of a Python that the job can use, one with torch for training",
         ) from None
-    try:
-        output, words = process.communicate(timeout=timeout)
-    except BaseException as error:
-        host.end_session(process)
-        if not isinstance(error, subprocess.TimeoutExpired):
-            raise
+    found = host.answer(process, timeout)
+    if found is None:
         raise UsageError(
             f"{python} gave no answer within {timeout:g} s",
             hint="try `environment.setup` and this Python by hand",
-        ) from None
-    return process.returncode, output, words
+        )
+    return process.returncode, *found
 
 
 def _unusable(python: str, code: int, words: str, with_setup: bool) -> UsageError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,13 +66,7 @@ def ask(python: str, setup: Sequence[str], variables: Mapping[str, str]) -> Pyth
     """
     argv, environment = in_job_environment([python, "-c", _QUESTION], setup, variables)
     process = host.start_piped(argv, cwd="/", env=environment)
-    try:
-        output, words = process.communicate(timeout=TIMEOUT)
-    except BaseException as error:
-        host.end_session(process)
-        if not isinstance(error, subprocess.TimeoutExpired):
-            raise
-        output, words = "", f"no answer within {TIMEOUT:g} s"
+    output, words = host.answer(process, TIMEOUT) or ("", f"no answer within {TIMEOUT:g} s")
     for line in output.splitlines():
         if line.startswith(_MARK):
             data: dict[str, Any] = json.loads(line[len(_MARK) :])
