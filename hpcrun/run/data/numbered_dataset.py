@@ -7,7 +7,6 @@ import importlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from hpcrun.run.data.sample_order import example_of
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import rng
 
@@ -17,8 +16,8 @@ class SampleRequest(NamedTuple):
 
     sample: int
     """Its number, counted over the whole run."""
-    pool: int
-    """The examples that it is drawn from: the first so many of the dataset."""
+    example: int
+    """The index of what it is in the dataset."""
 
 
 class NumberedDataset:
@@ -28,8 +27,8 @@ class NumberedDataset:
     What ``collate_fn`` draws follows from the last sample of its micro batch.
     """
 
-    def __init__(self, dataset: Any, seed: int, shuffle: bool) -> None:
-        self._dataset, self._seed, self._shuffle = dataset, seed, shuffle
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self._dataset, self._seed = dataset, seed
         # One that the dataset would import first is not seeded for its first sample.
         with contextlib.suppress(ImportError):
             importlib.import_module("numpy")
@@ -42,12 +41,11 @@ class NumberedDataset:
         """Return the example of one sample."""
         return self._read(*request)
 
-    def _read(self, sample: int, pool: int) -> Any:
-        index = example_of(sample, pool, self._seed, shuffle=self._shuffle)
+    def _read(self, sample: int, example: int) -> Any:
         rng.seed_host(rng.derive(self._seed, sample))
         try:
-            return self._dataset[index]
+            return self._dataset[example]
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
-            tell(f"sample {sample} of the run, dataset[{index}], cannot be read: {message}")
+            tell(f"sample {sample} of the run, dataset[{example}], cannot be read: {message}")
             raise

@@ -7,17 +7,20 @@ rank, one step after the other. So workers read ahead over the ends of steps and
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.run.data import worker_sockets
 from hpcrun.run.data.numbered_dataset import NumberedDataset, SampleRequest
 from hpcrun.run.data.order_record import SampleOrder
+from hpcrun.run.data.sample_order import examples_of
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import rng
 from hpcrun.text import plural
@@ -30,6 +33,8 @@ _OURS = {
     *("batch_size", "batch_sampler", "sampler", "drop_last", "generator", "persistent_workers"),
     "in_order",
 }
+# Samples whose examples are found in one calculation, some hundred of which take as long as one.
+_TOGETHER = 512
 _OTHERS = (
     "an iterable dataset keeps its own place: see StatefulDataLoader and mosaicml-streaming in "
     "docs/data.md (`hpcrun help data`)"
@@ -83,7 +88,7 @@ class SampleLoader:
         try:
             with _told_already():
                 return torch.utils.data.DataLoader(
-                    NumberedDataset(dataset, self._order.seed, self._order.shuffle),
+                    NumberedDataset(dataset, self._order.seed),
                     batch_sampler=_MicroBatches(self._requests),
                     num_workers=num_workers,
                     persistent_workers=num_workers > 0,
@@ -127,14 +132,20 @@ class SampleLoader:
 
     def _requests(self) -> Iterator[list[SampleRequest]]:
         """Yield what to read, a list for each micro batch, to the last step if it is known."""
-        step = self._first
-        while True:
-            pool = self._order.samples if self._pool is None else self._checked_pool(step)
-            for samples in self._session.micro_batches(step):
-                yield [SampleRequest(sample, pool) for sample in samples]
-            step += 1
-            if (total := self._session.total_steps) is not None and step > total:
-                return
+        order, step, ended = self._order, self._first, False
+        while not ended:
+            found: list[tuple[int, list[int]]] = []
+            while not ended and sum(len(samples) for _, samples in found) < _TOGETHER:
+                pool = order.samples if self._pool is None else self._checked_pool(step)
+                found += [(pool, samples) for samples in self._session.micro_batches(step)]
+                step += 1
+                ended = (total := self._session.total_steps) is not None and step > total
+            for pool, group in itertools.groupby(found, key=itemgetter(0)):
+                micro_batches = [samples for _, samples in group]
+                together = [*itertools.chain(*micro_batches)]
+                examples = iter(examples_of(together, pool, order.seed, shuffle=order.shuffle))
+                for samples in micro_batches:
+                    yield [*map(SampleRequest, samples, examples)]
 
     def _checked_pool(self, step: int) -> int:
         assert self._pool is not None

@@ -9,24 +9,32 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from hpcrun.run.rank.rng import derive
+
+if TYPE_CHECKING:
+    from numpy import uint64
+    from numpy.typing import NDArray
 
 # Rounds of the Feistel network, and the part of `derive` that stands for an epoch's order.
 _ROUNDS = 12
 _ORDER = -1
-_MASK = (1 << 64) - 1
 
 
-def example_of(sample: int, count: int, seed: int, *, shuffle: bool = True) -> int:
-    """Return the index of the example that is a sample of the run.
+def examples_of(
+    samples: Sequence[int], count: int, seed: int, *, shuffle: bool = True
+) -> list[int]:
+    """Return the indices of the examples that are samples of the run.
 
     Epochs follow each other without a gap: sample ``s`` (from 0) belongs to epoch ``s // count``.
+    A few hundred samples take little longer than one.
 
     Parameters
     ----------
-    sample
-        The number of the sample, counted over the whole run.
+    samples
+        The numbers of the samples, counted over the whole run.
     count
         The number of examples in an epoch, at least 1.
     seed
@@ -34,45 +42,58 @@ def example_of(sample: int, count: int, seed: int, *, shuffle: bool = True) -> i
     shuffle
         False for the dataset's own order in each epoch.
     """
-    epoch, place = divmod(sample, count)
-    return _of_epoch(count, seed, epoch)(place) if shuffle else place
+    import numpy
 
-
-class Permutation:
-    """A permutation of ``range(count)`` by a Feistel network, which ``key`` chooses.
-
-    The network permutes the cells of a table that is about square and has at least ``count`` of
-    them; a cell outside ``range(count)`` is permuted again, until it is inside.
-    """
-
-    def __init__(self, count: int, key: int) -> None:
-        self._count = count
-        self._rows = math.isqrt(count - 1) + 1
-        self._columns = -(-count // self._rows)
-        keys = [derive(key, number) for number in range(_ROUNDS)]
-        self._rounds = [*zip(keys[::2], keys[1::2], strict=True)]
-
-    def __call__(self, place: int) -> int:
-        """Return the image of ``place``, which is in ``range(count)``."""
-        count, rows, columns = self._count, self._rows, self._columns
-        while True:
-            row, column = divmod(place, columns)
-            # Each half is added the finalizer of SplitMix64 of the other: written out, as calls
-            # would take as long again, and this is done for each sample.
-            for key, other in self._rounds:
-                value = column ^ key
-                value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
-                value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
-                row = (row + (value ^ (value >> 31))) % rows
-                value = row ^ other
-                value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
-                value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
-                column = (column + (value ^ (value >> 31))) % columns
-            place = row * columns + column
-            if place < count:
-                return place
+    epochs, places = numpy.divmod(numpy.array(samples, numpy.uint64), numpy.uint64(count))
+    if shuffle:
+        different, which = numpy.unique(epochs, return_inverse=True)
+        keys = [round_keys(derive(seed, epoch, _ORDER)) for epoch in different.tolist()]
+        places = permuted(places, count, numpy.array(keys, numpy.uint64).T[:, which])
+    found: list[int] = places.tolist()
+    return found
 
 
 @functools.lru_cache(maxsize=4)
-def _of_epoch(count: int, seed: int, epoch: int) -> Permutation:
-    return Permutation(count, derive(seed, epoch, _ORDER))
+def round_keys(key: int) -> list[int]:
+    """Return the key of each round of the network, of the permutation's one."""
+    return [derive(key, number) for number in range(_ROUNDS)]
+
+
+def permuted(places: NDArray[uint64], count: int, keys: NDArray[uint64]) -> NDArray[uint64]:
+    """Return the image of each place in a permutation of ``range(count)`` by a Feistel network.
+
+    The network permutes the cells of a table that is about square and has at least ``count`` of
+    them; a cell outside ``range(count)`` is permuted again, until it is inside.
+
+    Parameters
+    ----------
+    places
+        (n,), each in ``range(count)``.
+    keys
+        (rounds, n): the `round_keys` of each place's permutation.
+    """
+    import numpy
+
+    side = math.isqrt(count - 1) + 1
+    rows, columns = numpy.uint64(side), numpy.uint64(-(-count // side))
+    images: NDArray[uint64] = places.copy()
+    left = numpy.arange(len(places))
+    while len(left):
+        row, column = numpy.divmod(images[left], columns)
+        for number in range(0, len(keys), 2):
+            row = (row + _mixed(column ^ keys[number]) % rows) % rows
+            column = (column + _mixed(row ^ keys[number + 1]) % columns) % columns
+        images[left] = row * columns + column
+        outside = images[left] >= count
+        left, keys = left[outside], keys[:, outside]
+    return images
+
+
+def _mixed(value: NDArray[uint64]) -> NDArray[uint64]:
+    """Return the finalizer of SplitMix64 of each value; products lose what is above 64 bits."""
+    import numpy
+
+    value = (value ^ (value >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB)
+    mixed: NDArray[uint64] = value ^ (value >> numpy.uint64(31))
+    return mixed

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hpcrun.run.data.numbered_dataset import NumberedDataset, SampleRequest
+from hpcrun.run.data.sample_order import examples_of
 from hpcrun.run.rank import rng
 from hpcrun.state import ledger
 from hpcrun.state.plan import Entry
@@ -97,11 +98,11 @@ class _Examples:
 
 @pytest.mark.timeout(600)
 def test_three_kills(place: Place) -> None:
-    numbered = NumberedDataset(_Examples(), SEED, shuffle=True)
+    numbered = NumberedDataset(_Examples(), SEED)
     with rng.host_kept():
         unhurt = {
             step + 1: [
-                numbered[SampleRequest(sample, EXAMPLES)]
+                numbered[SampleRequest(sample, examples_of([sample], EXAMPLES, SEED)[0])]
                 for sample in range(step * BATCH, (step + 1) * BATCH)
             ]
             for step in range(STEPS)

@@ -13,7 +13,7 @@ import pytest
 
 import hpcrun
 from hpcrun.errors import HpcrunError, UsageError
-from hpcrun.run.data.sample_order import example_of
+from hpcrun.run.data.sample_order import examples_of
 from hpcrun.run.session import Session
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths
@@ -80,7 +80,7 @@ def _read(batches: Iterator[Any]) -> list[tuple[int, tuple[float, ...]]]:
 
 
 def _samples(step: int) -> list[int]:
-    return [example_of(sample, 10, SEED) for sample in range((step - 1) * 8, step * 8)]
+    return examples_of(range((step - 1) * 8, step * 8), 10, SEED)
 
 
 def test_a_step_has_its_samples_whoever_reads_them(start: Start) -> None:

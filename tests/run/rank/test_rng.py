@@ -65,6 +65,45 @@ def test_every_generator_is_seeded_and_put_back() -> None:
     assert all(one != other for one, other in zip(draw(), first, strict=True))
 
 
+@pytest.mark.parametrize("drawn", [0, 1, 2, 3])
+def test_what_is_drawn_in_a_block_changes_nothing_after_it(drawn: int) -> None:
+    """Pairs of normal numbers are drawn together: one of them is kept outside NumPy's words."""
+    pytest.importorskip("torch")
+    numpy = pytest.importorskip("numpy")
+
+    def draw(count: int) -> list[float]:
+        return [float(numpy.random.randn()) for _ in range(count)]
+
+    rng.seed_all(5)
+    expected = draw(drawn + 4)
+    rng.seed_all(5)
+    found = draw(drawn)
+    for _ in range(2):
+        with rng.host_kept():
+            rng.seed_host(9)
+            draw(3)
+        found += draw(2)
+    assert found == expected
+
+
+@pytest.mark.filterwarnings("ignore:get_state and legacy")
+def test_another_generator_of_numpys_is_kept_too() -> None:
+    pytest.importorskip("torch")
+    numpy = pytest.importorskip("numpy")
+    rng.seed_all(5)
+    before = numpy.random.get_bit_generator()
+    numpy.random.set_bit_generator(numpy.random.PCG64(1))
+    try:
+        first = float(numpy.random.rand())
+        with rng.host_kept():
+            numpy.random.rand()
+        second = float(numpy.random.rand())
+        numpy.random.set_bit_generator(numpy.random.PCG64(1))
+        assert [float(numpy.random.rand()) for _ in range(2)] == [first, second]
+    finally:
+        numpy.random.set_bit_generator(before)
+
+
 class _Device:
     """What torch.cuda, or an accelerator of DeepSpeed's, is to `rng`: numbers instead of states."""
 
