@@ -87,9 +87,10 @@ def judge(plan: Plan, site: SlurmSite) -> Iterator[Finding]:
     """Yield what the cluster would refuse of a plan's arrays, keep waiting, or may. Pure."""
     yield from queue_checks.number_of_jobs(sum(len(one.runs) for one in plan.arrays), site)
     for array in plan.arrays:
-        request = JobRequest.of(array)
-        for found in judge_job(request, site):
-            yield replace(found, runs=request.runs)
+        roles = [role.name for role in plan.run(array.runs[0]).own_parts]
+        for request in JobRequest.parts(array, roles):
+            for found in judge_job(request, site):
+                yield replace(found, runs=request.runs)
 
 
 def judge_job(request: JobRequest, site: SlurmSite) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,24 +41,36 @@ class JobRequest:
     script: str
     options: dict[str, str] = field(default_factory=dict)
     """sbatch's long options -> values; empty for one without a value."""
+    role: str | None = None
+    """The role with nodes of its own that it is the part of; None for the first part, or all."""
 
     @classmethod
-    def of(cls, array: Array) -> JobRequest:
-        """Return the request of an array."""
-        found: dict[str, str] = {}
+    def parts(cls, array: Array, roles: Sequence[str] = ()) -> list[JobRequest]:
+        """Return the request of an array, and those of further parts, which ``roles`` have."""
+        found: list[dict[str, str]] = [{}]
         for line in array.script.splitlines():
-            if line.startswith(_DIRECTIVE):
+            if line == f"{_DIRECTIVE}hetjob":
+                found.append({})
+            elif line.startswith(_DIRECTIVE):
                 for word in shlex.split(line[len(_DIRECTIVE) :]):
                     name, _, value = word.removeprefix("--").partition("=")
-                    found[name] = value
-        return cls(array.runs, array.script, found)
+                    found[-1][name] = value
+        return [
+            cls(array.runs, array.script, options, role)
+            for options, role in zip(found, (None, *roles), strict=True)
+        ]
 
     def __getitem__(self, option: str) -> str:
         return self.options.get(option, "")
 
     def key(self, option: str) -> str:
         """Return the key of the spec by which an option is set."""
-        return _KEYS.get(option, f"resources.sbatch.{option}")
+        key = _KEYS.get(option, f"resources.sbatch.{option}")
+        if self.role is None:
+            return key
+        own = key.removeprefix("resources.")
+        below = own in ("nodes", "ntasks_per_node", "cpus_per_task", "gpus_per_node")
+        return f"roles.{self.role}.{own if below else key}"
 
     @property
     def partitions(self) -> tuple[str, ...]:

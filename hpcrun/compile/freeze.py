@@ -121,7 +121,7 @@ def freeze(
     shapes: dict[str, list[RunPlan]] = {}
     for run in runs:
         if _selected(run, select):
-            own = [run.spec["resources"], run.spec["environment"]]
+            own = [run.spec["resources"], run.spec["environment"], len(run.own_parts)]
             shape = json.dumps([*own, run.outlives_nodes, sbatch_script.mail(run)])
             shapes.setdefault(shape, []).append(run)
     return Plan(
@@ -200,6 +200,10 @@ def _chunks(compiled: Compiled, group: list[RunPlan]) -> Iterator[tuple[list[Run
     numbers = [run.number for run in runs]
     is_slurm = compiled.cluster["executor"] == "slurm"
     most = compiled.cluster["limits"]["max_array_size"] - 1
+    if is_slurm and runs[0].own_parts:
+        # A heterogeneous job cannot be an array.
+        yield from (([run], 0) for run in runs)
+        return
     begin = 0
     while begin < len(runs):
         first, offset = numbers[begin], 0

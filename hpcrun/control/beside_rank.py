@@ -67,9 +67,12 @@ class LiveRun:
     attempt: AttemptPaths
     job_id: str | None
     """The whole number of its job; None on this machine."""
-    gpus: str | None
+    gpus: tuple[str | None, ...]
+    """The ``--gpus-per-node`` of the nodes of each role; of one where there are no roles."""
     further: tuple[Launch, ...] = ()
     """The launches of the other roles, beside the main one's."""
+    parts: tuple[int, ...] = (0,)
+    """The part of a heterogeneous job that each role is in."""
 
     @property
     def ranks(self) -> range:
@@ -77,9 +80,13 @@ class LiveRun:
 
     def place(self, rank: int) -> tuple[Launch, int]:
         """Return the launch that a rank belongs to, and its number there."""
-        launches = (self.launch, *self.further)
-        own = next((one for one in reversed(launches) if one.first_rank <= rank), self.launch)
+        own = (self.launch, *self.further)[self._role(rank)]
         return own, rank - own.first_rank
+
+    def _role(self, rank: int) -> int:
+        """Return the number of the role of a rank; 0 is the main one."""
+        begun = [number for number, one in enumerate(self.further, 1) if one.first_rank <= rank]
+        return begun[-1] if begun else 0
 
     def node_of(self, rank: int) -> LaunchNode:
         launch, own = self.place(rank)
@@ -96,9 +103,12 @@ class LiveRun:
         found = beside_command(pid_file, file, own, words, terminal=terminal, inside=start)
         if self.job_id is None:
             return found
-        options = inside.get("srun", ())
+        role, options = self._role(rank), inside.get("srun", ())
         return steps.beside_argv(
-            self.job_id, node.name, self.gpus, found, terminal=bool(terminal), options=options
+            *(self.job_id, node.name, self.gpus[role], found),
+            terminal=bool(terminal),
+            options=options,
+            part=self.parts[role],
         )
 
 
@@ -147,15 +157,18 @@ def living(selected: Selected, verb: str) -> LiveRun:
         )
     attempt = attempts[-1]
     job = ledger.read(selected.paths)[-1].job_id
-    resources = selected.run.resources
-    kind, count = resources.gpu_type, resources.gpus_per_node
+    number = None if job is None or job.startswith("local:") else _whole_number(job)
+    roles = selected.run.role_plans
+    is_divided = selected.run.own_parts and number and client.further_parts(number)
     return LiveRun(
         name,
         Launch.read(attempt.launch),
         attempt,
-        None if job is None or job.startswith("local:") else _whole_number(job),
-        f"{kind}:{count}" if kind and count else str(count) if count else None,
-        tuple(Launch.read(attempt.role_launch(role.name)) for role in selected.run.role_plans[1:]),
+        number,
+        tuple(selected.run.resources_of(role.first_node).gpus_option for role in roles)
+        or (selected.run.resources.gpus_option,),
+        tuple(Launch.read(attempt.role_launch(role.name)) for role in roles[1:]),
+        tuple(role.part if is_divided else 0 for role in roles) or (0,),
     )
 
 

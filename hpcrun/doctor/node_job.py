@@ -125,7 +125,7 @@ def _prepare(directory: Path, profile: DoctorProfile, request: NodeJobRequest) -
     }
     files.write_json(directory / "request.json", asked)
     text = sbatch_script.program_script(
-        options=options(directory, profile, request),
+        parts=[options(directory, profile, request)],
         setup=profile.data["setup"],
         variables=early(profile.data["variables"]),
         package=str(package),

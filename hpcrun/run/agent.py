@@ -100,6 +100,7 @@ class Agent:
         self.submission = SubmissionPaths(arguments.submission)
         plan = plan_file.read(self.submission.plan)
         self.run: RunPlan = plan.run(arguments.run)
+        self._gpus = self.run.resources_of(arguments.node_rank).gpus_per_node
         self._node_dir = NodeDir(secret.start, self.node)
         base = self._node_dir.path.parent
         environment = EnvironmentCopy.of_run(base, self.submission, self.run)
@@ -303,9 +304,8 @@ class Agent:
     def _health(self, devices: str | None) -> dict[str, Any]:
         """Return the report of this node; no rank has been on it if it is the first one."""
         first_time, self._has_prepared = not self._has_prepared, True
-        wants = self.run.resources.gpus_per_node or 0
         place = (self._paths.directory, self.scratch, self.node)
-        return node_report.report(*place, devices, wants=wants, first_time=first_time)
+        return node_report.report(*place, devices, wants=self._gpus, first_time=first_time)
 
     @property
     def _is_drill(self) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from hpcrun.errors import ClusterRefused, HpcrunError
 from hpcrun.slurm.hostlist import expand
@@ -29,12 +29,17 @@ class Allocation:
     """CPUs of its smallest node; None where Slurm does not say."""
     gpus_per_node: int | None = None
     """GPUs of each node; None where Slurm does not say."""
+    part_ids: tuple[str, ...] = ()
+    """The raw ids of the parts of a heterogeneous job; empty of any other."""
+    parts: Mapping[str, int] = field(default_factory=dict)
+    """Node -> the number of its part; empty where there are none."""
 
     @classmethod
     def current(cls) -> Allocation:
         """Read the allocation from the environment.
 
-        Raises HpcrunError if this process is not inside a Slurm job, or the node list is malformed.
+        Raises HpcrunError if this process is not inside a Slurm job, the node list is malformed, or
+        two parts of a heterogeneous job have a node in common.
         """
         job_id = os.environ.get("SLURM_JOB_ID")
         nodelist = os.environ.get("SLURM_JOB_NODELIST")
@@ -47,13 +52,16 @@ class Allocation:
         # ``8(x2),4``: CPUs of two nodes and of one.
         cpus = re.findall(r"(?:^|,)(\d+)", os.environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
         gpus = re.search(r"(\d+)$", os.environ.get("SLURM_GPUS_PER_NODE", ""))
+        part_ids, parts = _parts()
         return cls(
             job_id=job_id,
             name=f"{array}_{task}" if array and task else job_id,
-            nodes=expand(nodelist),
+            nodes=tuple(parts) or expand(nodelist),
             restart_count=int(os.environ.get("SLURM_RESTART_COUNT") or 0),
             cpus_per_node=min(map(int, cpus), default=None),
             gpus_per_node=int(gpus[1]) if gpus else None,
+            part_ids=part_ids,
+            parts=parts,
         )
 
     def check(self, runs: Iterable[RunSpec]) -> None:
@@ -77,6 +85,23 @@ class Allocation:
                 f"{there}",
                 hint="begin a larger allocation with salloc, ask for less, or use `hpcrun submit`",
             )
+
+
+def _parts() -> tuple[tuple[str, ...], dict[str, int]]:
+    """Return the ids of a heterogeneous job's parts, and the part of each node, in their order."""
+    ids: list[str] = []
+    parts: dict[str, int] = {}
+    for number in range(int(os.environ.get("SLURM_HET_SIZE") or 0)):
+        ids.append(os.environ[f"SLURM_JOB_ID_HET_GROUP_{number}"])
+        for node in expand(os.environ[f"SLURM_JOB_NODELIST_HET_GROUP_{number}"]):
+            if parts.setdefault(node, number) != number:
+                raise HpcrunError(
+                    f"Slurm gave node {node} to two parts of this job, which need nodes of their "
+                    "own",
+                    hint="ask for whole nodes (resources.sbatch: {exclusive: true}), or for "
+                    "partitions that have no node in common",
+                )
+    return tuple(ids), parts
 
 
 def current() -> Allocation | None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from hpcrun import host
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
 from hpcrun.slurm import patience
+from hpcrun.slurm.hostlist import parse_ranges, write_out
 from hpcrun.slurm.parse import parse_rows
 from hpcrun.state.layout import is_slurm_id
 
@@ -49,6 +50,8 @@ _TIMED_OUT = re.compile(r"gave no answer within|has not answered for")
 # A host list begins with a name, and so never looks like an option.
 _NODES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,\[\]-]*")
 _TOO_FEW = re.compile(r"requested (node|topology) configuration is not available", re.IGNORECASE)
+# The end of the id of a heterogeneous job's part after the first: ``123+1``.
+FURTHER_PART = re.compile(r"\+(?!0$)\d+$")
 _ENDED_ALREADY = re.compile(
     r"invalid job id|already completing or completed|job is pending", re.IGNORECASE
 )
@@ -275,9 +278,10 @@ def jobs_by_script() -> dict[str, list[str]]:
     Raises ClusterUnreachable if Slurm does not answer.
     """
     found: dict[str, set[str]] = {}
-    for line in _my_jobs("--states=all", "--format=%F|%o").splitlines():
-        job, _, script = line.partition("|")
-        found.setdefault(script.strip(), set()).add(job.strip())
+    for line in _my_jobs("--states=all", "--format=%i|%F|%o").splitlines():
+        full, job, script = (one.strip() for one in line.split("|", 2))
+        if not FURTHER_PART.search(full):
+            found.setdefault(script, set()).add(job)
     return {script: sorted(jobs, key=int) for script, jobs in found.items()}
 
 
@@ -338,6 +342,15 @@ def cancel(job_ids: Sequence[str]) -> None:
 def requeue(job: str, timeout: float = 20) -> str | None:
     """Have Slurm put a running job back into the queue; return its message if it does not."""
     return _no_job(job) or problem_of(["scontrol", "requeue", job], timeout)
+
+
+def further_parts(job: str) -> list[str]:
+    """Return the raw ids of a heterogeneous job's parts after the first; empty of any other job."""
+    ids = show("job", job).get("HetJobIdSet", "")
+    try:
+        return [str(number) for number in write_out(parse_ranges(ids))][1:] if ids else []
+    except ValueError:
+        return []
 
 
 def exclude_nodes(job: str, nodes: str) -> str | None:

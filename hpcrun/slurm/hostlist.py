@@ -68,8 +68,10 @@ def expand(nodelist: str) -> tuple[str, ...]:
 def expand_job_id(text: str) -> list[str]:
     """Return one id per element of ``123``, ``123_4`` or ``123_[4,6-9%2]``; none for a step.
 
-    What is no job's id has none either.
+    ``123+0``, the first part of a heterogeneous job, has the id ``123``; its further parts have
+    none, nor has what is no job's id.
     """
+    text = text.removesuffix("+0")
     match = _ELEMENTS.fullmatch(text)
     if not match:
         return [text] if _JOB_ID.fullmatch(text) else []

@@ -153,6 +153,7 @@ def requeue(
     bool
         Whether Slurm accepted it, or had requeued the job already.
     """
+    wanted_out = tuple(exclude)
     requeue_nodes.wait_until_known(lost, lambda: between() and _state(job) in ("RUNNING", ""))
     deadline = time.monotonic() + patience
     while between():
@@ -163,6 +164,9 @@ def requeue(
                 exclude = requeue_nodes.without(job, exclude, needed, kept=kept, say=say)
             if exclude:
                 _exclude(job, ",".join([*([kept] if kept else []), *exclude]), say)
+            for part in client.further_parts(job) if wanted_out else ():
+                if out := requeue_nodes.of_part(part, wanted_out):
+                    _exclude(part, ",".join(out), say)
             return True
         late = time.monotonic() > deadline and not client.is_unreachable(problem)
         if _REFUSED.search(problem) or late:
@@ -213,6 +217,8 @@ def _rows(job: str, began: float) -> list[dict[str, str]]:
     """
     starts: list[list[dict[str, str]]] = []
     for row in client.accounting(job, _SACCT):
+        if client.FURTHER_PART.search(row["JobID"]):
+            continue
         if "." not in row["JobID"]:
             starts.append([])
         if starts:

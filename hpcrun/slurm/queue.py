@@ -35,6 +35,7 @@ WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 
 _NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 _NO_SUCH_JOB = re.compile(r"invalid job id", re.IGNORECASE)
+_NO_REASON = ("", "None")
 # Seconds without an answer of squeue's after which sacct is asked beside it.
 _ALONE = 0.7
 
@@ -209,6 +210,7 @@ def parse_sacct(text: str) -> dict[str, JobState]:
 def _states(rows: Iterable[dict[str, str]]) -> dict[str, JobState]:
     """Read the rows of either command; one row stands for all waiting elements of an array."""
     states: dict[str, JobState] = {}
+    waits_for: dict[str, str] = {}
     for row in rows:
         # `CANCELLED by 1000`; `CANCELLED+` is what a narrow column makes of it.
         state = row["State"].strip().partition(" ")[0].rstrip("+").upper()
@@ -222,8 +224,16 @@ def _states(rows: Iterable[dict[str, str]]) -> dict[str, JobState]:
             start=parse_time(row["Start"].strip()) if state in WAITING else None,
             exit_code=whole_number(code),
         )
-        for job_id in expand_job_id(row["JobID"].strip()):
+        full = row["JobID"].strip()
+        if client.FURTHER_PART.search(full) and job.is_waiting and job.reason not in _NO_REASON:
+            waits_for[full.partition("+")[0]] = job.reason
+        for job_id in expand_job_id(full):
             states[job_id] = dataclasses.replace(job, job_id=job_id)
+    # All parts of a heterogeneous job wait for the one that has a reason.
+    for job_id, reason in waits_for.items():
+        first = states.get(job_id)
+        if first is not None and first.is_waiting and first.reason in _NO_REASON:
+            states[job_id] = dataclasses.replace(first, reason=reason)
     return states
 
 

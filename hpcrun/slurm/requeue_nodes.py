@@ -92,6 +92,24 @@ def without(
     return tuple(left)
 
 
+def of_part(part: str, nodes: Sequence[str]) -> tuple[str, ...]:
+    """Return what a further part of a heterogeneous job is to exclude, beside its own; or nothing.
+
+    ``part`` is its raw id. It excludes all of ``nodes`` that are like its own, or none.
+    """
+    shown = client.show("job", part)
+    try:
+        needed, partition = int(shown["NumNodes"].partition("-")[0]), shown["Partition"]
+    except (KeyError, ValueError):
+        return ()
+    usable = _alike(nodes, partition)
+    out = [node for node in nodes if node in usable]
+    if not out or len(usable) - len(out) < needed:
+        return ()
+    own = shown.get("ExcNodeList", "")
+    return (*([own] if own not in ("", "(null)") else []), *out)
+
+
 def _alike(nodes: Sequence[str], partition: str) -> dict[str, bool]:
     """Return the partition's nodes of the same build as some of these -> whether usable now.
 

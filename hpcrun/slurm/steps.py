@@ -55,19 +55,26 @@ class TaskEnd:
 
 
 def agent_argv(
-    node: str, log: Path, gpus: str | None, command: Sequence[str], *, cpus: int = 1
+    node: str,
+    log: Path,
+    gpus: str | None,
+    command: Sequence[str],
+    *,
+    cpus: int = 1,
+    part: int = 0,
 ) -> list[str]:
     """Return the ``srun`` of one node's agent, which shares CPUs and GPUs with the ranks.
 
     ``gpus`` is the job's ``--gpus-per-node``; None without GPUs. An agent sees the GPUs because it
-    compiles for them. It is given what is written to srun's standard input.
+    compiles for them. It is given what is written to srun's standard input. ``part`` is the node's
+    of a heterogeneous job.
     """
     argv = [
         *("srun", "--overlap", "--export=ALL", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"),
         *(f"--cpus-per-task={cpus}", f"--nodelist={node}", "--mem=0", "--input=all"),
         *("--job-name=hpcrun-agent", "--open-mode=append", f"--output={slurm_path(log)}"),
     ]
-    return [*argv, *_gpu_flags(gpus), *command]
+    return [*argv, *_gpu_flags(gpus), *_part_flags(part), *command]
 
 
 def workers_argv(
@@ -80,12 +87,13 @@ def workers_argv(
     name: str,
     command: Sequence[str],
     options: Sequence[str] = (),
+    part: int = 0,
 ) -> list[str]:
     """Return the ``srun`` of all ranks, block-distributed, each with a log of its own.
 
     Rank 0 runs on the first of the nodes in Slurm's order. ``log_pattern`` is ``--output``, with
     ``%t`` for the rank; `client.step_id` finds the step by its ``name``. ``options`` are further
-    ones of srun.
+    ones of srun; ``part`` is that of a heterogeneous job which has these nodes.
     """
     argv = [
         *("srun", "--overlap", "--export=ALL", f"--nodes={len(nodes)}"),
@@ -96,7 +104,7 @@ def workers_argv(
         *("--kill-on-bad-exit=0", "--wait=0", "--input=none", "--unbuffered"),
         *(f"--job-name={name}", "--open-mode=append", f"--output={log_pattern}"),
     ]
-    return [*argv, *_gpu_flags(gpus), *options, *command]
+    return [*argv, *_gpu_flags(gpus), *_part_flags(part), *options, *command]
 
 
 def beside_argv(
@@ -107,11 +115,13 @@ def beside_argv(
     *,
     terminal: bool,
     options: Sequence[str] = (),
+    part: int = 0,
 ) -> list[str]:
     """Return the ``srun`` of a command on a node of a job, which takes nothing from its ranks.
 
     ``job_id`` is a whole number, also of an array's task; ``gpus`` is the job's
-    ``--gpus-per-node``, None without GPUs; ``options`` are further ones of srun.
+    ``--gpus-per-node``, None without GPUs; ``options`` are further ones of srun; ``part`` is the
+    node's of a heterogeneous job, whose id is that of its first part.
     """
     argv = [
         *("srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1"),
@@ -119,7 +129,7 @@ def beside_argv(
         *("--export=PATH", "--chdir=/", "--job-name=hpcrun-beside"),
     ]
     argv += ["--pty"] if terminal else ["--input=all", "--unbuffered"]
-    return [*argv, *_gpu_flags(gpus), *options, *command]
+    return [*argv, *_gpu_flags(gpus), *_part_flags(part), *options, *command]
 
 
 def workers_name(attempt: int) -> str:
@@ -139,6 +149,11 @@ def warm_name(attempt: int) -> str:
 
 def _gpu_flags(gpus: str | None) -> list[str]:
     return [f"--gpus-per-node={gpus}"] if gpus else []
+
+
+def _part_flags(part: int) -> list[str]:
+    # Without it, srun takes the first part.
+    return [f"--het-group={part}"] if part else []
 
 
 def parse_task_end(line: str) -> TaskEnd | None:

@@ -250,7 +250,7 @@ def _tell_suspects(plan: Plan, root: Path, say: Say) -> None:
     told: dict[str, None] = {}
     for array in plan.arrays:
         run = plan.run(array.runs[0])
-        parts = plan.cluster, root, run.resources, run.all_nodes
+        parts = plan.cluster, root, run.resources, run.shared_nodes
         told |= dict.fromkeys(suspect_exclusion.left_out(*parts, say=say).told)
     for one in told:
         say(f"suspect node {one} (option --exclude of sbatch)")

@@ -46,8 +46,8 @@ def _kill(cluster: Cluster, node: str, rank: int) -> None:
     cluster.on(node, ["sh", "-c", script])
 
 
-def _step(bench: Workbench, name: str) -> int:
-    lines = bench.metrics(name, 0)
+def _step(bench: Workbench, name: str, attempt: int = 1) -> int:
+    lines = bench.metrics(name, 0, attempt)
     return int(lines[-1]["step"]) if lines else 0
 
 
@@ -155,3 +155,63 @@ def test_an_evaluator_follows_and_everything_is_preempted(slurm24: Cluster) -> N
     attempts = ledger.read(ExperimentPaths(bench.root / name).run(0))
     assert [one.outcome for one in attempts] == ["stopped", "completed"]
     wait_until_clean(slurm24)
+
+
+@pytest.mark.usually("22.05")
+def test_servers_with_nodes_of_another_partition(slurm: Cluster) -> None:
+    """A heterogeneous job: a killed server, a command beside one, a requeue, a lost part."""
+    bench = Workbench(slurm, "divided")
+    bench.copy_job("parameter_server.py")
+    spec = {
+        "cluster": "bed",
+        "entry": "parameter_server.py",
+        "config": {"size": 16, "steps": 1500, "pause": 0.1},
+        "roles": {
+            "worker": {"args": ["worker"], "nodes": 2, "restart": "rank"},
+            "server": {
+                **{"args": ["server"], "ntasks": 2, "restart": "rank"},
+                "resources": {"partition": "abrupt", "mem": 400},
+            },
+        },
+        "resources": {**RESOURCES, "partition": "main"},
+    }
+    name = "divided"
+    path = bench.spec(name, spec)
+    (checked,) = json.loads(bench.hpcrun("check", path, "--json").stdout)
+    assert checked["findings"] == []
+    bench.hpcrun("submit", path)
+    _wait(bench, name, "the first steps", lambda: _step(bench, name) > 50)
+    (status,) = bench.status(name)
+    nodes, job = status["nodes"], str(status["job_id"])
+    parts = slurm.run(["squeue", "--noheader", f"--jobs={job}", "--format=%i %P"]).stdout
+    assert {*parts.split("\n")} == {f"{job}+0 main", f"{job}+1 abrupt", ""}
+    assert len({*nodes}) == 3
+
+    beside = bench.hpcrun("exec", f"{name}/0", "--rank", "3", "--", "printenv", "SLURMD_NODENAME")
+    assert beside.stdout.strip() == nodes[2]
+    _kill(slurm, nodes[2], 2)
+    _wait(bench, name, "the server", lambda: len(_events(bench, name)) == 1)
+    assert _told(_events(bench, name)) == [("server", "restarted", [2])]
+    reached = _step(bench, name)
+    _wait(bench, name, "more steps", lambda: _step(bench, name) > reached + 50)
+
+    slurm.run(["scontrol", "requeue", job])
+    paths = ExperimentPaths(bench.root / name).run(0)
+    _wait(bench, name, "another start", lambda: len(ledger.read(paths)) == 2)
+    _wait(bench, name, "its steps", lambda: _step(bench, name, 2) > reached + 50)
+    lost = bench.status(name)[0]["nodes"][2]
+    slurm.power_off(lost)
+    _wait(bench, name, "a start on another node", lambda: len(ledger.read(paths)) == 3, 200)
+    _wait(bench, name, "the end", lambda: bench.status(name)[0]["state"] == "completed", 240)
+    attempts = ledger.read(paths)
+    assert [one.outcome for one in attempts] == ["stopped", "stopped", "completed"]
+    assert attempts[1].kind == "node_failure", attempts[1].ended
+    assert attempts[2].nodes[2] != lost
+    assert {one.job_id for one in attempts} == {job}
+    assert bench.metrics(name, 0, 3)[-1]["loss"] < 0.01
+    cost = json.loads(bench.hpcrun("status", name, "--cost", "--json").stdout)
+    (total,) = cost["experiments"]
+    # Two workers and two servers, with a processor each.
+    assert total["roles"]["worker"] == pytest.approx(total["roles"]["server"], rel=0.02)
+    slurm.boot(lost)
+    wait_until_clean(slurm)

@@ -89,6 +89,27 @@ def test_an_array_element_has_the_name_that_requeue_needs(job: pytest.MonkeyPatc
     assert Allocation.current() == Allocation("124", "120_0", ("n1", "n2"), 2)
 
 
+def _divided(job: pytest.MonkeyPatch, *nodes: str) -> None:
+    job.setenv("SLURM_HET_SIZE", str(len(nodes)))
+    for number, each in enumerate(nodes):
+        job.setenv(f"SLURM_JOB_NODELIST_HET_GROUP_{number}", each)
+        job.setenv(f"SLURM_JOB_ID_HET_GROUP_{number}", str(124 + number))
+
+
+def test_a_heterogeneous_job_has_the_nodes_of_all_parts(job: pytest.MonkeyPatch) -> None:
+    _divided(job, "n[1-2]", "m1", "n7")
+    found = Allocation.current()
+    assert (found.job_id, found.name, found.nodes) == ("124", "124", ("n1", "n2", "m1", "n7"))
+    assert found.part_ids == ("124", "125", "126")
+    assert found.parts == {"n1": 0, "n2": 0, "m1": 1, "n7": 2}
+
+
+def test_parts_with_a_node_in_common_are_refused(job: pytest.MonkeyPatch) -> None:
+    _divided(job, "n[1-2]", "n2")
+    with pytest.raises(HpcrunError, match="Slurm gave node n2 to two parts of this job"):
+        Allocation.current()
+
+
 @pytest.mark.parametrize("missing", ["SLURM_JOB_ID", "SLURM_JOB_NODELIST"])
 def test_outside_a_job_it_says_so(job: pytest.MonkeyPatch, missing: str) -> None:
     job.delenv(missing)

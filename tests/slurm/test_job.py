@@ -163,6 +163,48 @@ def test_a_job_that_outlived_a_lost_node_is_one_start(monkeypatch: pytest.Monkey
     assert job.facts("7", 1501, over=True).state == "RUNNING"
 
 
+def test_a_heterogeneous_job_is_its_first_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Slurm 22.05 and 24.11 print it, after a requeue and the loss of the second part's node."""
+    rows = (
+        "5+0|REQUEUED|1000|1100||2G|study\n"
+        "5+0.0|CANCELLED|1001|1100|1K||hpcrun-workers-1\n"
+        "5+1|REQUEUED|1000|1100||2G|study\n"
+        "5+1.1|OUT_OF_MEMORY|1001|1100|9K||hpcrun-workers-1-rank-2\n"
+        "5+0|RESIZING|1200|1300||2G|study\n"
+        "5+1|NODE_FAIL|1200|1300||2G|study\n"
+        "5+0|RUNNING|1300|Unknown||2G|study\n"
+    )
+    monkeypatch.setattr(client, "command", lambda argv, timeout: rows)
+    first = job.facts("5", 1001, attempt=1, over=True)
+    assert (first.state, first.out_of_memory, first.ends) == ("REQUEUED", True, 1100)
+    assert job.facts("5", 1201, attempt=2, over=True).state == "RUNNING"
+
+
+def test_all_parts_of_a_requeued_job_exclude_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = {
+        "7": "JobId=7 HetJobIdSet=7-9 JobState=PENDING Partition=big NumNodes=2",
+        "8": "JobId=8 HetJobIdSet=7-9 Partition=small NumNodes=1 ExcNodeList=n9",
+        "9": "JobId=9 HetJobIdSet=7-9 Partition=tiny NumNodes=1 ExcNodeList=(null)",
+    }
+    nodes = {"small": "n2|idle|4|8|x|y\nn3|idle|4|8|x|y\n", "tiny": "n2|idle|4|8|x|y\n"}
+    asked: list[str] = []
+
+    def answer(argv: Sequence[str], *, timeout: float | None = None) -> str:
+        if argv[0] == "sinfo":
+            return nodes[argv[3].removeprefix("--partition=")]
+        if argv[1] == "--oneliner":
+            return shown[argv[-1]]
+        asked.append(" ".join(argv[1:]))
+        return ""
+
+    monkeypatch.setattr(client, "command", answer)
+    assert job.requeue("7", ["n2"], say=lambda message: None)
+    assert asked == [
+        *("requeue 7", "update jobid=7 ExcNodeList=n2"),
+        "update jobid=8 ExcNodeList=n9,n2",
+    ]
+
+
 class Controller:
     """Answers `scontrol` from a list, and remembers what it was asked."""
 

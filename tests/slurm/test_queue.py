@@ -91,6 +91,16 @@ def test_when_a_waiting_job_is_expected_to_start() -> None:
     assert [states[job].start for job in ("5", "6", "7")] == [1795179394, None, None]
 
 
+@pytest.mark.parametrize(
+    ("first", "further", "reason"),
+    [("None", "Resources", "Resources"), ("Priority", "Resources", "Priority")],
+)
+def test_a_heterogeneous_job_is_its_first_part(first: str, further: str, reason: str) -> None:
+    line = f"5+1|PENDING|{further}||N/A\n5+0|PENDING|{first}||1795179394\n8+1|RUNNING|None|n3|1\n"
+    (found,) = queue.parse_squeue(line).values()
+    assert (found.job_id, found.reason, found.start) == ("5", reason, 1795179394)
+
+
 def _state(state: str, **fields: Any) -> JobState:
     return dataclasses.replace(JobState("5", state), **fields)
 

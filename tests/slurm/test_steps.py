@@ -142,6 +142,17 @@ def test_what_was_not_asked_for_is_not_passed() -> None:
     assert not [flag for flag in argv if flag.startswith("--gpus")]
 
 
+def test_a_step_in_a_further_part_of_a_job() -> None:
+    beside = {"terminal": False}
+    for part, flags in ((0, []), (2, ["--het-group=2"])):
+        for argv in (
+            steps.agent_argv("n1", Path("log"), None, ["a"], part=part),
+            _workers(part=part),
+            steps.beside_argv("7", "n1", None, ["a"], **beside, part=part),
+        ):
+            assert [word for word in argv if word.startswith("--het-group")] == flags
+
+
 @pytest.mark.parametrize("tasks", ["0-9999999999", "1,,2", "3-"])
 def test_a_report_of_srun_that_is_none(tasks: str) -> None:
     assert parse_task_end(f"srun: error: n1: tasks {tasks}: Exited with exit code 1") is None

@@ -13,19 +13,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hpcrun.compile.source.marked_tree import dotted
 from hpcrun.compile.source.problems import Reporter
+from hpcrun.compile.spec import schema
 from hpcrun.compile.target import entry
-from hpcrun.compile.target.slurm_options import check_words
+from hpcrun.compile.target.slurm_options import check_resources, check_words
 from hpcrun.policy import frameworks
 from hpcrun.state.roles.role_plan import IGNORE
 from hpcrun.state.roles.run_entry import ROLES
+from hpcrun.state.spec.experiment import Resources, Spec
 from hpcrun.text import plural
 
 # It becomes a part of file names and of environment variables.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 # The ranks of all roles but the main one; each has a process of its own on the batch node.
 MOST_OTHERS = 192
-_SHAPE = ("nodes", "ntasks_per_node", "ntasks", "first_node", "gpus_per_node")
+# Keys of ``resources`` that are those of a role itself, or of the whole run.
+_OF_ROLE = ("nodes", "ntasks_per_node", "cpus_per_task", "gpus_per_node")
+_OF_RUN = ("spare_nodes", "time")
 
 Located = dict[str, entry.LocatedEntry]
 Locate = Callable[[dict[str, Any], Reporter], "entry.LocatedEntry | None"]
@@ -60,6 +65,15 @@ def take_place(spec: dict[str, Any], report: Reporter) -> Reporter:
     if role["first_node"]:
         below.at("first_node", f"found {role['first_node']}; the main role begins on node 0")
     wanted = spec["resources"]
+    if role["resources"]:
+        hint = "write its resources at the top level, and those of other roles below them"
+        below.at("resources", "the main role's nodes are those of the top level", hint)
+        role["resources"] = {}
+    for name, one in roles.items():
+        _settle_part(one, wanted, report.below((ROLES, name)))
+    if wanted["spare_nodes"] and any(one["resources"] for one in roles.values()):
+        found = f"found {wanted['spare_nodes']}, and a role has nodes of another kind"
+        report.at("resources.spare_nodes", found, "a lost node of such a job is one for a requeue")
     for key in ("nodes", "gpus_per_node"):
         role[key] = wanted[key] if role[key] is None else role[key]
     if role["ntasks_per_node"] is role["ntasks"] is None:
@@ -95,11 +109,12 @@ def settle(spec: dict[str, Any], locate: Locate, report: Reporter) -> Located:
         nodes=wanted["nodes"], ntasks_per_node=per_node, ntasks=None, cpus_per_task=own_cpus
     )
     own_nodes, found = wanted["nodes"], {}
-    needed = [role["first_node"] + (role["nodes"] or 1) for role in roles.values()]
-    all_nodes = max(own_nodes, *needed)
+    shared = [role for role in roles.values() if not role["resources"]]
+    shared_nodes = max(own_nodes, *(role["first_node"] + (role["nodes"] or 1) for role in shared))
     for name in others:
         role, below = roles[name], report.below((ROLES, name))
-        nodes, per_node = _shape(role, all_nodes - role["first_node"], below)
+        most = 1 if role["resources"] else shared_nodes - role["first_node"]
+        nodes, per_node = _shape(role, most, below)
         cpus = own_cpus if role["cpus_per_task"] is None else role["cpus_per_task"]
         role.update(nodes=nodes, ntasks_per_node=per_node, ntasks=None, cpus_per_task=cpus)
         located = locate({**spec, "entry": role["entry"]}, report if role["shares"] else below)
@@ -108,7 +123,7 @@ def settle(spec: dict[str, Any], locate: Locate, report: Reporter) -> Located:
             below.at("entry", "found a function; only the main role may be one", hint)
         elif located is not None:
             found[name] = located
-    _number(roles, all_nodes, spec, report)
+    _number(roles, shared_nodes, spec, report)
     return found
 
 
@@ -118,7 +133,7 @@ def freeze(
     """Return the spec's ``roles`` with the program of each for this ``config``."""
     found = {}
     for name, role in spec[ROLES].items():
-        found[name] = {key: role[key] for key in role if key not in ("resources", "shares")}
+        found[name] = {key: role[key] for key in role if key != "shares"}
         if name not in located:
             continue
         below = report.below((ROLES, name))
@@ -186,14 +201,6 @@ def variable(name: str) -> str:
 
 
 def _check(role: dict[str, Any], report: Reporter) -> None:
-    if role["resources"]:
-        report.at(
-            "resources",
-            "all roles of a run share one allocation: parts in other partitions (Slurm's "
-            "heterogeneous jobs) are not supported",
-            "ask in the top level's resources for nodes that suit all roles, and set them apart "
-            "with first_node",
-        )
     for key in ("nodes", "ntasks_per_node", "ntasks", "cpus_per_task"):
         report.at_least(key, role[key], 1, 10_000)
     for key in ("first_node", "gpus_per_node", "budget", "stop_grace"):
@@ -206,6 +213,28 @@ def _check(role: dict[str, Any], report: Reporter) -> None:
     check_words([*words, *role["args"]], "an argument", report.below("args"))
     if any("\x00" in word for word in (*words, *role["args"])):
         report.at("args", "an argument holds a NUL character")
+
+
+def _settle_part(role: dict[str, Any], wanted: dict[str, Any], report: Reporter) -> None:
+    """Check the ``resources`` of a role; fill in the top level's, but for the job's shape."""
+    own = role["resources"]
+    if not own:
+        return
+    below = report.below("resources")
+    for key in [key for key in own if key in (*_OF_ROLE, *_OF_RUN)]:
+        what, hint = "a role has its own", f"write {key} in the role, beside resources"
+        if key in _OF_RUN:
+            what, hint = "all parts of a job have the same", f"use resources.{key} of the top level"
+        below.at(key, what, hint)
+    if role["first_node"]:
+        found = f"found {role['first_node']}; a role with resources has nodes of its own"
+        report.at("first_node", found, "leave it out")
+        role["first_node"] = 0
+    checked = schema.SchemaChecker(report, Spec).block(own, Resources, ("resources",))
+    given = {key: checked[key] for key in own if key in checked}
+    role["resources"] = {**wanted, **given}
+    if not report.problems.under(dotted(below.key)):
+        check_resources({**schema.defaults(Resources), **given}, below)
 
 
 def _shape(role: dict[str, Any], most: int, report: Reporter) -> tuple[int, int]:
@@ -226,12 +255,17 @@ def _shape(role: dict[str, Any], most: int, report: Reporter) -> tuple[int, int]
 
 
 def _number(roles: dict[str, Any], all_nodes: int, spec: dict[str, Any], report: Reporter) -> None:
-    """Number the ranks and GPUs of the roles, and set the job's shape."""
+    """Number the ranks, GPUs and parts of the roles, and set the shape of the job's first part."""
     ranks, gpus, cpus = ([0] * all_nodes for _ in range(3))
     following = 0
     for role in roles.values():
-        own = range(role["first_node"], role["first_node"] + role["nodes"])
         role["gpus_per_node"] = role["gpus_per_node"] or 0
+        role.update(part=0, first_gpu=0)
+        if role["resources"]:
+            role["first_rank"] = following
+            following += role["nodes"] * role["ntasks_per_node"]
+            continue
+        own = range(role["first_node"], role["first_node"] + role["nodes"])
         all_nodes = max(all_nodes, own.stop)
         for counts in (ranks, gpus, cpus):
             counts += [0] * (own.stop - len(counts))
@@ -246,6 +280,12 @@ def _number(roles: dict[str, Any], all_nodes: int, spec: dict[str, Any], report:
     if others > MOST_OTHERS:
         found = f"found {others} ranks of roles beside the main one; accepted are {MOST_OTHERS}"
         report.at(ROLES, found, "make the role with the most ranks the main one")
+    nodes = all_nodes
+    parts = [role for role in roles.values() if role["resources"]]
+    for number, role in enumerate(parts, start=1):
+        role.update(part=number, first_node=nodes)
+        role["resources"].update({key: role[key] for key in _OF_ROLE})
+        nodes += role["nodes"]
     most = max(ranks)
     spec["resources"] = {
         **spec["resources"],

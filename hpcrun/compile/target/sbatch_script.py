@@ -12,6 +12,7 @@ from hpcrun import resources
 from hpcrun.errors import UsageError
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
+from hpcrun.state.roles.role_plan import RolePlan
 from hpcrun.state.spec.blocks import early
 from hpcrun.state.spec.experiment import Resources
 from hpcrun.text import ranges, visible
@@ -59,7 +60,10 @@ def script(
     task = f'"$((SLURM_ARRAY_TASK_ID + {offset}))"' if offset else '"$SLURM_ARRAY_TASK_ID"'
     run = str(first.number) if len(runs) == 1 else task
     return program_script(
-        options=_options(name, cluster, first, array, submission),
+        parts=[
+            _options(name, cluster, first, array, submission),
+            *(_part_options(name, cluster, role, first) for role in first.own_parts),
+        ],
         setup=[*cluster["setup"], *own.setup],
         variables={**cluster["variables"], **early(own.variables)},
         package=str(submission.package),
@@ -70,7 +74,7 @@ def script(
 
 def program_script(
     *,
-    options: dict[str, Any],
+    parts: Sequence[dict[str, Any]],
     setup: Sequence[str],
     variables: dict[str, Any],
     package: str,
@@ -79,12 +83,12 @@ def program_script(
 ) -> str:
     """Render the script of a program of hpcrun's own, ``python -m PROGRAM``.
 
-    ``options`` are sbatch's long ones; ``program`` is shell, its arguments quoted. Raise UsageError
-    if a value cannot be written into a script.
+    ``parts`` are sbatch's long options, for each part of the job; ``program`` is shell, its
+    arguments quoted. Raise UsageError if a value cannot be written into a script.
     """
     return str(
         _template().render(
-            options=options,
+            parts=parts,
             setup=setup,
             variables=variables,
             package=package,
@@ -119,18 +123,7 @@ def _options(
     found: dict[str, Any] = {
         "job-name": name,
         "array": array,
-        "nodes": run.all_nodes,
-        "ntasks-per-node": run.ranks_per_node,
-        "cpus-per-task": wanted.cpus_per_task or 1,
-        "gpus-per-node": _gpus(wanted),
-        "mem": wanted.mem,
-        "time": wanted.time,
-        "partition": wanted.partition,
-        "account": wanted.account,
-        "qos": wanted.qos,
-        "constraint": wanted.constraint,
-        "reservation": wanted.reservation,
-        "exclude": wanted.exclude,
+        **_asked(wanted, run.shared_nodes, run.ranks_per_node),
         **cluster["sbatch"],
         **mail(run),
         **wanted.sbatch,
@@ -143,7 +136,45 @@ def _options(
         "chdir": paths.directory.as_posix(),
         "output": paths.batch_log_pattern(array is not None),
     }
-    return {key: value for key, value in found.items() if value is not None and value is not False}
+    return _given(found)
+
+
+def _part_options(
+    name: str, cluster: dict[str, Any], role: RolePlan, run: RunPlan
+) -> dict[str, Any]:
+    """Return sbatch's long options of the part of a role that has nodes of its own."""
+    wanted = run.resources_of(role.first_node)
+    return _given(
+        {
+            "job-name": name,
+            **_asked(wanted, role.nodes, role.ranks_per_node),
+            **cluster["sbatch"],
+            **mail(run),
+            **wanted.sbatch,
+            "requeue": True,
+        }
+    )
+
+
+def _asked(wanted: Resources, nodes: int, ranks_per_node: int) -> dict[str, Any]:
+    return {
+        "nodes": nodes,
+        "ntasks-per-node": ranks_per_node,
+        "cpus-per-task": wanted.cpus_per_task or 1,
+        "gpus-per-node": wanted.gpus_option,
+        "mem": wanted.mem,
+        "time": wanted.time,
+        "partition": wanted.partition,
+        "account": wanted.account,
+        "qos": wanted.qos,
+        "constraint": wanted.constraint,
+        "reservation": wanted.reservation,
+        "exclude": wanted.exclude,
+    }
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: one for name, one in options.items() if one is not None and one is not False}
 
 
 def mail(run: RunPlan) -> dict[str, str]:
@@ -152,13 +183,6 @@ def mail(run: RunPlan) -> dict[str, str]:
     if not notify.mail:
         return {}
     return {"mail-user": notify.mail, "mail-type": ",".join(notify.mail_types)}
-
-
-def _gpus(wanted: Resources) -> str | None:
-    if not wanted.gpus_per_node:
-        return None
-    kind = f"{wanted.gpu_type}:" if wanted.gpu_type else ""
-    return f"{kind}{wanted.gpus_per_node}"
 
 
 def quote(value: Any) -> str:

@@ -131,7 +131,7 @@ class StartCheck:
     def _excludable(self, nodes: Sequence[str]) -> Sequence[str]:
         if not self._launcher.requeues or not self._run.recovery.requeue:
             return ()
-        kept, needed = self._run.resources.exclude, self._run.all_nodes
+        kept, needed = self._run.resources.exclude, self._run.shared_nodes
         return requeue_nodes.without(self._launcher.job_id, nodes, needed, kept=kept, say=say)
 
     def _of_links(self, nodes: Sequence[LaunchNode]) -> list[HealthFinding]:

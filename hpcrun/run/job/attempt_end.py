@@ -167,7 +167,7 @@ class AttemptEnd:
             self._launcher.job_id,
             action.exclude,
             kept=self._run.resources.exclude,
-            needed=self._run.all_nodes,
+            needed=self._run.shared_nodes,
             lost=lost,
             between=still_wanted,
             say=say,
@@ -176,7 +176,8 @@ class AttemptEnd:
     def _bearable(self, attempts: Sequence[ledger.Attempt], action: Action) -> Action:
         if not action.exclude or not self._launcher.requeues:
             return action
-        job, needed, kept = self._launcher.job_id, self._run.all_nodes, self._run.resources.exclude
+        job, needed = self._launcher.job_id, self._run.shared_nodes
+        kept = self._run.resources.exclude
         # An exclusion takes the place of the one before, which had the site's suspects.
         root, wanted = self._submission.experiment.root, self._run.resources
         known = suspect_exclusion.left_out(self._cluster, root, wanted, needed, say=say).nodes

@@ -111,14 +111,16 @@ class SlurmLauncher(Launcher):
         allocation = Allocation.current()
         self.nodes = allocation.nodes[: run.all_nodes]
         self.job_id = allocation.name
-        self.raw_job_id = allocation.job_id
+        self._raw_ids = allocation.part_ids or (allocation.job_id,)
+        self._parts = allocation.parts
         self.port_seed = int(allocation.job_id)
         self.restart_count = allocation.restart_count
         self.requeues = "HPCRUN_JOB_ID" not in os.environ
         self.is_foreground = not self.requeues
         self.fabric = fabric
-        kind, count = run.resources.gpu_type, run.resources.gpus_per_node
-        self._gpus = f"{kind}:{count}" if kind and count else str(count) if count else None
+        self._gpus = {
+            node: run.resources_of(index).gpus_option for index, node in enumerate(self.nodes)
+        }
 
     def end_time(self, *, fresh: bool = False) -> float | None:
         return job.end_time(self.job_id, fresh=fresh)
@@ -128,7 +130,9 @@ class SlurmLauncher(Launcher):
 
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            steps.agent_argv(node, log, self._gpus, command),
+            steps.agent_argv(
+                *(node, log, self._gpus.get(node), command), part=self._parts.get(node, 0)
+            ),
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
@@ -167,10 +171,11 @@ class SlurmLauncher(Launcher):
         command: list[str],
         first: int = 0,
     ) -> Workers:
-        shape: Any = {"ranks_per_node": per_node, "cpus_per_task": cpus, "gpus": self._gpus}
-        shape |= {"log_pattern": log, "name": name, "options": self.python.srun}
+        gpus, part = self._gpus.get(nodes[0]), self._parts.get(nodes[0], 0)
+        shape: Any = {"ranks_per_node": per_node, "cpus_per_task": cpus, "gpus": gpus}
+        shape |= {"log_pattern": log, "name": name, "options": self.python.srun, "part": part}
         argv = steps.workers_argv(nodes, **shape, command=command)
-        return _SlurmWorkers(argv, self.raw_job_id, name, attempt, self.python, first)
+        return _SlurmWorkers(argv, self._raw_ids[part], name, attempt, self.python, first)
 
 
 class _SlurmWorkers(Workers):
@@ -292,10 +297,10 @@ class LocalLauncher(Launcher):
         return _LocalWorkers(attempt, self.worker(launch), places, self.python)
 
     def devices(self, node: str, run: RunPlan) -> str | None:
-        gpus = run.resources.gpus_per_node
-        if not gpus:
+        counts = [run.resources_of(index).gpus_per_node for index in range(len(self.nodes))]
+        place, needed = self.nodes.index(node), sum(counts)
+        if not counts[place]:
             return None
-        needed = gpus * len(self.nodes)
         inherited = os.environ.get("CUDA_VISIBLE_DEVICES")
         usable = inherited.split(",") if inherited else [str(index) for index in range(needed)]
         if len(usable) < needed:
@@ -303,8 +308,8 @@ class LocalLauncher(Launcher):
                 f"{needed} GPUs are needed and CUDA_VISIBLE_DEVICES={inherited} has {len(usable)}",
                 hint="ask for fewer with resources.gpus_per_node and resources.nodes",
             )
-        first = self.nodes.index(node) * gpus
-        return ",".join(usable[first : first + gpus])
+        first = sum(counts[:place])
+        return ",".join(usable[first : first + counts[place]])
 
 
 class _LocalWorkers(Workers):

@@ -66,7 +66,7 @@ class Takeover:
             mine.job_id,
             suspects,
             kept=self._run.resources.exclude,
-            needed=self._run.all_nodes,
+            needed=self._run.shared_nodes,
             lost=lost,
             between=self._is_ours,
             patience=_FOREVER,

@@ -65,7 +65,7 @@ class RoleLaunches:
     def _launch(self, role: RolePlan, launch: Launch) -> Launch:
         given = self._run.spec
         resources = {
-            **given["resources"],
+            **(role.resources or given["resources"]),
             **{"nodes": role.nodes, "ntasks_per_node": role.ranks_per_node},
             **{"gpus_per_node": role.gpus_per_node, "cpus_per_task": role.cpus_per_task},
         }

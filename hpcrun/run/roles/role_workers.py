@@ -106,6 +106,9 @@ class RoleWorkers(Workers):
 
     def outlives(self, nodes: Collection[str]) -> bool:
         """Move the ranks of lost nodes, or go on without them, where each role's policy allows."""
+        if self._run.own_parts:
+            # Slurm requeues a part that lost its last node without the others.
+            return False
         lost = {*self.outlived, *nodes}
         others = len(lost) < self._run.nodes
         hit = [

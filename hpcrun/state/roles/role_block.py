@@ -32,8 +32,8 @@ class Role:
 
     nodes: int | None = None
     """How many of the run's nodes its ranks are on. Null for ``resources.nodes`` in the main role,
-    else for as many as divide ``ntasks`` evenly, or one. A run has as many nodes as its roles
-    need."""
+    else for as many as divide ``ntasks`` evenly, or one; with ``resources`` for one. A run has as
+    many nodes as its roles need."""
 
     first_node: int = 0
     """The first of them, counted from 0. Roles share nodes unless this sets them apart."""
@@ -69,5 +69,7 @@ class Role:
     """Seconds between the two signals."""
 
     resources: dict[str, Any] = field(default_factory=dict)
-    """For roles on nodes of other partitions, Slurm's heterogeneous jobs; refused today: all roles
-    share one allocation."""
+    """For nodes of its own, of another partition or kind: keys of the top level's ``resources``
+    (``partition``, ``constraint``, ``mem``, …) that are other for it. The job is then one of
+    Slurm's heterogeneous jobs, with a part for each such role. Empty for the nodes of the others.
+    """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrun.fields import FLAG, INDEX, MAPPING, TEXT, TEXTS, Kinds, wrong
@@ -17,6 +17,7 @@ _KINDS: Kinds = {
     **dict.fromkeys(("nodes", "first_node", "ntasks_per_node", "gpus_per_node"), INDEX),
     **dict.fromkeys(("cpus_per_task", "budget", "stop_grace", "first_rank", "first_gpu"), INDEX),
     **{"main": FLAG, "args": TEXTS, "config": MAPPING, "program": MAPPING},
+    **{"part": INDEX, "resources": MAPPING},
     **dict.fromkeys(("restart", "at_end"), TEXT),
 }
 _NEEDED = ("nodes", "first_node", "ntasks_per_node", "first_rank", "restart", "budget", "at_end")
@@ -58,6 +59,10 @@ class RolePlan:
     """Its arguments before the flags."""
     entry: Entry | None
     """Its program; None in the main role, whose program is the run's."""
+    part: int = 0
+    """The part of a heterogeneous job that its nodes are; 0 for the one that roles share."""
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    """What a part of its own asks of Slurm, in full; empty without one."""
 
     @property
     def size(self) -> int:
@@ -88,7 +93,9 @@ class RolePlan:
         where = range_text(range(self.first_node, self.first_node + self.nodes))
         gpus = f", {plural(self.gpus_per_node, 'GPU')} each" if self.gpus_per_node else ""
         ranks = f"{'rank' if self.size == 1 else 'ranks'} {range_text(self.ranks)}"
-        nodes = f"{'node' if self.nodes == 1 else 'nodes'} {where}{gpus}"
+        partition = self.resources.get("partition")
+        own = f" of its own{f' in {partition}' if partition else ''}" if self.part else ""
+        nodes = f"{'node' if self.nodes == 1 else 'nodes'} {where}{own}{gpus}"
         end = "main" if self.is_main else f"at_end: {self.at_end}"
         return f"{ranks} on {nodes}; restart: {self.restart}; {end}"
 
@@ -140,4 +147,6 @@ def _role(name: str, data: Mapping[str, Any]) -> RolePlan:
         config=data.get("config") or {},
         args=tuple(data.get("args") or ()),
         entry=None if program is None else Entry.from_data(program),
+        part=data.get("part") or 0,
+        resources=data.get("resources") or {},
     )

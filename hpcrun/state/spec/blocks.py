@@ -129,8 +129,8 @@ class RunSpec(SpecBlocks):
 
     @property
     def nodes(self) -> int:
-        """Nodes that train."""
-        return self.resources.nodes
+        """Nodes with ranks, of all parts of its job."""
+        return self.resources.nodes + sum(role.nodes for role in self.own_parts)
 
     @property
     def spare_nodes(self) -> int:
@@ -143,18 +143,42 @@ class RunSpec(SpecBlocks):
         return self.nodes + self.spare_nodes
 
     @property
+    def shared_nodes(self) -> int:
+        """Nodes of its job, without those that a role has for itself."""
+        return self.resources.nodes + self.spare_nodes
+
+    @property
+    def own_parts(self) -> tuple[RolePlan, ...]:
+        """The roles with nodes of their own: further parts of a heterogeneous job, in its order."""
+        return tuple(role for role in self.role_plans if role.part)
+
+    @property
     def all_gpus(self) -> int:
         """GPUs of its job."""
-        return self.all_nodes * self.resources.gpus_per_node
+        others = sum(role.devices(gpu=True) for role in self.own_parts)
+        return self.shared_nodes * self.resources.gpus_per_node + others
 
     @property
     def all_cpus(self) -> int:
         """Processors of its job."""
-        return self.all_nodes * self.ranks_per_node * (self.resources.cpus_per_task or 1)
+        others = sum(role.devices(gpu=False) for role in self.own_parts)
+        per_node = self.ranks_per_node * (self.resources.cpus_per_task or 1)
+        return self.shared_nodes * per_node + others
+
+    def resources_of(self, node: int) -> Resources:
+        """Return what was asked of Slurm for one of the job's nodes, by its number."""
+        from hpcrun.state.spec.experiment import Resources
+
+        own = (role for role in self.own_parts if role.first_node <= node)
+        last = max(own, key=lambda role: role.first_node, default=None)
+        return self.resources if last is None else _block(Resources, last.resources)
 
     @property
     def outlives_nodes(self) -> bool:
         """The job is to go on without a node that was lost."""
+        if self.own_parts:
+            # Slurm would start the part that lost its last node apart from the others.
+            return False
         moves = self.nodes > 1 and any(role.may_move for role in self.role_plans)
         return self.spare_nodes > 0 or moves or (self.recovery.shrink and self.nodes > 1)
 
@@ -225,6 +249,10 @@ def check(spec: Mapping[str, Any], blocks: Collection[str] = BLOCKS) -> None:
     if isinstance(environment, dict) and isinstance(environment.get("container"), dict):
         key = "environment.container"
         given[key], kinds[key] = environment["container"], Container
+    for name, role in (spec.get(ROLES) or {}).items():
+        if isinstance(role, dict) and isinstance(role.get("resources"), dict):
+            key = f"{ROLES}.{name}.resources"
+            given[key], kinds[key] = role["resources"], experiment.Resources
     for name, kind in kinds.items():
         fields = kind.__dataclass_fields__
         for key, value in given[name].items():

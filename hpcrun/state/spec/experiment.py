@@ -75,6 +75,13 @@ class Resources:
     """Any other long option of sbatch without its dashes: ``{licenses: "fs:1", exclusive: true}``.
     Options that hpcrun owns are refused; ``gres`` is for what is no GPU, such as ``nvme:1``."""
 
+    @property
+    def gpus_option(self) -> str | None:
+        """Return Slurm's ``--gpus-per-node``, such as ``a100:4``; None without GPUs."""
+        if not self.gpus_per_node:
+            return None
+        return f"{self.gpu_type}:{self.gpus_per_node}" if self.gpu_type else str(self.gpus_per_node)
+
 
 @spec_dataclass
 class Checkpoint:
@@ -249,7 +256,7 @@ class Spec:
     """What one run asks of Slurm."""
 
     roles: dict[str, Role] = field(default_factory=dict)
-    """Name -> one of several kinds of process in one allocation: trainer, server, evaluator; see
+    """Name -> one of several kinds of process of a run: trainer, server, evaluator; see
     docs/roles.md. Empty where all ranks run the same."""
 
     parallel: Parallel | None = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from hpcrun.compile import compile_plan, compile_spec
 from hpcrun.errors import SpecError
+from hpcrun.state.plan import Plan
 
 BASE = """
 name: parts
@@ -120,10 +122,82 @@ def test_without_roles_nothing_is_frozen_of_them(project: Any) -> None:
     assert (run.role_plans, run.world_size) == ((), 1)
 
 
+PARTS = """
+name: parts
+cluster: slurm
+entry: [work]
+config: {lr: 1}
+resources: {nodes: 2, cpus_per_task: 2, time: "01:00:00", partition: main, account: lab, mem: 8G}
+roles:
+  worker: {}
+  server:
+    entry: [serve]
+    ntasks: 4
+    nodes: 2
+    resources: {partition: small, mem: 1G, constraint: net, sbatch: {licenses: "fs:1"}}
+  loader: {}
+  judge: {gpus_per_node: 2, resources: {gpu_type: a30, account: null}}
+"""
+
+
+def test_roles_with_nodes_of_their_own(project: Any) -> None:
+    path = project.write("spec.yaml", PARTS)
+    plan = compile_plan(path)
+    (run,) = plan.runs
+    assert [(role.name, role.part, role.places) for role in run.role_plans] == [
+        ("worker", 0, [0, 1]),
+        ("server", 1, [2, 2, 3, 3]),
+        ("loader", 0, [0]),
+        ("judge", 2, [4, 4]),
+    ]
+    assert (run.nodes, run.all_nodes, run.shared_nodes, run.world_size) == (5, 5, 2, 9)
+    assert (run.all_gpus, run.all_cpus) == (2, 2 * 2 * 2 + 4 * 2 + 2 * 2)
+    assert [run.resources_of(node).mem for node in range(5)] == ["8G", "8G", "1G", "1G", "8G"]
+    assert [run.resources_of(node).gpus_option for node in (0, 3, 4)] == [None, None, "a30:2"]
+    assert not run.outlives_nodes
+    assert plan.arrays[0].gpu_hours == 2
+    first, second, third = plan.arrays[0].script.split("#SBATCH hetjob\n")
+    for line in ("--nodes=2", "--ntasks-per-node=2", "--partition=main", "--mem=8G", "--requeue"):
+        assert f"#SBATCH {line}\n" in first
+    assert second.split("#SBATCH ")[1:] == [
+        *("--job-name=parts\n", "--nodes=2\n", "--ntasks-per-node=2\n", "--cpus-per-task=2\n"),
+        *("--mem=1G\n", "--time=01:00:00\n", "--partition=small\n", "--account=lab\n"),
+        *("--constraint=net\n", "--licenses=fs:1\n", "--requeue\n"),
+    ]
+    for line in ("--nodes=1", "--gpus-per-node=a30:2", "--partition=main", "--mem=8G"):
+        assert f"#SBATCH {line}\n" in third
+    assert "--account" not in third
+
+
+def test_a_sweep_of_them_is_no_array(project: Any) -> None:
+    path = project.write("spec.yaml", PARTS)
+    arrays = compile_plan(path, [], ["config.lr=1,2,3"]).arrays
+    assert [array.runs for array in arrays] == [(0,), (1,), (2,)]
+    assert all("--array" not in array.script for array in arrays)
+
+
+def test_their_plan_is_read_again(project: Any) -> None:
+    plan = compile_plan(project.write("spec.yaml", PARTS))
+    again = Plan.from_data(json.loads(json.dumps(plan.to_data())))
+    assert again.runs[0].role_plans == plan.runs[0].role_plans
+
+
+def test_no_spare_nodes_beside_them(project: Any) -> None:
+    text = "resources: {spare_nodes: 1}\nroles: {a: {}, b: {resources: {mem: 1G}}}\nentry: [x]\n"
+    with pytest.raises(SpecError, match=r"resources.spare_nodes: found 1, and a role has nodes"):
+        compile_spec(project.write("spec.yaml", text))
+
+
 @pytest.mark.parametrize(
     ("roles", "message"),
     [
-        ("{a: {}, b: {resources: {partition: cpu}}}", "heterogeneous jobs) are not supported"),
+        ("{a: {resources: {mem: 1G}}, b: {}}", "the main role's nodes are those of the top level"),
+        ("{a: {}, b: {resources: {nodes: 2}}}", "roles.b.resources.nodes: a role has its own"),
+        ("{a: {}, b: {resources: {time: '1'}}}", "all parts of a job have the same"),
+        ("{a: {}, b: {resources: {mem: 1G}, first_node: 1}}", "a role with resources has nodes of"),
+        ("{a: {}, b: {resources: {partitio: x}}}", "roles.b.resources.partitio: unknown key"),
+        ("{a: {}, b: {resources: {mem: much}}}", "roles.b.resources.mem: found 'much'"),
+        ("{a: {}, b: {resources: {sbatch: {array: 3}}}}", "hpcrun sets this option"),
         ("{a: {main: true}, b: {main: true}}", "found a second main role, beside 'a'"),
         ("{a: {}, 'b c': {}}", "found the name 'b c'; accepted are letters"),
         ("{a: {}, b-c: {}, b_c: {}}", "'b-c' would have the same environment variable"),

@@ -41,6 +41,17 @@ def test_ranks_are_numbered_one_role_after_the_other() -> None:
     assert not plain.outlives_nodes
 
 
+def test_a_role_with_nodes_of_its_own() -> None:
+    """Its plan may be of a later version: an unknown key is passed over, null is the default."""
+    asked = {"partition": "cpu", "gpus_per_node": None, "of_a_later_version": 1}
+    own = {**role(4, "serve", nodes=2, first_node=2), "part": 1, "resources": asked}
+    run = _run({"trainer": ROLES["trainer"], "server": own})
+    assert (run.nodes, run.shared_nodes, [one.name for one in run.own_parts]) == (4, 2, ["server"])
+    assert [run.resources_of(node).partition for node in range(4)] == [None, None, "cpu", "cpu"]
+    assert run.resources_of(3).gpus_per_node == 0
+    assert "on nodes 2-3 of its own in cpu; restart" in run.role_plans[1].described
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -52,6 +63,9 @@ def test_ranks_are_numbered_one_role_after_the_other() -> None:
         ({"program": {"argv": []}}, "kind is missing"),
         ({"program": {"kind": "command", "argv": [1]}}, "argv"),
         ({"config": []}, "config"),
+        ({"resources": []}, r"roles.server: resources is \[\], not a mapping"),
+        ({"resources": {"mem": 3}}, "roles.server.resources.mem is 3, not str"),
+        ({"part": "1"}, "part is '1'"),
     ],
 )
 def test_roles_that_no_compiler_wrote(change: dict[str, Any], message: str) -> None:
