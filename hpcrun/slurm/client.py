@@ -279,9 +279,10 @@ def jobs_by_script() -> dict[str, list[str]]:
     """
     found: dict[str, set[str]] = {}
     for line in _my_jobs("--states=all", "--format=%i|%F|%o").splitlines():
-        full, job, script = (one.strip() for one in line.split("|", 2))
-        if not FURTHER_PART.search(full):
-            found.setdefault(script, set()).add(job)
+        full, _, rest = line.partition("|")
+        job, _, script = rest.partition("|")
+        if not FURTHER_PART.search(full.strip()):
+            found.setdefault(script.strip(), set()).add(job.strip())
     return {script: sorted(jobs, key=int) for script, jobs in found.items()}
 
 

@@ -87,6 +87,13 @@ def test_a_topic_is_a_page(topic: str) -> None:
     assert topic not in COMMANDS
 
 
+def test_every_page_for_users_is_a_topic() -> None:
+    """The others are lists: of pages, and of the modules."""
+    pages = {page.stem for page in resources.directory("docs").glob("*.md")}
+    lists = {"README", "architecture", "modules"} & pages
+    assert pages - lists == {name for name, _ in TOPICS.values()}
+
+
 def test_a_page_in_a_pipe_and_by_the_name_of_its_file() -> None:
     done = hpcrun("help", "specs")
     assert done.stdout.startswith("# Specs\n")

@@ -123,7 +123,7 @@ def test_a_submitter_that_died_while_it_asked(
     journal.write(experiment.submission(1), journal.SUBMITTING, 0, [1, 2, 3])
     script = experiment.submission(1).script()
     jobs = _queue("60_1", "PENDING") if queued else ""
-    shim.answer("squeue", {"out": f"60|{script}\n" if queued else ""}, {"out": jobs})
+    shim.answer("squeue", {"out": f"60_[1-3]|60|{script}\n" if queued else ""}, {"out": jobs})
     shim.answer("sacct", {"out": ""})
     assert _actions(experiment)[0] == action
 

@@ -175,14 +175,15 @@ def test_a_queue_without_room(
 
 def test_a_lost_answer_is_looked_for(shim: Shim, script: Path) -> None:
     shim.answer("sbatch", TIMED_OUT)
-    shim.answer("squeue", {"out": f"12|/elsewhere\n99|{script}\n4711|{script}\n"})
-    assert sbatch.submit(script) == "4711"
+    shim.answer("squeue", {"out": f"12|12|/elsewhere\n99+0|99|{script}\n99+1|100|{script}\n"})
+    # The first part of a heterogeneous job has its id.
+    assert sbatch.submit(script) == "99"
     assert [call[0] for call in shim.calls] == ["sbatch", "squeue"]
 
 
 def test_a_lost_answer_to_a_job_that_was_not_taken(shim: Shim, script: Path) -> None:
     shim.answer("sbatch", TIMED_OUT)
-    shim.answer("squeue", {"out": "12|/elsewhere\n"})
+    shim.answer("squeue", {"out": "12|12|/elsewhere\n"})
     with pytest.raises(ClusterUnreachable, match="did not take the job") as caught:
         sbatch.submit(script)
     assert not isinstance(caught.value, sbatch.NoAnswer)
@@ -197,7 +198,7 @@ def test_a_lost_answer_and_nobody_to_ask(shim: Shim, script: Path) -> None:
 
 def test_an_answer_without_an_id(shim: Shim, script: Path) -> None:
     shim.answer("sbatch", {"out": "thank you\n"})
-    shim.answer("squeue", {"out": f"4711|{script}\n"})
+    shim.answer("squeue", {"out": f"4711|4711|{script}\n"})
     assert sbatch.submit(script) == "4711"
 
 

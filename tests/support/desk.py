@@ -61,7 +61,7 @@ elif command == "squeue":
     for index, script in enumerate(known):
         array = re.search("--array=([0-9,-]+)", text(script))
         if "%F|%o" in " ".join(arguments):
-            print(f"{100 + index}|{script}")
+            print(f"{100 + index}|{100 + index}|{script}")
         elif re.search(rf"--jobs=(.*,)?{100 + index}(,| |$)", " ".join(arguments)):
             name = f"{100 + index}_[{array[1]}]" if array else 100 + index
             print(f"{name}|PENDING|Priority||N/A")

@@ -83,9 +83,9 @@ def read(lines: Sequence[str], first_command: int | None) -> SbatchLines:
             continue
         if not {"hetjob", "packjob", ":"}.isdisjoint(line.split()):
             raise UsageError(
-                f"line {number}: {text}: heterogeneous jobs cannot be converted: a run of hpcrun "
-                "has nodes of one kind",
-                hint="write a spec for each part, joined by depends_on",
+                f"line {number}: {text}: heterogeneous jobs cannot be converted",
+                hint="write a spec with a role for each part, and `resources` in those on nodes "
+                "of another kind: `hpcrun help roles`; or a spec for each, joined by depends_on",
             )
         for option in _options(line, number, text):
             if option.name not in SBATCH_OPTIONS:
