@@ -48,9 +48,8 @@ demo: $(TRAIN)
 	$(call show,hpcrun drill demo cluster=local checkpoint.every=10 config.total_steps=200 --root demo-runs --fault kill-rank)
 	$(call show,hpcrun why demo-drill --root demo-runs)
 
-# Three processes for two cores: tests on a cluster wait most of the time.
 test: lint $(TRAIN) $(FRAMEWORKS)
-	HPCRUN_FRAMEWORKS_PYTHON='$(HPCRUN_FRAMEWORKS_PYTHON)' $(BIN)/python -m pytest -n 3 $(PYTEST_ARGS)
+	HPCRUN_FRAMEWORKS_PYTHON='$(HPCRUN_FRAMEWORKS_PYTHON)' $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 frameworks: $(FRAMEWORKS)
 

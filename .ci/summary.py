@@ -18,7 +18,7 @@ for case in every:
         part += " 24.11" if "[24.11" in case.get("name", "") else " 22.05"
     number[part] += 1
     seconds[part] += float(case.get("time", 0))
-print("what took how long, of three processes:")
+print("what took how long, of two processes:")
 for part, took in seconds.most_common():
     print(f"{part:<24}{number[part]:>6} tests{took:>8.0f} s")
 failed = [case for case in every if {"failure", "error"} & {part.tag for part in case}]

@@ -1,12 +1,13 @@
 """The masked language model and the ResNet through hpcrun, beside the same in plain PyTorch.
 
     python -m bench.jobs [--seeds 5] [--ranks 1 2 4] [--masked-steps N] [--keep DIRECTORY]
-                         [--output bench/results] [--json]
+                         [--float64] [--output bench/results] [--json]
 
 Each program trains with its shipped spec: with ``--seeds`` seeds through `hpcrun run` (two ranks)
 and by `bench.jobs_plain` (one process, the whole batch), then with one seed on 1, 2 and 4 ranks at
-one global batch. What lies in ``--keep`` is not trained again. See
-bench/README.md.
+one global batch. What lies in ``--keep`` is not trained again. With ``--float64``, the images alone
+are trained, with numbers so wide that the order of sums does not matter, on these numbers of ranks.
+See bench/README.md.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ from hpcrun.state import files
 from hpcrun.state.layout import experiment
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+IMAGES = "image-classification"
+# Relative to the spec.
+FLOAT64 = "../../bench/programs/images_float64.py:train"
 # Spec -> its program, and what its held-out result is judged by. None has dropout, whose masks
 # depend on the ranks.
 PROGRAMS = {
     "masked-language-model": ("masked_language_model", "loss"),
-    "image-classification": ("image_classification", "accuracy"),
+    IMAGES: ("image_classification", "accuracy"),
 }
 SHIPPED_RANKS = 2
 # The difference of means is noise where at least so many of all divisions of the results into two
@@ -193,13 +197,17 @@ def told(spec: str, found: Mapping[str, Any]) -> list[str]:
             f"  {'':10}difference {one['difference']:+.4f}, its standard error "
             f"{one['standard_error']:.4f}, p {one['p']:.2f}: {verdict}"
         ]
-    lines += ["", "  seed 0 on several numbers of ranks, held out"]
-    for ranks, held in found["ranks"]["held_out"].items():
+    return [*lines, "", *told_of_ranks(found["ranks"])]
+
+
+def told_of_ranks(found: Mapping[str, Any]) -> list[str]:
+    """Return the lines of one seed on several numbers of ranks."""
+    lines = ["  seed 0 on several numbers of ranks, held out"]
+    for ranks, held in found["held_out"].items():
         each = ", ".join(f"{one['accuracy']:.4f} at {step}" for step, one in held.items())
-        loss = held[max(held)]["loss"]
-        lines += [f"  ranks {ranks}   accuracy {each}; loss {loss:.6f}"]
-    base = min(found["ranks"]["held_out"])
-    for ranks, one in found["ranks"]["largest_relative_difference_of_losses"].items():
+        lines += [f"  ranks {ranks}   accuracy {each}; loss {held[max(held)]['loss']:.6f}"]
+    base = min(found["held_out"])
+    for ranks, one in found["largest_relative_difference_of_losses"].items():
         lines += [
             f"  {ranks} beside {base}: losses of steps differ by at most {one['first_10']:.1e} "
             f"(first 10), {one['first_100']:.1e} (first 100), {one['all']:.1e} (all), relative"
@@ -237,6 +245,15 @@ def measure(
     }
 
 
+def in_float64(bench: JobsBench, numbers: Sequence[int]) -> dict[str, Any]:
+    """Train the images in float64 on several numbers of ranks."""
+    results = {}
+    for number in numbers:
+        typed = f"entry={FLOAT64}", f"resources.ntasks_per_node={number}"
+        results[number] = bench.train("hpcrun", IMAGES, f"float64-ranks-{number}", *typed)
+    return beside(results)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.jobs", description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
@@ -244,6 +261,7 @@ def main() -> None:
     parser.add_argument("--masked-steps", type=int, help="in place of the spec's")
     parser.add_argument("--keep", type=Path, help="where results of single runs stay")
     parser.add_argument("--only", choices=PROGRAMS, help="one program alone")
+    parser.add_argument("--float64", action="store_true", help="the images, on several ranks alone")
     add_options(parser, "jobs")
     options = parser.parse_args()
     if options.seeds < 2:
@@ -258,6 +276,10 @@ def main() -> None:
         root = options.keep.resolve() if options.keep else Path(directory)
         root.mkdir(parents=True, exist_ok=True)
         bench = JobsBench(root)
+        if options.float64:
+            wide = in_float64(bench, options.ranks)
+            publish(options, "jobs-float64", circumstances(), told_of_ranks(wide), ranks=wide)
+            return
         for spec in [options.only] if options.only else PROGRAMS:
             typed = shorter if spec == "masked-language-model" else []
             found[spec] = measure(bench, spec, options.seeds, options.ranks, typed)

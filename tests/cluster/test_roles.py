@@ -157,7 +157,7 @@ def test_an_evaluator_follows_and_everything_is_preempted(slurm24: Cluster) -> N
     wait_until_clean(slurm24)
 
 
-@pytest.mark.usually("22.05")
+@pytest.mark.usually("24.11")
 def test_servers_with_nodes_of_another_partition(slurm: Cluster) -> None:
     """A heterogeneous job: a killed server, a command beside one, a requeue, a lost part."""
     bench = Workbench(slurm, "divided")

@@ -95,7 +95,7 @@ class Site:
     def check(self, health: dict[str, Any] | None = None) -> NodesUnhealthy | None:
         run: Any = SimpleNamespace(
             resources=Resources(nodes=3),
-            all_nodes=len(self.names),
+            shared_nodes=len(self.names),
             recovery=SimpleNamespace(**self.recovery),
         )
         plan: Any = SimpleNamespace(cluster={"health": self.health if health is None else health})
