@@ -12,6 +12,7 @@ from hpcrun.site import slurm_records as records
 from hpcrun.slurm.hostlist import parse_ranges
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.plan import Array
+from hpcrun.state.roles import role_plan
 
 _DIRECTIVE = "#SBATCH "
 _KEYS = {
@@ -69,8 +70,7 @@ class JobRequest:
         if self.role is None:
             return key
         own = key.removeprefix("resources.")
-        below = own in ("nodes", "ntasks_per_node", "cpus_per_task", "gpus_per_node")
-        return f"roles.{self.role}.{own if below else key}"
+        return f"roles.{self.role}.{own if own in role_plan.SHAPE else key}"
 
     @property
     def partitions(self) -> tuple[str, ...]:

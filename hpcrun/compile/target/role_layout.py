@@ -19,7 +19,7 @@ from hpcrun.compile.spec import schema
 from hpcrun.compile.target import entry
 from hpcrun.compile.target.slurm_options import check_resources, check_words
 from hpcrun.policy import frameworks
-from hpcrun.state.roles.role_plan import IGNORE
+from hpcrun.state.roles.role_plan import IGNORE, SHAPE
 from hpcrun.state.roles.run_entry import ROLES
 from hpcrun.state.spec.experiment import Resources, Spec
 from hpcrun.text import plural
@@ -28,8 +28,7 @@ from hpcrun.text import plural
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 # The ranks of all roles but the main one; each has a process of its own on the batch node.
 MOST_OTHERS = 192
-# Keys of ``resources`` that are those of a role itself, or of the whole run.
-_OF_ROLE = ("nodes", "ntasks_per_node", "cpus_per_task", "gpus_per_node")
+# Keys of ``resources`` that all parts of a job have alike.
 _OF_RUN = ("spare_nodes", "time")
 
 Located = dict[str, entry.LocatedEntry]
@@ -221,7 +220,7 @@ def _settle_part(role: dict[str, Any], wanted: dict[str, Any], report: Reporter)
     if not own:
         return
     below = report.below("resources")
-    for key in [key for key in own if key in (*_OF_ROLE, *_OF_RUN)]:
+    for key in [key for key in own if key in (*SHAPE, *_OF_RUN)]:
         what, hint = "a role has its own", f"write {key} in the role, beside resources"
         if key in _OF_RUN:
             what, hint = "all parts of a job have the same", f"use resources.{key} of the top level"
@@ -260,17 +259,15 @@ def _number(roles: dict[str, Any], all_nodes: int, spec: dict[str, Any], report:
     following = 0
     for role in roles.values():
         role["gpus_per_node"] = role["gpus_per_node"] or 0
-        role.update(part=0, first_gpu=0)
+        role.update(part=0, first_gpu=0, first_rank=following)
+        following += role["nodes"] * role["ntasks_per_node"]
         if role["resources"]:
-            role["first_rank"] = following
-            following += role["nodes"] * role["ntasks_per_node"]
             continue
         own = range(role["first_node"], role["first_node"] + role["nodes"])
         all_nodes = max(all_nodes, own.stop)
         for counts in (ranks, gpus, cpus):
             counts += [0] * (own.stop - len(counts))
-        role.update(first_rank=following, first_gpu=max(gpus[node] for node in own))
-        following += role["nodes"] * role["ntasks_per_node"]
+        role["first_gpu"] = max(gpus[node] for node in own)
         for node in own:
             ranks[node] += role["ntasks_per_node"]
             gpus[node] = role["first_gpu"] + role["gpus_per_node"]
@@ -284,7 +281,7 @@ def _number(roles: dict[str, Any], all_nodes: int, spec: dict[str, Any], report:
     parts = [role for role in roles.values() if role["resources"]]
     for number, role in enumerate(parts, start=1):
         role.update(part=number, first_node=nodes)
-        role["resources"].update({key: role[key] for key in _OF_ROLE})
+        role["resources"].update({key: role[key] for key in SHAPE})
         nodes += role["nodes"]
     most = max(ranks)
     spec["resources"] = {

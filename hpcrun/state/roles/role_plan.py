@@ -10,6 +10,8 @@ from hpcrun.fields import FLAG, INDEX, MAPPING, TEXT, TEXTS, Kinds, wrong
 from hpcrun.state.roles.run_entry import ROLES, Entry
 from hpcrun.text import plural, range_text
 
+# Keys that a role has itself, where a run without roles has them in ``resources``.
+SHAPE = ("nodes", "ntasks_per_node", "cpus_per_task", "gpus_per_node")
 RUN, ROLE, RANK, IGNORE = "run", "role", "rank", "ignore"
 STOP, FINISH = "stop", "finish"
 
@@ -62,7 +64,7 @@ class RolePlan:
     part: int = 0
     """The part of a heterogeneous job that its nodes are; 0 for the one that roles share."""
     resources: Mapping[str, Any] = field(default_factory=dict)
-    """What a part of its own asks of Slurm, in full; empty without one."""
+    """The resources of a part of its own, in full; empty without one."""
 
     @property
     def size(self) -> int:
