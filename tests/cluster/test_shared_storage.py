@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from hpcrun.state import ledger
 from tests.cluster.ward import Ward
-from tests.support.waiting import until
 from tests.testbed import VERSIONS, Cluster
 from tests.testbed.storage import REAL
 
@@ -30,7 +28,7 @@ if attempt <= int(sys.argv[1]) and rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 open("result.txt", "a").write(f"{attempt}\\n")
 """
-SHORT = "import json, os, time; time.sleep(2); print('done')"
+SHORT = "import time; time.sleep(2); print('done')"
 SPEC: dict[str, Any] = {
     "cluster": "bed",
     "resources": {"nodes": 2, "cpus_per_task": 1, "time": "00:20:00", "mem": 400},
@@ -79,7 +77,7 @@ def test_a_requeue_after_nodes_looked_for_it(ward: Ward) -> None:
 
 
 def _all_completed(ward: Ward, name: str, number: int) -> None:
-    runs = {"sweep": {"grid": {"environment.variables.NUMBER": list(range(number))}}}
+    runs = {"config": {"number": 0}, "sweep": {"grid": {"config.number": list(range(number))}}}
     began = time.monotonic()
     ward.write(f"{name}.py", SHORT)
     spec = ward.spec(name, {**SPEC, "resources": ALONE, "entry": f"{name}.py", **runs})

@@ -94,6 +94,20 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
         True,
     ),
     (
+        "completed a moment ago, and nothing of it is seen",
+        {"submission": sub(), "job": job("COMPLETED"), "unseen": True},
+        "unknown",
+        "not seen on this host yet",
+        False,
+    ),
+    (
+        "completed a moment ago, and its end is not seen",
+        {"attempts": [attempt()], "job": job("COMPLETED"), "unseen": True},
+        "unknown",
+        "not seen on this host yet",
+        False,
+    ),
+    (
         "accounting knows no end",
         {"submission": sub(), "job": job("UNKNOWN", reason="forgotten")},
         "unknown",
