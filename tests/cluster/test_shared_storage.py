@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from hpcrun.state import ledger
 from tests.cluster.ward import Ward
+from tests.support.waiting import until
 from tests.testbed import VERSIONS, Cluster
 from tests.testbed.storage import REAL
 
@@ -103,3 +105,25 @@ def test_short_runs_are_told_as_completed(ward: Ward, number: int) -> None:
 @pytest.mark.parametrize("number", NUMBERS)
 def test_short_runs_where_opening_a_directory_refreshes_nothing(blind: Ward, number: int) -> None:
     _all_completed(blind, f"short-{number}", number)
+
+
+def test_a_server_that_is_silent_for_a_while(ward: Ward) -> None:
+    """Calls hang as on a hard mount: nobody is given up for it, and nothing is lost."""
+    program = PROGRAM.replace("range(1, 5)", "range(1, 60)")
+    _submit(ward, "silent", program, args=["0"])
+    ward.wait_for_step("silent", 12)
+    ward.write("short.py", SHORT)
+    runs = {"config": {"number": 0}, "sweep": {"grid": {"config.number": [1, 2, 3]}}}
+    spec = ward.spec("short", {**SPEC, "resources": ALONE, "entry": "short.py", **runs})
+    with ThreadPoolExecutor() as beside:
+        waited = beside.submit(ward.hpcrun, "submit", spec, "--wait", check=False, timeout=300)
+        until((ward.root / "short" / "runs").exists, "begun", 60)
+        ward.cluster.silence_storage(True)
+        time.sleep(20)
+        ward.cluster.silence_storage(False)
+        result = waited.result()
+    assert result.returncode == 0, (result.stderr, ward.explain("short"))
+    ward.wait_for_end(["silent", "short"])
+    for name in ("silent", "short/0", "short/1", "short/2"):
+        # A step that Slurm launched meanwhile is refused: credentials of this bed live for 5 s.
+        assert set(ward.kinds(name)) <= {None, "launch"}, ward.explain("silent", "short")
