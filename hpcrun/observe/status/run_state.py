@@ -205,7 +205,7 @@ def _before_attempt(evidence: RunEvidence) -> Verdict:
     if job.is_alive:
         if submission.foreground:
             return Verdict(WAITING, "waits for its turn in this allocation")
-        return Verdict(RUNNING, "the job has started, its attempt has not begun")
+        return Verdict(RUNNING, "the job has started, its attempt is not seen yet")
     return Verdict(UNKNOWN, job.reason or None)
 
 

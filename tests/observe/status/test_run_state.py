@@ -76,7 +76,7 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
         False,
     ),
     ("configuring", {"submission": sub(), "job": job("CONFIGURING")}, "pending", "configur", False),
-    ("job began", {"submission": sub(), "job": RUNNING}, "running", "has not begun", False),
+    ("job began", {"submission": sub(), "job": RUNNING}, "running", "not seen yet", False),
     ("unknown job", {"submission": sub()}, "unknown", "does not know job 100", False),
     ("silent, pending", {"submission": sub(), "silence": SILENT}, "pending", "as of", False),
     (
