@@ -60,7 +60,7 @@ def _submit(ward: Ward, name: str, program: str, *flags: str, **changes: Any) ->
 @pytest.mark.parametrize("restarts", [3, pytest.param(20, marks=pytest.mark.usually)])
 def test_a_restart_in_place_stays_in_place(ward: Ward, restarts: int) -> None:
     name = f"killed-{restarts}"
-    recovery = {"max_restarts": restarts} if restarts > 3 else {}
+    recovery = {"budgets": {"rank_crash": restarts + 1}}
     _submit(ward, name, PROGRAM, args=[str(restarts)], recovery=recovery)
     ward.wait_for_end(name, seconds=120 + 20 * restarts)
     attempts = ward.attempts(name)
@@ -105,6 +105,21 @@ def test_short_runs_are_told_as_completed(ward: Ward, number: int) -> None:
 @pytest.mark.parametrize("number", NUMBERS)
 def test_short_runs_where_opening_a_directory_refreshes_nothing(blind: Ward, number: int) -> None:
     _all_completed(blind, f"short-{number}", number)
+
+
+@pytest.mark.usually
+def test_many_short_runs_and_a_server_that_is_silent_in_the_middle(ward: Ward) -> None:
+    def fall_silent() -> None:
+        completed = ward.root / "interrupted" / "runs" / "40" / "intent.json"
+        until(completed.exists, "a part of the runs", 900, pause=0.5)
+        ward.cluster.silence_storage(True)
+        time.sleep(20)
+        ward.cluster.silence_storage(False)
+
+    with ThreadPoolExecutor() as beside:
+        silence = beside.submit(fall_silent)
+        _all_completed(ward, "interrupted", 200)
+        silence.result()
 
 
 def test_a_server_that_is_silent_for_a_while(ward: Ward) -> None:
