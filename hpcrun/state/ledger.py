@@ -124,6 +124,7 @@ _CAUSE: Kinds = {
     "signal": Kind(str, None, None, "a signal", lambda value: type(value) in (str, int)),
     **{"rank": INDEX, "exit_code": WHOLE, "response": TEXT, "role": TEXT},
     **dict.fromkeys(("log_tail", "nodes", "seen_on"), TEXTS),
+    "hardware": mapping({}),
 }
 _FINDING: Kinds = dict.fromkeys(("node", "kind", "message", "port"), TEXT)
 _FINDINGS = Kind(
