@@ -27,7 +27,17 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hpcrun"
 # Modules at the top that every package may import.
 BASE = {
-    *("activity", "errors", "bounded_json", "fields", "host", "mounts", "text", "resources"),
+    *(
+        "activity",
+        "errors",
+        "bounded_json",
+        "fields",
+        "host",
+        "mounts",
+        "text",
+        "resources",
+        "shared_look",
+    ),
     *("gpu_catalogue", "python_packages"),
     "terminal",
 }

@@ -98,7 +98,7 @@ class Supervisor:
                 end = self._attempt(run, attempt, nodes, stop_request)
                 why = f": {end.message}" if end.cause else ""
                 say(f"attempt {attempt.number} {end.outcome}{why}")
-                if self.paths.attempt(attempt.number + 1).directory.exists():
+                if attempt.has_successor:
                     say("a later attempt has begun, and has recorded how this one ended")
                     return EXIT_STALE
                 run, nodes = self._seats(run, end)
@@ -118,7 +118,9 @@ class Supervisor:
                 # Agents that cannot be dismissed leave when they lose this process.
                 with _best_effort():
                     self._agents.dismiss()
-        work_directory.tidy(self.paths, self.plan.directory)
+        if action.kind != recovery.REQUEUE:
+            # Other nodes remember a directory that is removed and made again as it was.
+            work_directory.tidy(self.paths, self.plan.directory)
         goes_on = self._ends.carry_out(action, attempt.number, end, lost)
         self._notify(goes_on=goes_on)
         if goes_on:

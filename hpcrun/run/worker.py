@@ -41,6 +41,8 @@ from hpcrun.state.trials import trial_log
 from hpcrun.text import signal_name
 
 _LOOK_EVERY = 0.2
+# Each rank asks the file server so often whether its attempt was replaced.
+_STALE_EVERY = 5.0
 
 Child: TypeAlias = "subprocess.Popen[bytes]"
 
@@ -163,7 +165,7 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
     if child is None or child.poll() is not None:
         child = _start(launch, rank)
     asked = False
-    fence = AttemptFence(launch.successor)
+    fence = AttemptFence(launch.paths, _STALE_EVERY)
     while (code := _ended(child)) is None:
         if fence.passed():
             child.kill()
@@ -254,7 +256,7 @@ def _printable(text: str) -> str:
 def work(launch: Launch, rank: int, child: Child | None = None) -> int:
     """Run the entry in this rank and return the exit code of this process."""
     node = launch.node_of(rank)
-    AttemptFence(launch.successor).check(always=True)
+    AttemptFence(launch.paths).check(always=True)
     code: int
     try:
         rank_processes.register(Path(node.scratch), launch.number(rank))

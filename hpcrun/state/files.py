@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import stat
@@ -15,11 +16,14 @@ import time
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ParamSpec, TypeVar
 
-from hpcrun import bounded_json
+from hpcrun import bounded_json, shared_look
 from hpcrun.bounded_json import parse_line
 from hpcrun.text import Say, size
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # The most bytes of a file of lines, of one of its lines, and of a JSON file.
 MOST_LINES = 1 << 28
@@ -132,7 +136,7 @@ def open_regular(path: Path | str) -> tuple[int, int]:
     cannot be opened.
     """
     try:
-        descriptor = os.open(path, _READ)
+        descriptor = _open(path)
     except ValueError as error:  # a NUL byte
         raise Refused(path, str(error)) from None
     except OSError as error:
@@ -145,6 +149,32 @@ def open_regular(path: Path | str) -> tuple[int, int]:
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
         raise Refused(path, f"{kind}, not a regular file")
     return descriptor, found.st_size
+
+
+def _open(path: Path | str) -> int:
+    """Open a file to read it, also one that this host believes to be absent."""
+    try:
+        return os.open(path, _READ)
+    except OSError as error:
+        above = os.path.dirname(path)  # noqa: PTH120 - thousands of them
+        if not shared_look.is_absence(error) or not shared_look.refresh(above or "."):
+            raise
+    return os.open(path, _READ)
+
+
+def _again_if_stale(read: Callable[P, T]) -> Callable[P, T]:
+    """Read once more where another host has replaced the file in between."""
+
+    @functools.wraps(read)
+    def reread(*arguments: P.args, **options: P.kwargs) -> T:
+        try:
+            return read(*arguments, **options)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+        return read(*arguments, **options)
+
+    return reread
 
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -161,6 +191,7 @@ def open_stream(path: Path | str, buffering: int = -1) -> BinaryIO:
     return os.fdopen(open_regular(path)[0], "rb", buffering)
 
 
+@_again_if_stale
 def read_bytes(path: Path, most: int = MOST_JSON) -> bytes:
     """Read a regular file of at most ``most`` bytes; raise as `open_regular`, and if it is larger.
 
@@ -174,6 +205,7 @@ def read_bytes(path: Path, most: int = MOST_JSON) -> bytes:
         os.close(descriptor)
 
 
+@_again_if_stale
 def read_tail(path: Path, size: int) -> bytes:
     """Return the last ``size`` bytes of a file, or all of a shorter one.
 
@@ -211,6 +243,7 @@ def read_lines(path: Path, most: int = MOST_LINES) -> Iterator[dict[str, Any]]:
     return (record for _, record in numbered_lines(path, most) if type(record) is dict)
 
 
+@_again_if_stale
 def numbered_lines(
     path: Path, most: int = MOST_LINES
 ) -> Iterable[tuple[int, dict[str, Any] | bytes]]:
@@ -253,6 +286,7 @@ def _blocks_of_lines(
         os.close(descriptor)
 
 
+@_again_if_stale
 def read_on(path: Path, offset: int, most: int = MOST_LINE) -> tuple[list[dict[str, Any]], int]:
     """Return the JSON objects of the whole lines after ``offset``, and the offset after them.
 

@@ -57,12 +57,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcrun import shared_look
 from hpcrun.errors import BrokenFile
 
 # Slurm's and the local executor's; a step's, `123_4.batch`, is of use to Slurm alone.
@@ -116,6 +116,15 @@ class AttemptPaths(Directory):
     def run(self) -> RunPaths:
         """The run that it belongs to."""
         return RunPaths(self.directory.parent.parent)
+
+    @property
+    def has_successor(self) -> bool:
+        """Whether a later attempt has been claimed.
+
+        Its name is read from its directory: a host that looked for it before it was there would go
+        on believing that it is not (`hpcrun.shared_look`), and could write nothing into it.
+        """
+        return any(other.number > self.number for other in self.run.attempts())
 
     def role_launch(self, role: str) -> Path:
         return self.directory / f"launch-{role}.json"
@@ -279,7 +288,7 @@ class ExperimentPaths(Directory):
     @property
     def exists(self) -> bool:
         """Something was submitted, and may be read."""
-        return os.path.isdir(self.submissions_directory)  # noqa: PTH112 - `is_dir` would raise
+        return shared_look.is_directory(self.submissions_directory)
 
     def frozen_code(self, facts: Any) -> Path | None:
         """Return the archive that ``code`` of a ``submission.json`` names; None if it names none.
@@ -301,10 +310,7 @@ class ExperimentPaths(Directory):
 
     def run_numbers(self) -> list[int]:
         """Return the numbers of the runs that have a directory, ascending."""
-        try:
-            names = os.listdir(self.runs_directory)  # noqa: PTH208 - ten thousand of them
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        names = shared_look.names(self.runs_directory)
         return sorted(found for name in names if (found := number(name)) is not None)
 
 
@@ -320,10 +326,11 @@ def experiment(root: Path, name: str) -> ExperimentPaths:
 
 def experiments(root: Path) -> list[ExperimentPaths]:
     """Return every experiment under ``root``, by name."""
-    if not root.is_dir():
-        return []
-    names = sorted(os.listdir(root))  # noqa: PTH208 - there may be a hundred thousand others
-    found = (ExperimentPaths(root / name) for name in names if not name.startswith(DELETED))
+    found = (
+        ExperimentPaths(root / name)
+        for name in sorted(shared_look.names(root))
+        if not name.startswith(DELETED)
+    )
     return [one for one in found if one.exists]
 
 
@@ -391,9 +398,7 @@ _RANK = re.compile("[0-9]{1,9}")
 def _numbered(parent: Path) -> list[Path]:
     """Return the numbered directories in one, in order; raise BrokenFile if it cannot be read."""
     try:
-        names = os.listdir(parent)  # noqa: PTH208 - as above
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+        names = shared_look.names(parent)
     except OSError as error:
         raise BrokenFile.of(parent, error) from None
     numbers = sorted(found for name in names if (found := number(name)) is not None)

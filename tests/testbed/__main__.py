@@ -11,6 +11,7 @@ from pathlib import Path
 from .cluster import Cluster
 from .layout import existing
 from .prerequisites import VERSIONS, Unavailable
+from .storage import TENTH
 from .terminal import run_in_terminal
 
 
@@ -44,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--nodes", type=int, default=4)
     up.add_argument("--cred-expire", type=int, default=5, help="requeue delay in seconds")
     up.add_argument("--max-array-size", type=int, default=1001)
+    up.add_argument("--storage", default=TENTH, metavar="OPTIONS", help="of nfs(5); '' for a disk")
     up.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="slurm.conf")
     shell = add("shell", _shell, "a shell, or a command, on the login node")
     shell.add_argument("--root", action="store_true", help="as root, not as the user")
@@ -94,6 +96,7 @@ def _up(options: argparse.Namespace) -> None:
         options.nodes,
         cred_expire=options.cred_expire,
         max_array_size=options.max_array_size,
+        storage=options.storage,
         extra=dict(item.split("=", 1) for item in options.set),
     )
     cluster.up(by_hand=options.name)

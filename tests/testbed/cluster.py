@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.support.waiting import until
 
-from . import daemons, jobs, network
+from . import daemons, jobs, network, storage
 from .bed import Bed, note, remove_dead_beds
 from .config import CONTROLLER_PORT, DATABASE_PORT, Settings
 from .layout import LOGIN, Layout, create
@@ -101,6 +101,8 @@ class Cluster(Bed):
             path.mkdir()
             os.chown(path, self.uid, self.uid)
         daemons.write_files(place, self.settings)
+        if self.settings.storage:
+            storage.build(place.storage_client)
         state = {
             "settings": asdict(self.settings) | {"extra": dict(self.settings.extra)},
             "nodes": len(self.nodes),
@@ -143,6 +145,22 @@ class Cluster(Bed):
         self.end_boot(self.begin_boot(node))
         if wait:
             self._wait_for_nodes([node])
+
+    # Shared storage
+
+    def storage_client(self, machine: str) -> storage.Client:
+        """Return what counts a machine's calls to the shared file system."""
+        return storage.Client(self.layout.storage_control(machine))
+
+    def storage_clients(self) -> list[storage.Client]:
+        """Return the clients of all machines; none on a local disk."""
+        machines = [LOGIN, *self.nodes] if self.settings.storage else []
+        return list(map(self.storage_client, machines))
+
+    def silence_storage(self, silent: bool) -> None:
+        """Have the server of the shared file system answer nobody, or everybody again."""
+        for client in self.storage_clients():
+            client.silence(silent)
 
     # Daemons of the login node
 
@@ -214,6 +232,9 @@ class Cluster(Bed):
 
     def reset(self) -> None:
         """Undo what a test did: no jobs, daemons up, nodes on, cabled and usable."""
+        for client in self.storage_clients():
+            client.silence(False)
+            client.delay(0)
         self.thaw(*_CONTROLLERS)
         for daemon in _CONTROLLERS:
             self._start(daemon)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from . import network
+from . import network, storage
 from .layout import LOGIN, Layout
 
 CLUSTER_NAME = "testbed"
@@ -30,6 +30,8 @@ class Settings:
         Node -> its features.
     visible
         Further directories of this machine that the bed's machines can read, at the same paths.
+    storage
+        How the clients of the shared file system cache (`tests.testbed.storage`).
     """
 
     version: str = "22.05"
@@ -46,6 +48,7 @@ class Settings:
     partitions: Mapping[str, str] = field(default_factory=dict)
     features: Mapping[str, str] = field(default_factory=dict)
     visible: tuple[str, ...] = ()
+    storage: str = storage.TENTH
 
 
 def slurm_conf(settings: Settings, layout: Layout) -> str:

@@ -8,7 +8,7 @@ set -eu
 
 newer="${HPCRUN_TESTBED_SLURM24:-${XDG_CACHE_HOME:-$HOME/.cache}/hpcrun-testbed/slurm-24.11}"
 complete=.hpcrun-testbed-complete # prerequisites.py looks for it
-packages="slurmctld slurmd slurm-client slurmdbd munge mariadb-server iproute2 debootstrap elfutils g++ make chromium chromium-driver tmux zsh fish man-db groff charliecloud-runtime bubblewrap squashfs-tools"
+packages="slurmctld slurmd slurm-client slurmdbd munge mariadb-server iproute2 debootstrap elfutils g++ make chromium chromium-driver tmux zsh fish man-db groff charliecloud-runtime bubblewrap squashfs-tools libfuse3-dev"
 # libpython3-stdlib for the libraries that the host's Python is linked with.
 newer_packages=slurmctld,slurmd,slurm-client,slurmdbd,munge,iproute2,elfutils,g++,make,libpython3-stdlib,charliecloud-runtime,bubblewrap
 

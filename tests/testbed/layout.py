@@ -90,6 +90,15 @@ class Layout:
         """Where the bed mounts the memory that takes what its machines write to their root."""
         return self.base / "overlay"
 
+    @property
+    def storage_client(self) -> Path:
+        """The program by which each machine sees the shared file system."""
+        return self.base / "nfs_client"
+
+    def storage_control(self, machine: str) -> Path:
+        """What a machine's client is told, and what it counts."""
+        return self.base / f"nfs-{machine}"
+
     def pid_file(self, machine: str) -> Path:
         """Outer process id of a machine's process 1; there is none while it is off."""
         return self.base / "nodes" / machine / "pid"

@@ -11,7 +11,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from . import cgroups, daemons, kernel, network, rootfs
+from . import cgroups, daemons, kernel, network, rootfs, storage
 from .enter import script_environment
 from .layout import LOGIN, Layout, visible_paths
 
@@ -81,6 +81,7 @@ def _boot(layout: Layout, machine: str, cgroup: str, up: int, plugged: int) -> N
         Path(root, "run/mysqld").mkdir()
         kernel.bind(str(layout.database), f"{root}/run/mysqld", deep=False)
     layout.spool(machine).mkdir(parents=True, exist_ok=True)
+    storage.mount(layout, machine)
     # Not by chroot, in which the kernel lets nobody make a user namespace, as containers need.
     pivot = 'cd "$1" && pivot_root . . && umount -l .'
     subprocess.run(["sh", "-c", pivot, "sh", root], env=script_environment(), check=True)

@@ -12,7 +12,17 @@ from . import cgroups
 VERSIONS = ("22.05", "24.11")
 COMPLETE = ".hpcrun-testbed-complete"
 
-_COMMANDS = ("slurmctld", "slurmd", "slurmdbd", "srun", "munged", "mariadbd", "ip", "nsenter")
+_COMMANDS = (
+    "gcc",
+    "slurmctld",
+    "slurmd",
+    "slurmdbd",
+    "srun",
+    "munged",
+    "mariadbd",
+    "ip",
+    "nsenter",
+)
 _INSTALL = "run tests/testbed/install.sh"
 
 
@@ -37,6 +47,8 @@ def missing(version: str) -> str | None:
     absent = [name for name in _COMMANDS if shutil.which(name, path=path) is None]
     if absent:
         return f"{', '.join(absent)} not installed: {_INSTALL}"
+    if not Path("/usr/include/fuse3").exists():
+        return f"libfuse3-dev is not installed: {_INSTALL}"
     lacking = sorted(set(cgroups.NEEDED) - set(cgroups.hierarchies()))
     if lacking:
         return f"no cgroup v1 hierarchy is mounted for {', '.join(lacking)}"

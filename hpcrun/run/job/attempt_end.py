@@ -155,7 +155,7 @@ class AttemptEnd:
             return not (self._launcher.is_slurm and end.kind in causes.TAKEN_AWAY)
 
         def still_wanted() -> bool:
-            if ledger.intent(self._paths) or self._paths.attempt(attempt + 1).directory.exists():
+            if ledger.intent(self._paths) or self._paths.attempt(attempt).has_successor:
                 return False
             found = Evidence(supervisor_lost=True, job=self.facts(attempt))
             if causes.decide(found).outcome != causes.CANCELLED:

@@ -64,7 +64,7 @@ class ProgramReader:
         mirror = paths.run.rank_work(0) if run.has_rank_directories else paths.run.work
         self._directory = mirror / directory
         self._writer = SeenProgressWriter(paths)
-        self._fence = AttemptFence(paths.run.attempt(paths.number + 1).directory)
+        self._fence = AttemptFence(paths)
         self._log = NewText(paths.rank_log(0))
         self._began = self._alive = self._looked = time.time()
         # The longest pause of its work, and when it has printed since of an exception, or late.

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
+
+from hpcrun.state.layout import AttemptPaths
 
 EXIT_STALE = 76
-_INTERVAL = 1.0
 
 
 class AttemptFence:
-    """Checks whether the next attempt has been claimed, at most once a second.
+    """Checks whether a later attempt has been claimed, at most once in ``every`` seconds.
 
-    A process that slept (stopped by a signal, or on a node without network) finds that more than a
-    second has passed, and checks before it writes anything. The claim is that the directory
-    ``successor`` exists.
+    A process that slept (stopped by a signal, or on a node without network) finds that more time
+    has passed, and checks before it writes anything. The claim is a directory beside the attempt's
+    own.
     """
 
-    def __init__(self, successor: Path) -> None:
-        self._successor = successor
+    def __init__(self, attempt: AttemptPaths, every: float = 1.0) -> None:
+        self._attempt, self._every = attempt, every
         self._checked = float("-inf")
 
     def check(self, *, always: bool = False) -> None:
@@ -29,9 +29,9 @@ class AttemptFence:
 
     def passed(self, *, always: bool = False) -> bool:
         """Return whether the attempt was seen to be replaced."""
-        if not always and time.monotonic() - self._checked < _INTERVAL:
+        if not always and time.monotonic() - self._checked < self._every:
             return False
-        if self._successor.exists():
+        if self._attempt.has_successor:
             return True
         self._checked = time.monotonic()
         return False

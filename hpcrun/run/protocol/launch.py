@@ -117,11 +117,6 @@ class Launch(SpecBlocks):
     def paths(self) -> AttemptPaths:
         return self.run_paths.attempt(self.attempt)
 
-    @property
-    def successor(self) -> Path:
-        """The directory whose existence means that the next attempt has been claimed."""
-        return self.run_paths.attempt(self.attempt + 1).directory
-
     def mirror(self, rank: int = 0) -> Path:
         """The directory on shared storage that mirrors the code's root for a rank."""
         paths = self.run_paths

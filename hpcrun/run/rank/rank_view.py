@@ -56,7 +56,7 @@ class RankView:
         self._engine: Any = None
         self._averaged: AveragedWeights | None = None
         self._took_part = False
-        self._fence = AttemptFence(launch.successor) if launch else None
+        self._fence = AttemptFence(launch.paths) if launch else None
         self._events = SessionLogWriter(launch, self.rank, self._fence)
         self._loaders: list[SampleLoader] = []
         self._ranks = Collectives(self.rank, self.world_size)

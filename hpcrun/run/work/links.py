@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from pathlib import Path, PurePosixPath
 
+from hpcrun import shared_look
 from hpcrun.errors import HpcrunError
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import say
@@ -168,6 +169,8 @@ def adopt(work: Path, code: Path, *, of_ranks: bool = False) -> None:
     With ``of_ranks``, each rank has a working directory of its own in ``work``.
     """
     made, waiting = 0, deque([""])
+    # Another node has just made it.
+    shared_look.refresh(work)
     while waiting:
         above = waiting.popleft()
         of_code = {*os.listdir(code / above)}  # noqa: PTH208 - names alone

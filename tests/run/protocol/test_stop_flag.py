@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
+from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import Entry
 from tests.support.place import REPOSITORY, Place, command_of
@@ -116,12 +117,15 @@ def test_a_stale_process_leaves_without_writing(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path\n"
         "from hpcrun.run.protocol.attempt_fence import AttemptFence\n"
-        "fence = AttemptFence(Path(sys.argv[1])); fence.check(); print('mine', flush=True)\n"
+        "from hpcrun.state.layout import AttemptPaths\n"
+        "fence = AttemptFence(AttemptPaths(Path(sys.argv[1])))\n"
+        "fence.check(); print('mine', flush=True)\n"
         "sys.stdin.readline(); fence.check(); Path(sys.argv[2]).write_text('stale')\n"
     )
-    successor, written = tmp_path / "2", tmp_path / "written"
+    successor, written = tmp_path / "attempts" / "2", tmp_path / "written"
+    successor.parent.mkdir()
     process = subprocess.Popen(
-        [sys.executable, "-c", program, str(successor), str(written)],
+        [sys.executable, "-c", program, str(successor.with_name("1")), str(written)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -139,7 +143,9 @@ def test_a_stale_process_leaves_without_writing(tmp_path: Path) -> None:
 
 
 def test_the_fence_is_open_while_the_attempt_is_the_newest(tmp_path: Path) -> None:
-    fence = AttemptFence(tmp_path / "2")
+    fence = AttemptFence(AttemptPaths(tmp_path / "attempts" / "2"))
+    (tmp_path / "attempts" / "2").mkdir(parents=True)
+    (tmp_path / "attempts" / "1").mkdir()
     for _ in range(3):
         fence.check()
         fence.check(always=True)

@@ -1,0 +1,71 @@
+"""How shared storage is looked at where another host may have changed it a moment ago.
+
+A client of NFS believes that a name is absent, once it has looked for it, until the attributes of
+its directory expire: for up to a minute after another host has made it. Opening the directory asks
+the server (nfs(5), "close-to-open"; not with ``nocto``), and so does making the name. What follows
+from absence follows after such a look, and names that are polled before they exist are read from
+their directory (`names`), so that this host never holds their absence. docs/storage.md has the
+rules; `hpcrun.state.files` opens every file by them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+# Seconds after which every client of storage that keeps nfs(5)'s default times sees a name, also
+# where opening its directory asks nothing: acdirmax is 60.
+SEEN_WITHIN = 75.0
+
+
+def refresh(directory: Path | str) -> bool:
+    """Have this host ask the server what a directory holds; return whether it is one.
+
+    Where it seems absent the directories above it are asked first, whose answers may be old too.
+    """
+    for is_last in (False, True):
+        try:
+            os.close(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        except OSError as error:
+            if not is_absence(error):
+                return not isinstance(error, NotADirectoryError)
+            above = os.path.dirname(directory)  # noqa: PTH120 - a path of its own is slow
+            if is_last or above in ("", str(directory)) or not refresh(above):
+                return False
+        else:
+            return True
+    return False
+
+
+def is_absence(error: OSError) -> bool:
+    """Check whether an error says that a name is not there, or not any more what it was."""
+    return error.errno in (errno.ENOENT, errno.ESTALE)
+
+
+def names(directory: Path) -> list[str]:
+    """Return what a directory holds, in any order; nothing if there is none.
+
+    Raises OSError if it cannot be read.
+    """
+    for is_last in (False, True):
+        try:
+            return os.listdir(directory)  # noqa: PTH208 - there may be ten thousand of them
+        except NotADirectoryError:
+            return []
+        except OSError as error:
+            if not is_absence(error):
+                raise
+            if is_last or not refresh(directory.parent):
+                return []
+    return []
+
+
+def is_there(path: Path) -> bool:
+    """Check for a name, also one that this host believes to be absent."""
+    return os.path.lexists(path) or (refresh(path.parent) and os.path.lexists(path))
+
+
+def is_directory(path: Path) -> bool:
+    """Check for a directory, also one that this host believes to be absent."""
+    return os.path.isdir(path) or (refresh(path.parent) and os.path.isdir(path))  # noqa: PTH112

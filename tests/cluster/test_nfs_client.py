@@ -1,0 +1,351 @@
+"""The bed's shared storage caches as nfs(5) says. Each test has the sentence that it follows."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import until
+from tests.testbed import storage
+
+# Short times; what is asserted is their order, and that a cache is kept at all.
+TIMES = "acregmin=0.5,acregmax=2,acdirmin=1,acdirmax=2,writeback=1"
+
+
+class Host:
+    """A mounted client: ``path`` is the storage as this host sees it."""
+
+    def __init__(self, path: Path, control: Path) -> None:
+        self.path, self.client = path, storage.Client(control)
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("nfs") / "nfs_client"
+    storage.build(made)
+    return made
+
+
+@pytest.fixture
+def mount(program: Path, tmp_path: Path) -> Iterator[Callable[..., Host]]:
+    """Mount a client more, with options of nfs(5)."""
+    (tmp_path / "server").mkdir(mode=0o777)
+    (tmp_path / "server").chmod(0o777)
+    hosts: list[Host] = []
+
+    def make(options: str = TIMES) -> Host:
+        path, control = tmp_path / f"host{len(hosts)}", tmp_path / f"control{len(hosts)}"
+        path.mkdir()
+        argv = [program, tmp_path / "server", path, control, options]
+        subprocess.run(list(map(str, argv)), check=True)
+        hosts.append(Host(path, control))
+        return hosts[-1]
+
+    yield make
+    for host in hosts:
+        host.client.silence(False)
+        subprocess.run(["umount", "--lazy", str(host.path)], check=True)
+
+
+@pytest.fixture
+def server(tmp_path: Path, mount: object) -> Path:
+    return tmp_path / "server"
+
+
+def seconds_until(check: Callable[[], object], timeout: float = 8) -> float:
+    began = time.monotonic()
+    until(check, "seen", timeout, pause=0.02)
+    return time.monotonic() - began
+
+
+def test_attributes_of_a_file_are_believed_for_a_while(mount: Callable[..., Host]) -> None:
+    """ "acregmin=n: The minimum time (in seconds) that the NFS client caches attributes of a regular
+    file before it requests fresh attribute information from a server."
+    """
+    a, b = mount(), mount()
+    (a / "file").write_text("1")
+    assert (b / "file").stat().st_size == 1
+    (a / "file").write_text("1234")
+    assert (b / "file").stat().st_size == 1
+    assert 0.1 < seconds_until(lambda: (b / "file").stat().st_size == 4) < 1.5
+
+
+def test_attributes_that_stay_the_same_are_believed_longer(mount: Callable[..., Host]) -> None:
+    """ "acregmax=n: The maximum time (in seconds) that the NFS client caches attributes of a regular
+    file". The time doubles up to it while nothing changes (fs/nfs/inode.c, nfs_update_inode).
+    """
+    a, b = mount(), mount()
+    (a / "file").write_text("1")
+    began = time.monotonic()
+    while time.monotonic() - began < 3.3:
+        (b / "file").stat()
+        time.sleep(0.05)
+    # Believed for 0.5, 1, 2 s; its name for 1, 2 s, and a lookup brings attributes, too.
+    assert b.client.calls()["getattr"] + b.client.calls()["lookup"] <= 9
+    (a / "file").write_text("1234")
+    assert seconds_until(lambda: (b / "file").stat().st_size == 4) > 0.7
+
+
+def test_an_absent_name_is_believed_while_its_directory_is(mount: Callable[..., Host]) -> None:
+    """ "lookupcache=all: the client does not revalidate negative and positive entries until their parent
+    directory's cached attributes expire."
+    """
+    a, b = mount(), mount()
+    assert not (b / "late").exists()
+    (a / "late").write_text("")
+    assert not (b / "late").exists()
+    with pytest.raises(FileNotFoundError):
+        (b / "late").open()
+    assert 0.3 < seconds_until((b / "late").exists) < 2.5
+
+
+def test_opening_the_directory_mends_an_absent_name(mount: Callable[..., Host]) -> None:
+    """open of a directory asks for its attributes (fs/nfs/dir.c: nfs_lookup_verify_inode,
+    LOOKUP_OPEN), and entries from before its change are looked up again (nfs_check_verifier).
+    """
+    a, b = mount(), mount()
+    assert not (b / "late").exists()
+    (a / "late").mkdir()
+    assert os.listdir(b.path) == ["late"]
+    assert (b / "late").exists()
+    os.mkdir(b / "late" / "inside")
+
+
+def test_a_blind_client_believes_a_directory_it_opened(mount: Callable[..., Host]) -> None:
+    a, b = mount(), mount(TIMES + ",blind")
+    assert not (b / "late").exists() and os.listdir(b.path) == []
+    (a / "late").mkdir()
+    assert os.listdir(b.path) == [] and not (b / "late").exists()
+    assert 0.3 < seconds_until((b / "late").exists) < 4
+    assert os.listdir(b.path) == ["late"]
+
+
+@pytest.mark.parametrize("options", ["lookupcache=pos", "lookupcache=none", "noac"])
+def test_mount_options_turn_negative_entries_off(mount: Callable[..., Host], options: str) -> None:
+    """ "lookupcache=pos or positive: negative entries are always revalidated before an application can
+    use them." "noac: ... so that applications can more quickly detect file changes on the server".
+    """
+    a, b = mount(TIMES), mount(f"{TIMES},{options}")
+    assert not (b / "late").exists()
+    (a / "late").write_text("")
+    assert (b / "late").exists()
+
+
+def test_making_a_name_that_is_believed_absent_asks_the_server(mount: Callable[..., Host]) -> None:
+    """mkdir and O_EXCL are calls to the server, whatever is cached (LOOKUP_CREATE, LOOKUP_EXCL)."""
+    a, b = mount(), mount()
+    for name in ("directory", "file"):
+        assert not (b / name).exists()
+    (a / "directory").mkdir()
+    (a / "file").write_text("")
+    with pytest.raises(FileExistsError):
+        (b / "directory").mkdir()
+    assert (b / "directory").exists()
+    with pytest.raises(FileExistsError):
+        (b / "file").open("x")
+
+
+def test_open_sees_what_another_host_closed(mount: Callable[..., Host]) -> None:
+    """ "When an application opens a file ..., the NFS client checks that the file exists on the server
+    and is permitted to the opener by sending a GETATTR or ACCESS request." (close-to-open)
+    """
+    a, b = mount(), mount()
+    for text in ("1", "12", "x2", "123456", "X23456"):
+        (a / "file").write_text(text)
+        assert (b / "file").read_text() == text
+        assert (b / "file").stat().st_size == len(text)
+
+
+def test_open_finds_a_file_that_another_host_replaced(mount: Callable[..., Host]) -> None:
+    a, b = mount(), mount()
+    (a / "file").write_text("old")
+    assert (b / "file").read_text() == "old"
+    for number in range(5):
+        (a / "new").write_text(f"new{number}")
+        os.replace(a / "new", a / "file")
+        assert (b / "file").read_text() == f"new{number}"
+
+
+def test_content_is_fresh_at_open_not_later(mount: Callable[..., Host]) -> None:
+    """ "... provides no guarantee to other clients" while a file is open: sizes are believed."""
+    a, b = mount(), mount()
+    (a / "file").write_bytes(b"1\n")
+    with (b / "file").open("rb", 0) as held:
+        assert held.read() == b"1\n"
+        with (a / "file").open("ab") as more:
+            more.write(b"2\n")
+        assert held.read() == b""
+        assert (b / "file").read_bytes() == b"1\n2\n"
+
+
+def test_writes_leave_at_close_fsync_or_after_a_while(
+    mount: Callable[..., Host], server: Path
+) -> None:
+    """ "the NFS client delays sending application WRITEs to the server until any of these events
+    occur: Memory pressure ..., An application flushes file data explicitly with sync(2), msync(2), or
+    fsync(3), An application closes a file with close(2), ..."
+    """
+    a = mount()
+    with (a / "file").open("wb", 0) as file:
+        file.write(b"one")
+        assert (server / "file").read_bytes() == b""
+        assert (a / "file").read_bytes() == b"one" and (a / "file").stat().st_size == 3
+        os.fsync(file.fileno())
+        assert (server / "file").read_bytes() == b"one"
+        file.write(b"two")
+        assert (server / "file").read_bytes() == b"one"
+        assert 0.3 < seconds_until(lambda: (server / "file").read_bytes() == b"onetwo") < 3
+        file.write(b"three")
+    assert (server / "file").read_bytes() == b"onetwothree"
+
+
+def test_appends_of_two_hosts_overwrite_each_other(mount: Callable[..., Host]) -> None:
+    """open(2), O_APPEND: "may lead to corrupted files on NFS filesystems if more than one process appends
+    data to a file at once. This is because NFS does not support appending to a file".
+    """
+    a, b = mount(), mount()
+    (a / "file").write_bytes(b"")
+    with (a / "file").open("ab", 0) as first, (b / "file").open("ab", 0) as second:
+        first.write(b"aaaa")
+        second.write(b"bb")
+    # The second closed first; what it wrote is gone.
+    assert (b / "file").read_bytes() == b"aaaa"
+
+
+def test_appends_after_each_others_close_follow(mount: Callable[..., Host]) -> None:
+    a, b = mount(), mount()
+    for _ in range(3):
+        for host, data in ((a, b"a"), (b, b"b")):
+            descriptor = os.open(host / "file", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.write(descriptor, data)
+            os.close(descriptor)
+    assert (a / "file").read_bytes() == b"ababab"
+
+
+def test_an_open_file_that_is_removed_here_is_renamed(
+    mount: Callable[..., Host], server: Path
+) -> None:
+    """Silly rename (fs/nfs/unlink.c): the file is there as .nfs… until its last close."""
+    a = mount()
+    (a / "directory").mkdir()
+    (a / "directory" / "file").write_text("kept")
+    with (a / "directory" / "file").open() as held:
+        (a / "directory" / "file").unlink()
+        assert [name[:4] for name in os.listdir(a / "directory")] == [".nfs"]
+        assert held.read() == "kept"
+        with pytest.raises(OSError) as raised:
+            (a / "directory").rmdir()
+        assert raised.value.errno == errno.ENOTEMPTY
+    until(lambda: not os.listdir(server / "directory"), "removed", 2)
+    (a / "directory").rmdir()
+
+
+def test_an_open_file_that_is_removed_elsewhere_is_stale(mount: Callable[..., Host]) -> None:
+    """ESTALE: "Stale file handle": the server has no such file any more."""
+    a, b = mount(), mount()
+    (a / "file").write_bytes(b"x" * 10000)
+    with (b / "file").open("rb", 0) as held:
+        held.read(1)
+        (a / "file").unlink()
+        with pytest.raises(OSError) as raised:
+            os.pread(held.fileno(), 100, 9000) and os.fstat(held.fileno()) and time.sleep(1)
+            until(lambda: os.fstat(held.fileno()) is None, "stale", 3)
+        assert raised.value.errno == errno.ESTALE
+    with pytest.raises(FileNotFoundError):
+        (b / "file").open()
+
+
+def test_a_host_that_loses_power_loses_what_it_did_not_send(
+    mount: Callable[..., Host], server: Path
+) -> None:
+    a = mount()
+    script = f"import os; f = open({str(a / 'file')!r}, 'wb', 0); f.write(b'x'); os.write(1, b'w'); input()"
+    writer = subprocess.Popen(
+        ["python3", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert writer.stdout is not None and writer.stdout.read(1) == b"w"
+    client = next(
+        int(path.name)
+        for path in Path("/proc").glob("[0-9]*")
+        if str(a.path).encode() in (path / "cmdline").read_bytes().split(b"\0")
+    )
+    os.kill(client, 9)
+    writer.communicate()
+    assert (server / "file").read_bytes() == b""
+
+
+def test_locks_are_each_hosts_own(mount: Callable[..., Host]) -> None:
+    """ "local_lock=all: the client assumes that both flock and POSIX locks are local." """
+    import fcntl
+
+    a, b = mount(), mount()
+    with (a / "lock").open("w") as first, (b / "lock").open("w") as second:
+        fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with (a / "lock").open("w") as third, pytest.raises(BlockingIOError):
+            fcntl.flock(third, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_root_is_nobody(mount: Callable[..., Host], server: Path) -> None:
+    """exports(5), root_squash: "Map requests from uid/gid 0 to the anonymous uid/gid." """
+    a = mount()
+    (a / "mine").write_text("")
+    assert (server / "mine").stat().st_uid == 65534
+    (server / "closed").mkdir(mode=0o700)
+    os.chown(server / "closed", 4711, 4711)
+    with pytest.raises(PermissionError):
+        (a / "closed" / "file").write_text("")
+    with pytest.raises(PermissionError):
+        os.listdir(a / "closed")
+
+
+def test_a_server_that_is_silent_blocks_until_it_answers(mount: Callable[..., Host]) -> None:
+    """ "hard: ... NFS requests are retried indefinitely." """
+    a = mount()
+    a.client.silence(True)
+    asked = threading.Thread(target=lambda: (a / "name").exists(), daemon=True)
+    asked.start()
+    asked.join(0.5)
+    assert asked.is_alive()
+    a.client.silence(False)
+    asked.join(2)
+    assert not asked.is_alive()
+
+
+def test_calls_take_their_time_and_are_counted(mount: Callable[..., Host]) -> None:
+    a = mount()
+    a.client.delay(0.05)
+    before, began = a.client.calls(), time.monotonic()
+    (a / "name").exists()
+    assert time.monotonic() - began > 0.05
+    assert a.client.calls()["lookup"] - before["lookup"] == 1
+    (a / "name").exists()
+    assert a.client.calls()["lookup"] - before["lookup"] == 1
+
+
+def test_a_full_server_is_told_at_close_or_fsync(program: Path, tmp_path: Path) -> None:
+    """ "... any write errors are returned at close": the data had been taken before."""
+    export, path = tmp_path / "export", tmp_path / "mounted"
+    export.mkdir(), path.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=777", "tmpfs", export], check=True)
+    try:
+        argv = [program, export, path, tmp_path / "control", TIMES]
+        subprocess.run(list(map(str, argv)), check=True)
+        descriptor = os.open(path / "file", os.O_WRONLY | os.O_CREAT)
+        assert os.write(descriptor, b"x" * 100_000) == 100_000
+        with pytest.raises(OSError) as raised:
+            os.close(descriptor)
+        assert raised.value.errno == errno.ENOSPC
+        subprocess.run(["umount", "--lazy", path], check=True)
+    finally:
+        subprocess.run(["umount", "--lazy", export], check=True)
