@@ -169,7 +169,7 @@ def examine_nodes(profile: DoctorProfile, test: NodeTest, say: Say) -> NodeExami
     result = node_job.run(profile, request, say)
     verdict = _judged(result, baseline, site.nodes, choice.gpus)
     notes = _notes(result, baseline)
-    notes += suspect_list.record(profile.root, verdict.broken)
+    notes += suspect_list.record(profile.root, verdict)
     if test.saves:
         if verdict.is_well:
             site_baseline.write(file, choice.partition, node_verdict.baseline_of(result))

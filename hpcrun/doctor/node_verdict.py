@@ -8,7 +8,7 @@ partition need not be alike: no node is bad for lacking what Slurm does not prom
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,6 @@ from hpcrun.site.slurm_site import SlurmNode
 from hpcrun.text import listed, one_line, plural, size
 
 BAD, WARNING = "bad", "warning"
-# Kinds of findings that only hardware makes.
-_HARDWARE = frozenset({"link", "slow_link", "fabric", "gpu", "ecc", "clock_slowdown"})
 # Parts of the median below which a GPU, or a processor, is bad without a baseline.
 _GPU_OF_MEDIAN, _CPU_OF_MEDIAN = 0.85, 0.5
 # Seconds: clocks that differ, files that are seen late, fsync.
@@ -53,17 +51,9 @@ class NodeVerdict:
     @property
     def bad(self) -> dict[str, str]:
         """Return node -> why it is bad; a way between two nodes makes neither of them bad."""
-        return self._why({one.kind for one in self.findings})
-
-    @property
-    def broken(self) -> dict[str, str]:
-        """Return node -> what is wrong with its hardware."""
-        return self._why(_HARDWARE)
-
-    def _why(self, kinds: Collection[str]) -> dict[str, str]:
         found: dict[str, list[str]] = {}
         for one in self.findings:
-            if one.severity == BAD and len(one.nodes) == 1 and one.kind in kinds:
+            if one.severity == BAD and len(one.nodes) == 1:
                 found.setdefault(one.nodes[0], []).append(one.message)
         return {node: "; ".join(found[node]) for node in self.nodes if node in found}
 

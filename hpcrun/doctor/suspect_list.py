@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from pathlib import Path
 
+from hpcrun.doctor.node_verdict import BAD, NodeVerdict
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.slurm.hostlist import expand
 from hpcrun.state.suspects.suspect_nodes import HOURS, SuspectNodes
 from hpcrun.text import listed, shortened
 
 KIND = "doctor"
+# Kinds of findings that only hardware makes.
+_HARDWARE = frozenset({"link", "slow_link", "fabric", "gpu", "ecc", "clock_slowdown"})
 
 
-def record(root: Path, broken: Mapping[str, str]) -> list[str]:
-    """Put nodes into the record, each with what is wrong; return notes for the user."""
+def record(root: Path, verdict: NodeVerdict) -> list[str]:
+    """Put the nodes whose hardware is broken into the record; return notes for the user."""
+    broken: dict[str, str] = {}
+    for one in verdict.findings:
+        if one.severity == BAD and len(one.nodes) == 1 and one.kind in _HARDWARE:
+            broken.setdefault(one.nodes[0], one.message)
     try:
         for node, why in broken.items():
             SuspectNodes(root).record(node, why, KIND)

@@ -7,12 +7,19 @@ from pathlib import Path
 import pytest
 
 from hpcrun.doctor import suspect_list
+from hpcrun.doctor.node_verdict import BAD, WARNING, NodeTestFinding, NodeVerdict
 from hpcrun.errors import UsageError
 from hpcrun.state.suspects.suspect_nodes import SuspectNodes
 
 
+def verdict(**bad: str) -> NodeVerdict:
+    """Nodes whose links are bad."""
+    found = [NodeTestFinding((node,), BAD, "slow_link", why) for node, why in bad.items()]
+    return NodeVerdict(("n1", *bad), tuple(found))
+
+
 def test_recorded_and_cleared(tmp_path: Path) -> None:
-    (note,) = suspect_list.record(tmp_path, {"n2": "it sends 6 MB/s", "n3": "no carrier"})
+    (note,) = suspect_list.record(tmp_path, verdict(n2="it sends 6 MB/s", n3="no carrier"))
     assert note.startswith("suspect for 12 hours: n2, n3; your submissions leave")
     assert {one.node: (one.reason, one.kind) for one in SuspectNodes(tmp_path).read()} == {
         "n2": ("it sends 6 MB/s", "doctor"),
@@ -22,19 +29,33 @@ def test_recorded_and_cleared(tmp_path: Path) -> None:
     assert SuspectNodes(tmp_path).read() == []
 
 
-def test_nothing_broken_writes_nothing(tmp_path: Path) -> None:
-    assert suspect_list.record(tmp_path, {}) == []
+@pytest.mark.parametrize(
+    "finding",
+    [
+        NodeTestFinding(("n2",), BAD, "storage", "it cannot write to the root"),
+        NodeTestFinding(("n2",), BAD, "compiler", "it has no c++"),
+        NodeTestFinding(("n2",), BAD, "gemm", "torch computes nothing there"),
+        NodeTestFinding(("n2",), BAD, "no_answer", "no answer"),
+        NodeTestFinding(("n2",), WARNING, "ecc", "ECC is off"),
+        NodeTestFinding(("n2", "n3"), BAD, "slow_link", "between them"),
+    ],
+    ids=lambda one: f"{one.severity} {one.kind} of {len(one.nodes)}",
+)
+def test_what_is_no_broken_hardware_writes_nothing(
+    tmp_path: Path, finding: NodeTestFinding
+) -> None:
+    assert suspect_list.record(tmp_path, NodeVerdict(("n2", "n3"), (finding,))) == []
     assert [*tmp_path.iterdir()] == []
 
 
 def test_a_record_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "root").write_text("")
-    (note,) = suspect_list.record(tmp_path / "root", {"n2": "slow"})
+    (note,) = suspect_list.record(tmp_path / "root", verdict(n2="slow"))
     assert note.startswith("not recorded as suspect: ")
 
 
 def test_nodes_that_are_not_in_it(tmp_path: Path) -> None:
-    suspect_list.record(tmp_path, {"n2": "slow"})
+    suspect_list.record(tmp_path, verdict(n2="slow"))
     with pytest.raises(UsageError, match="n4 is not among the suspect nodes; there is n2"):
         suspect_list.clear(tmp_path, "n2,n4")
     with pytest.raises(UsageError, match="accepted are names"):

@@ -14,6 +14,7 @@ from hpcrun.text import listed
 STORAGE, BUILD = "storage", "build"
 # The exit code of an agent that cannot see its submission (EX_IOERR).
 EXIT_STORAGE = 74
+_SAID = {"": "cannot be used", STORAGE: "cannot use shared storage", BUILD: "cannot compile"}
 
 
 class NodeFailures:
@@ -32,12 +33,13 @@ class NodeFailures:
         return self._found.keys()
 
     def add(self, node: str, why: str, about: str) -> None:
-        self._found[node] = why, about
+        """Add a node that says that it failed."""
+        self._found[node] = f"node {node} {_SAID[about]}: {why}", about
 
     def add_ended(self, node: str, code: int) -> None:
         """Add a node whose agent has ended."""
         why = f"the agent on node {node} ended with exit code {code}; see agent-{node}.log"
-        self.add(node, why, STORAGE if code == EXIT_STORAGE else "")
+        self._found[node] = why, STORAGE if code == EXIT_STORAGE else ""
         self._ended.append(node)
 
     def check_shared(

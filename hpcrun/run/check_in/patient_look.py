@@ -1,13 +1,11 @@
 """A node's look at shared storage, repeated otherwise and later before it counts.
 
-A client of NFS keeps for a minute what it has seen of a directory, absent names too; opening the
-directory asks the server again. So what fails is done again after the directories were opened, at
-last when nothing of before is kept.
+What fails is done again after its directories were opened (`hpcrun.shared_look`), at last when no
+client keeps anything of before.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import sys
@@ -16,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from hpcrun import shared_look
 from hpcrun.errors import HpcrunError
 from hpcrun.run.check_in.node_failures import BUILD, EXIT_STORAGE, STORAGE
 from hpcrun.run.protocol.output import say
@@ -23,8 +22,8 @@ from hpcrun.state import plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import Plan
 
-# Seconds between looks: together longer than a client keeps a directory by default (acdirmax).
-PAUSES = (0.1, 0.5, 2.0, 5.0, 10.0, 20.0, 30.0)
+# Seconds between looks: together `shared_look.SEEN_WITHIN` and more.
+PAUSES = (0.1, 0.5, 2.0, 5.0, 10.0, 20.0, 38.0)
 # What no cache explains.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 # What a stream that was opened on shared storage says without a name, and what is said with one.
@@ -65,12 +64,14 @@ def patiently(
                 raise
             message = error.message if isinstance(error, HpcrunError) else error
             say(f"shared storage: {message}; looked at again in {pause:g} s")
+            places = [at, *(Path(os.fsdecode(one.filename)).parent for one in _named(error))]
         until = time.monotonic() + pause
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(_TURN, left))
             if given_up():
                 break
-        ask_again(at, root)
+        for directory in places:
+            shared_look.refresh(directory)
     return look()
 
 
@@ -86,14 +87,6 @@ def read_plan(submission: SubmissionPaths) -> Plan:
         sys.exit(EXIT_STORAGE)
 
 
-def ask_again(at: Path, root: Path) -> None:
-    """Open the directories from the root down to ``at``, so that they are not remembered."""
-    way = [one for one in (at, *at.parents) if one.is_relative_to(root)]
-    for directory in reversed(way):
-        with contextlib.suppress(OSError):
-            os.close(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-
-
 def _origins(error: BaseException) -> Iterator[BaseException]:
     found: BaseException | None = error
     for _ in range(10):
@@ -105,6 +98,10 @@ def _origins(error: BaseException) -> Iterator[BaseException]:
             for source, *_ in found.args[0]:
                 yield OSError(errno.EIO, "", str(source))
         found = found.__cause__ or found.__context__
+
+
+def _named(error: BaseException) -> list[OSError]:
+    return [one for one in _origins(error) if isinstance(one, OSError) and one.filename]
 
 
 def _is_full(error: BaseException) -> bool:

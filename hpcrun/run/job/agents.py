@@ -325,7 +325,7 @@ class Agents:
         elif kind == "failed":
             why, about = messages.failure(message)
             if node in self.working:
-                self._failures.add(node, f"node {node} cannot be used: {why}", about)
+                self._failures.add(node, why, about)
             else:
                 self.give_up([node])
         elif kind == "ready":

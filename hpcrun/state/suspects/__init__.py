@@ -2,4 +2,6 @@
 
 One module: `suspect_nodes`. Who puts nodes there is decided in `hpcrun.policy.recovery`, which of
 them a submission leaves out in `hpcrun.policy.suspect_choice`.
+
+To have something else make a node suspect: `suspect_nodes.SuspectNodes.record`, where it is seen.
 """

@@ -107,7 +107,7 @@ def test_an_error_of_shared_storage_is_raised(place: Path) -> None:
     (place / "shared").rmdir()
     with pytest.raises(FileNotFoundError) as caught:
         _report(place)
-    assert caught.value.filename == place / "shared" / ".check-n1"
+    assert caught.value.filename == str(place / "shared" / ".check-n1")
 
 
 def test_a_fault_that_is_gone_at_the_second_look(
