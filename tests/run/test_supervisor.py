@@ -434,6 +434,18 @@ def test_a_node_that_falls_silent_twice_is_suspect(
         assert [one.node for one in record.read()] == suspects
 
 
+def test_operators_that_compile_nowhere_end_the_run_at_once(place: Place) -> None:
+    place.submit("true", nodes=2, deepspeed={"train_batch_size": 2}, recovery={})
+    # It tells its version as a compiler does.
+    code, said = place.supervise(120, CXX="echo")
+    assert code == 1, said
+    (attempt,) = ledger.read(place.run)
+    assert (attempt.kind, attempt.action) == ("launch", "stop")
+    assert attempt.cause["permanent"] == "DeepSpeed's operators do not compile"
+    assert "nodes" not in attempt.cause
+    assert "ShareMemCommBuilder do not compile" in attempt.cause["message"]
+
+
 def test_a_program_finds_its_deepspeed_configuration_as_it_was_written(place: Place) -> None:
     config = {
         "_comment": "a Trainer's",

@@ -145,7 +145,7 @@ class Agents:
             self._ask(asked, {"type": "build"})
             self._gather(waiting, "built", None, between)
 
-        have_built(hello, nodes, build, is_anywhere=self._launcher.python.is_container)
+        have_built(hello, nodes, build, is_anywhere=self._launcher.compiles_alike)
         devices = {node: self._launcher.devices(node, self._run) for node in nodes}
         fabric = self.links.choose(self._launcher.fabric, nodes)
         self.shown_code = links.shown([self._directories[n] for n in nodes], self._alias, attempt)

@@ -68,7 +68,7 @@ class _Launcher:
     """Starts a stand-in a node, with the fate that the test gives it."""
 
     job_id, port_seed, restart_count, requeues = "1", 1, 0, False
-    python = SimpleNamespace(is_container=False)
+    compiles_alike = False
 
     def __init__(self, fates: dict[str, tuple[str, float]]) -> None:
         self.fabric = {"management_interface": "lo"}
