@@ -22,6 +22,24 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+# Modules of tests/cluster that compare with what undisturbed runs end with.
+_COMPARE = {
+    *("beside", "containers", "faults", "hangs", "in_place", "recovery", "resize", "storage"),
+    *("training", "unwarned"),
+}
+# They bring up beds of their own, or none.
+_APART = {"nfs_client", "shared_storage"}
+
+
+def _bed(nodeid: str) -> str:
+    """Return which tests share a bed: beds stand side by side, as tests wait a lot."""
+    module = nodeid.partition("::")[0].rpartition("/test_")[2].removesuffix(".py")
+    if module in _APART:
+        return module
+    # A second bed of the newer Slurm would compile DeepSpeed's operators once more.
+    return "Slurm 24.11" if "24.11" in nodeid else f"Slurm 22.05, {module in _COMPARE}"
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Where several processes test: what shares a cluster or compiled operators stays together."""
     from xdist.scheduler import LoadScopeScheduling
@@ -29,7 +47,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith("tests/cluster/"):
-                return "Slurm 24.11" if "24.11" in nodeid else "Slurm 22.05"
+                return _bed(nodeid)
             of_ranks = ("tests/run/", "tests/test_training", "tests/estimate/test_memory")
             shares_operators = nodeid.startswith(of_ranks)
             return "training" if shares_operators else nodeid

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextvars
 import dataclasses
 import re
+import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 
 from hpcrun.errors import ClusterUnreachable
+from hpcrun.shared_look import SEEN_WITHIN
 from hpcrun.slurm import client
 from hpcrun.slurm.background import BackgroundCall
 from hpcrun.slurm.hostlist import expand_job_id
@@ -17,9 +19,10 @@ from hpcrun.slurm.parse import parse_rows, parse_text, parse_time
 from hpcrun.state.layout import is_slurm_id
 from hpcrun.text import whole_number
 
-_SQUEUE = "%i|%T|%r|%N|%S"
+# The last field is `Start`, and after a blank `End`.
+_SQUEUE = "%i|%T|%r|%N|%S %e"
 _FIELDS = ("JobID", "State", "Reason", "NodeList", "Start")
-_SACCT = (*_FIELDS, "ExitCode")
+_SACCT = (*_FIELDS, "ExitCode", "End")
 
 UNKNOWN = "UNKNOWN"
 # The state of a local process that has ended.
@@ -58,6 +61,8 @@ class JobState:
     """The expected start of a waiting job, in seconds since the epoch; None if unknown."""
     exit_code: int | None = None
     """The exit code of the batch script, which accounting alone knows; None if unknown."""
+    ended: float | None = None
+    """The end of a job that is over, in seconds since the epoch, by Slurm's clock; None if unknown."""
     known_at: float | None = None
     """The time of this answer, in seconds since the epoch, if Slurm does not answer now; None if it
     is fresh."""
@@ -66,6 +71,16 @@ class JobState:
     def is_over(self) -> bool:
         """True if it is known to have ended (until somebody requeues it)."""
         return self.state in TERMINAL
+
+    @property
+    def has_just_completed(self) -> bool:
+        """Check whether what its run recorded may not be seen on this host yet.
+
+        A job whose script ended with 0 has recorded its run's end. Where this host has looked for a
+        name before it was there, shared storage may go on saying that it is not.
+        """
+        known = self.state == "COMPLETED" and self.ended is not None
+        return known and time.time() - float(self.ended or 0.0) < SEEN_WITHIN
 
     @property
     def is_waiting(self) -> bool:
@@ -216,13 +231,16 @@ def _states(rows: Iterable[dict[str, str]]) -> dict[str, JobState]:
         state = row["State"].strip().partition(" ")[0].rstrip("+").upper()
         # The code and the signal, ``0:9``.
         code = row.get("ExitCode", "").partition(":")[0]
+        start, _, end = row["Start"].strip().partition(" ")
+        end = row.get("End", end)
         job = JobState(
             "",
             state or UNKNOWN,
             reason=parse_text(row["Reason"]),
             nodes=parse_text(row["NodeList"]),
-            start=parse_time(row["Start"].strip()) if state in WAITING else None,
+            start=parse_time(start) if state in WAITING else None,
             exit_code=whole_number(code),
+            ended=parse_time(end.strip()) if state in TERMINAL else None,
         )
         full = row["JobID"].strip()
         if client.FURTHER_PART.search(full) and job.is_waiting and job.reason not in _NO_REASON:

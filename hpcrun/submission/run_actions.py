@@ -81,13 +81,11 @@ def decide(experiment: ExperimentPaths, runs: Sequence[int], *, ask: bool = True
     """
     jobs = journal.newest_jobs(experiment)
     # One listing instead of two look-ups a run, which matters on shared storage.
-    directory = experiment.run(0).directory.parent
-    begun = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
-    intents = {
-        run: ledger.intent(experiment.run(run)) if str(run) in begun else None for run in runs
-    }
+    begun = {*experiment.run_numbers()}
+    intents = {run: ledger.intent(experiment.run(run)) if run in begun else None for run in runs}
     asked = [jobs[run] for run in runs if run in jobs and intents[run] != ledger.FINISHED]
-    living = _living(_with_lost_answers(asked)) if ask else set()
+    unseen = {run for run in runs if intents[run] is None}
+    living = _living(_with_lost_answers(asked), unseen) if ask else set()
     decisions: list[Decision] = []
     for run in runs:
         job = jobs.get(run)
@@ -96,7 +94,7 @@ def decide(experiment: ExperimentPaths, runs: Sequence[int], *, ask: bool = True
         elif run in living:
             action = CANCELLING if intents[run] == ledger.CANCELLED else ATTACHED
         else:
-            action = RESUMED if job or str(run) in begun else NEW
+            action = RESUMED if job or run in begun else NEW
         saved = action == RESUMED and experiment.run(run).checkpoints.is_dir()
         decisions.append(Decision(run, action, job, saved))
     return decisions
@@ -179,8 +177,12 @@ def _with_lost_answers(jobs: Sequence[Job]) -> list[Job]:
     ]
 
 
-def _living(jobs: Collection[Job]) -> set[int]:
-    """Return the runs whose job waits or runs."""
+def _living(jobs: Collection[Job], unseen: Collection[int] = ()) -> set[int]:
+    """Return the runs whose job waits or runs.
+
+    So does one of ``unseen``, runs without an intent here, whose job has just completed: it is not
+    submitted again on what this host cannot see yet.
+    """
     living = {job.run for job in jobs if job.is_local and _lives_here(job)}
     # A submit was killed before it recorded what it had started.
     unnoted = [job for job in jobs if job.job_id is None and job.record.get("local")]
@@ -205,7 +207,9 @@ def _living(jobs: Collection[Job]) -> set[int]:
                 f"whether job {job.job_id} still runs cannot be found out: {states.problems[0]}",
                 hint="repeat the same command",
             )
-        if state is not None and state.is_alive:
+        if state is None:
+            continue
+        if state.is_alive or (job.run in unseen and state.has_just_completed):
             living.add(job.run)
     return living
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import threading
@@ -62,6 +61,10 @@ def server(tmp_path: Path, mount: object) -> Path:
     return tmp_path / "server"
 
 
+def listed(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()]
+
+
 def seconds_until(check: Callable[[], object], timeout: float = 8) -> float:
     began = time.monotonic()
     until(check, "seen", timeout, pause=0.02)
@@ -69,8 +72,8 @@ def seconds_until(check: Callable[[], object], timeout: float = 8) -> float:
 
 
 def test_attributes_of_a_file_are_believed_for_a_while(mount: Callable[..., Host]) -> None:
-    """ "acregmin=n: The minimum time (in seconds) that the NFS client caches attributes of a regular
-    file before it requests fresh attribute information from a server."
+    """ "acregmin=n: The minimum time (in seconds) that the NFS client caches attributes of a
+    regular file before it requests fresh attribute information from a server."
     """
     a, b = mount(), mount()
     (a / "file").write_text("1")
@@ -81,8 +84,8 @@ def test_attributes_of_a_file_are_believed_for_a_while(mount: Callable[..., Host
 
 
 def test_attributes_that_stay_the_same_are_believed_longer(mount: Callable[..., Host]) -> None:
-    """ "acregmax=n: The maximum time (in seconds) that the NFS client caches attributes of a regular
-    file". The time doubles up to it while nothing changes (fs/nfs/inode.c, nfs_update_inode).
+    """ "acregmax=n: The maximum time (in seconds) that the NFS client caches attributes of a
+    regular file". It doubles up to that while nothing changes (fs/nfs/inode.c, nfs_update_inode).
     """
     a, b = mount(), mount()
     (a / "file").write_text("1")
@@ -97,7 +100,7 @@ def test_attributes_that_stay_the_same_are_believed_longer(mount: Callable[..., 
 
 
 def test_an_absent_name_is_believed_while_its_directory_is(mount: Callable[..., Host]) -> None:
-    """ "lookupcache=all: the client does not revalidate negative and positive entries until their parent
+    """ "lookupcache=all: ... both types of directory cache entries ... until their parent
     directory's cached attributes expire."
     """
     a, b = mount(), mount()
@@ -116,24 +119,26 @@ def test_opening_the_directory_mends_an_absent_name(mount: Callable[..., Host]) 
     a, b = mount(), mount()
     assert not (b / "late").exists()
     (a / "late").mkdir()
-    assert os.listdir(b.path) == ["late"]
+    assert listed(b.path) == ["late"]
     assert (b / "late").exists()
-    os.mkdir(b / "late" / "inside")
+    (b / "late" / "inside").mkdir()
 
 
 def test_a_blind_client_believes_a_directory_it_opened(mount: Callable[..., Host]) -> None:
     a, b = mount(), mount(TIMES + ",blind")
-    assert not (b / "late").exists() and os.listdir(b.path) == []
+    assert not (b / "late").exists()
+    assert listed(b.path) == []
     (a / "late").mkdir()
-    assert os.listdir(b.path) == [] and not (b / "late").exists()
+    assert listed(b.path) == []
+    assert not (b / "late").exists()
     assert 0.3 < seconds_until((b / "late").exists) < 4
-    assert os.listdir(b.path) == ["late"]
+    assert listed(b.path) == ["late"]
 
 
 @pytest.mark.parametrize("options", ["lookupcache=pos", "lookupcache=none", "noac"])
 def test_mount_options_turn_negative_entries_off(mount: Callable[..., Host], options: str) -> None:
-    """ "lookupcache=pos or positive: negative entries are always revalidated before an application can
-    use them." "noac: ... so that applications can more quickly detect file changes on the server".
+    """ "lookupcache=pos: ... always revalidates negative entries before an application can use
+    them." "noac: ... so that applications can more quickly detect file changes on the server".
     """
     a, b = mount(TIMES), mount(f"{TIMES},{options}")
     assert not (b / "late").exists()
@@ -156,8 +161,8 @@ def test_making_a_name_that_is_believed_absent_asks_the_server(mount: Callable[.
 
 
 def test_open_sees_what_another_host_closed(mount: Callable[..., Host]) -> None:
-    """ "When an application opens a file ..., the NFS client checks that the file exists on the server
-    and is permitted to the opener by sending a GETATTR or ACCESS request." (close-to-open)
+    """ "When an application opens a file ..., the NFS client checks that the file exists on the
+    server and is permitted to the opener by sending a GETATTR or ACCESS request."
     """
     a, b = mount(), mount()
     for text in ("1", "12", "x2", "123456", "X23456"):
@@ -192,14 +197,15 @@ def test_writes_leave_at_close_fsync_or_after_a_while(
     mount: Callable[..., Host], server: Path
 ) -> None:
     """ "the NFS client delays sending application WRITEs to the server until any of these events
-    occur: Memory pressure ..., An application flushes file data explicitly with sync(2), msync(2), or
-    fsync(3), An application closes a file with close(2), ..."
+    occur: Memory pressure ..., An application flushes file data explicitly with sync(2), msync(2),
+    or fsync(3), An application closes a file with close(2), ..."
     """
     a = mount()
     with (a / "file").open("wb", 0) as file:
         file.write(b"one")
         assert (server / "file").read_bytes() == b""
-        assert (a / "file").read_bytes() == b"one" and (a / "file").stat().st_size == 3
+        assert (a / "file").read_bytes() == b"one"
+        assert (a / "file").stat().st_size == 3
         os.fsync(file.fileno())
         assert (server / "file").read_bytes() == b"one"
         file.write(b"two")
@@ -210,8 +216,8 @@ def test_writes_leave_at_close_fsync_or_after_a_while(
 
 
 def test_appends_of_two_hosts_overwrite_each_other(mount: Callable[..., Host]) -> None:
-    """open(2), O_APPEND: "may lead to corrupted files on NFS filesystems if more than one process appends
-    data to a file at once. This is because NFS does not support appending to a file".
+    """open(2), O_APPEND: "may lead to corrupted files on NFS filesystems if more than one process
+    appends data to a file at once. This is because NFS does not support appending to a file".
     """
     a, b = mount(), mount()
     (a / "file").write_bytes(b"")
@@ -241,12 +247,11 @@ def test_an_open_file_that_is_removed_here_is_renamed(
     (a / "directory" / "file").write_text("kept")
     with (a / "directory" / "file").open() as held:
         (a / "directory" / "file").unlink()
-        assert [name[:4] for name in os.listdir(a / "directory")] == [".nfs"]
+        assert [name[:4] for name in listed(a / "directory")] == [".nfs"]
         assert held.read() == "kept"
-        with pytest.raises(OSError) as raised:
+        with pytest.raises(OSError, match="not empty"):
             (a / "directory").rmdir()
-        assert raised.value.errno == errno.ENOTEMPTY
-    until(lambda: not os.listdir(server / "directory"), "removed", 2)
+    until(lambda: not listed(server / "directory"), "removed", 2)
     (a / "directory").rmdir()
 
 
@@ -257,10 +262,9 @@ def test_an_open_file_that_is_removed_elsewhere_is_stale(mount: Callable[..., Ho
     with (b / "file").open("rb", 0) as held:
         held.read(1)
         (a / "file").unlink()
-        with pytest.raises(OSError) as raised:
-            os.pread(held.fileno(), 100, 9000) and os.fstat(held.fileno()) and time.sleep(1)
-            until(lambda: os.fstat(held.fileno()) is None, "stale", 3)
-        assert raised.value.errno == errno.ESTALE
+        time.sleep(1.1)
+        with pytest.raises(OSError, match="Stale"):
+            os.fstat(held.fileno())
     with pytest.raises(FileNotFoundError):
         (b / "file").open()
 
@@ -269,11 +273,11 @@ def test_a_host_that_loses_power_loses_what_it_did_not_send(
     mount: Callable[..., Host], server: Path
 ) -> None:
     a = mount()
-    script = f"import os; f = open({str(a / 'file')!r}, 'wb', 0); f.write(b'x'); os.write(1, b'w'); input()"
-    writer = subprocess.Popen(
-        ["python3", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert writer.stdout is not None and writer.stdout.read(1) == b"w"
+    script = f"f = open({str(a / 'file')!r}, 'wb', 0); f.write(b'x'); print('written'); input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    writer = subprocess.Popen(["python3", "-uc", script], **pipes)
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == b"written\n"
     client = next(
         int(path.name)
         for path in Path("/proc").glob("[0-9]*")
@@ -306,7 +310,7 @@ def test_root_is_nobody(mount: Callable[..., Host], server: Path) -> None:
     with pytest.raises(PermissionError):
         (a / "closed" / "file").write_text("")
     with pytest.raises(PermissionError):
-        os.listdir(a / "closed")
+        listed(a / "closed")
 
 
 def test_a_server_that_is_silent_blocks_until_it_answers(mount: Callable[..., Host]) -> None:
@@ -343,9 +347,8 @@ def test_a_full_server_is_told_at_close_or_fsync(program: Path, tmp_path: Path) 
         subprocess.run(list(map(str, argv)), check=True)
         descriptor = os.open(path / "file", os.O_WRONLY | os.O_CREAT)
         assert os.write(descriptor, b"x" * 100_000) == 100_000
-        with pytest.raises(OSError) as raised:
+        with pytest.raises(OSError, match="No space left"):
             os.close(descriptor)
-        assert raised.value.errno == errno.ENOSPC
         subprocess.run(["umount", "--lazy", path], check=True)
     finally:
         subprocess.run(["umount", "--lazy", export], check=True)

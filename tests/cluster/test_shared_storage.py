@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -30,7 +30,7 @@ if attempt <= int(sys.argv[1]) and rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 open("result.txt", "a").write(f"{attempt}\\n")
 """
-SHORT = "import json, os, time; time.sleep(2); print('done')"
+SHORT = "import time; time.sleep(2); print('done')"
 SPEC: dict[str, Any] = {
     "cluster": "bed",
     "resources": {"nodes": 2, "cpus_per_task": 1, "time": "00:20:00", "mem": 400},
@@ -79,7 +79,7 @@ def test_a_requeue_after_nodes_looked_for_it(ward: Ward) -> None:
 
 
 def _all_completed(ward: Ward, name: str, number: int) -> None:
-    runs = {"sweep": {"grid": {"environment.variables.NUMBER": list(range(number))}}}
+    runs = {"config": {"number": 0}, "sweep": {"grid": {"config.number": list(range(number))}}}
     began = time.monotonic()
     ward.write(f"{name}.py", SHORT)
     spec = ward.spec(name, {**SPEC, "resources": ALONE, "entry": f"{name}.py", **runs})
@@ -105,3 +105,25 @@ def test_short_runs_are_told_as_completed(ward: Ward, number: int) -> None:
 @pytest.mark.parametrize("number", NUMBERS)
 def test_short_runs_where_opening_a_directory_refreshes_nothing(blind: Ward, number: int) -> None:
     _all_completed(blind, f"short-{number}", number)
+
+
+def test_a_server_that_is_silent_for_a_while(ward: Ward) -> None:
+    """Calls hang as on a hard mount: nobody is given up for it, and nothing is lost."""
+    program = PROGRAM.replace("range(1, 5)", "range(1, 60)")
+    _submit(ward, "silent", program, args=["0"])
+    ward.wait_for_step("silent", 12)
+    ward.write("short.py", SHORT)
+    runs = {"config": {"number": 0}, "sweep": {"grid": {"config.number": [1, 2, 3]}}}
+    spec = ward.spec("short", {**SPEC, "resources": ALONE, "entry": "short.py", **runs})
+    with ThreadPoolExecutor() as beside:
+        waited = beside.submit(ward.hpcrun, "submit", spec, "--wait", check=False, timeout=300)
+        until((ward.root / "short" / "runs").exists, "begun", 60)
+        ward.cluster.silence_storage(True)
+        time.sleep(20)
+        ward.cluster.silence_storage(False)
+        result = waited.result()
+    assert result.returncode == 0, (result.stderr, ward.explain("short"))
+    ward.wait_for_end(["silent", "short"])
+    for name in ("silent", "short/0", "short/1", "short/2"):
+        # A step that Slurm launched meanwhile is refused: credentials of this bed live for 5 s.
+        assert set(ward.kinds(name)) <= {None, "launch"}, ward.explain("silent", "short")

@@ -80,12 +80,15 @@ class Workbench:
         Where specs and code lie.
     root
         `runs_root`.
+    environment
+        Variables of the hpcrun command.
     """
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster = cluster
         self.directory = Path(cluster.root) / "home" / name
         self.root = runs_root(cluster)
+        self.environment = {"HPCRUN_ROOT": str(self.root)}
         profiles = self.directory / "configs" / "clusters"
         cluster.run(["mkdir", "-p", str(profiles)])
         self.write("configs/clusters/bed.yaml", PROFILE)
@@ -111,7 +114,7 @@ class Workbench:
         """The hpcrun command on the login node, as the user."""
         return self.cluster.run(
             [self.cluster.python, "-m", "hpcrun", *map(str, arguments)],
-            env={"HPCRUN_ROOT": str(self.root)},
+            env=self.environment,
             cwd=str(self.directory),
             check=check,
             timeout=timeout,

@@ -221,7 +221,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     hostile = Experiment(place / "root", os.fsdecode(os.fsencode(f"hostile{POISON}$(id)")))
     hostile.submit((0,))
     row = f"100_1|RUNNING|{ONE_LINE}|n{ONE_LINE}|N/A\n"
-    past = f"100_1|FAILED{ONE_LINE}|1:0|{ONE_LINE}\n"
+    past = f"100_1|FAILED{ONE_LINE}|1:0|{ONE_LINE}|N/A|1:0|{ONE_LINE}\n"
     slurm_shim(place / "shim", squeue=row.replace("\r", ""), sacct=past.replace("\r", ""))
     spec: dict[str, Any] = {
         "name": "spec",

@@ -9,7 +9,7 @@ from hpcrun.slurm import client, queue
 from tests.support.slurm_shim import Shim
 
 RUNNING = "7|RUNNING|None|n1|1795179394\n"
-ENDED = "7|FAILED|None|n1|1795179394|3:0\n"
+ENDED = "7|FAILED|None|n1|1795179394|3:0|1795179999\n"
 DOWN = {"err": "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"}
 KILL_ERROR = "scancel: error: Kill job error on job id 7:"
 NO_DATABASE = {"err": "sacct: error: Problem talking to the database: Connection refused\n"}

@@ -55,7 +55,7 @@ def test_a_daemon_that_answers_is_believed_beside_one_that_does_not(shim: Shim) 
     assert not states.controller_is_down
     assert re.fullmatch(r"slurmdbd has not answered for 0\.\d s", states.problems[0])
     shim.answer("squeue", HANGS)
-    shim.answer("sacct", {"out": "7|FAILED|None|n1|1795179394|3:0\n"})
+    shim.answer("sacct", {"out": "7|FAILED|None|n1|1795179394|3:0|1795179999\n"})
     with patience.reading(limit=1.5):
         states = queue.query(["7"])
     assert (states["7"].state, states.controller_is_down) == ("FAILED", True)

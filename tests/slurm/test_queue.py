@@ -17,7 +17,7 @@ from tests.support.slurm_shim import Shim
 
 RECORDED = Path(__file__).parent / "recorded"
 RUNNING = "7|RUNNING|None|n1|1795179394\n"
-ENDED = "7|FAILED|None|n1|1795179394|3:0\n"
+ENDED = "7|FAILED|None|n1|1795179394|3:0|1795179999\n"
 DOWN = {"err": "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"}
 NO_DATABASE = {"err": "sacct: error: Problem talking to the database: Connection refused\n"}
 SLOW = {"err": "slurm_load_jobs error: Socket timed out on send/recv operation\n", "code": 1}
@@ -81,7 +81,7 @@ def test_both_together(recorded: Path) -> None:
     [("CANCELLED by 1000", "CANCELLED"), ("CANCELLED+", "CANCELLED"), ("", "UNKNOWN")],
 )
 def test_words_are_normalised(printed: str, state: str) -> None:
-    line = f"5|{printed}|None|n1|1795179394|0:15"
+    line = f"5|{printed}|None|n1|1795179394|0:15|Unknown"
     assert queue.parse_sacct(line)["5"].state == state
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -101,6 +103,21 @@ def test_intents_come_first(experiment: ExperimentPaths, shim: Shim) -> None:
     assert _actions(experiment) == ["completed", "cancelling", "resumed"]
 
 
+@pytest.mark.parametrize(("ago", "action"), [(5, "attached"), (600, "resumed")])
+def test_a_job_that_completed_may_have_left_what_is_not_seen_yet(
+    experiment: ExperimentPaths, shim: Shim, ago: float, action: str
+) -> None:
+    """Where its intent cannot be seen on this host it is not sent once more, for a while."""
+    _submitted(experiment, [1, 2], job_id="50")
+    end = datetime.datetime.fromtimestamp(time.time() - ago).isoformat()
+    rows = f"50_1|COMPLETED|None|n1|1|0:0|{end}\n50_2|FAILED|None|n1|1|1:0|{end}\n"
+    shim.answer("squeue", {"out": ""})
+    shim.answer("sacct", {"out": rows})
+    assert _actions(experiment)[:2] == [action, "resumed"]
+    ledger.set_intent(experiment.run(1), ledger.FINISHED)
+    assert _actions(experiment)[:2] == ["completed", "resumed"]
+
+
 def test_the_newest_job_counts(experiment: ExperimentPaths, shim: Shim) -> None:
     _submitted(experiment, [1], job_id="50")
     _submitted(experiment, [1], job_id="51")
@@ -141,7 +158,7 @@ def test_a_controller_that_is_down_forbids_a_second_job(
 def test_accounting_that_still_believes_in_a_job(experiment: ExperimentPaths, shim: Shim) -> None:
     _submitted(experiment, [1], job_id="50")
     shim.answer("squeue", {"out": ""})
-    shim.answer("sacct", {"out": "50|RUNNING|None|n1|1795179394|0:0\n"})
+    shim.answer("sacct", {"out": "50|RUNNING|None|n1|1795179394|0:0|Unknown\n"})
     assert _actions(experiment)[0] == "resumed"
 
 

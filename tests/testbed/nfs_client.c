@@ -538,7 +538,7 @@ static void own_opendir(fuse_req_t request, fuse_ino_t ino, struct fuse_file_inf
     if (held(request, fstat(dir->fd, &found) || !found.st_nlink ? ESTALE : 0)) return;
     if (!blind) heard(dir, &found), old = outdated(dir, &found);
     else if (now() >= dir->until) heard(dir, &found);
-    if (!blind || dir->listing == NULL || !same_time(dir->listing->as_of, dir->known.st_mtim)) {
+    if (dir->listing == NULL || !same_time(dir->listing->as_of, dir->known.st_mtim)) {
         become(request);
         struct listing *fresh = list(dir, found.st_mtim);
         if (held(request, fresh == NULL ? errno : 0)) { drop(ino, old); return; }

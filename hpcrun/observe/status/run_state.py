@@ -69,6 +69,8 @@ class RunEvidence:
     """Why the cluster did not answer, so that a missing ``job`` proves nothing."""
     updated: float | None = None
     """Time of the newest evidence on disk, in seconds since the epoch."""
+    unseen: bool = False
+    """Its job completed so lately that this host may not see yet what it has recorded."""
     broken: str | None = None
     """Why the ledger or the intent says nothing: one of them is not what hpcrun writes."""
 
@@ -102,6 +104,7 @@ class Verdict:
     """Nothing more will happen to the run by itself."""
 
 
+_UNSEEN = Verdict(UNKNOWN, "its job completed; what it recorded is not seen on this host yet")
 _CANCELLED_IN_SLURM = Verdict(CANCELLED, "its job was cancelled in Slurm", over=True)
 
 
@@ -192,6 +195,8 @@ def _before_attempt(evidence: RunEvidence) -> Verdict:
     if job.is_over:
         if job.state == "CANCELLED":
             return _CANCELLED_IN_SLURM
+        if evidence.unseen:
+            return _UNSEEN
         code = f", exit code {job.exit_code}" if job.exit_code else ""
         return _failed(
             f"the job ended (Slurm: {job.state}{code}) before an attempt began; "
@@ -200,7 +205,7 @@ def _before_attempt(evidence: RunEvidence) -> Verdict:
     if job.is_alive:
         if submission.foreground:
             return Verdict(WAITING, "waits for its turn in this allocation")
-        return Verdict(RUNNING, "the job has started, its attempt has not begun")
+        return Verdict(RUNNING, "the job has started, its attempt is not seen yet")
     return Verdict(UNKNOWN, job.reason or None)
 
 
@@ -243,6 +248,8 @@ def _attempt_open(evidence: RunEvidence, last: Attempt) -> Verdict:
     if job.is_over:
         if job.state == "CANCELLED":
             return _CANCELLED_IN_SLURM
+        if evidence.unseen:
+            return _UNSEEN
         gone = job.state == GONE
         what = "its process is gone" if gone else f"its job is over (Slurm: {job.state})"
         return _failed(f"{what}, {no_end}")

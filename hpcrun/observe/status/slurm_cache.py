@@ -206,13 +206,14 @@ def _write(path: Path, known: _Known) -> None:
 
 def _to_fields(job: JobState) -> list[object]:
     flags = (job.is_waiting, job.is_over)
-    return [job.state, *flags, job.reason, job.nodes, job.exit_code, job.start, None]
+    return [job.state, *flags, job.reason, job.nodes, job.exit_code, job.start, job.ended]
 
 
 def _from_fields(job_id: str, fields: list[Any]) -> JobState:
-    state, _, _, reason, nodes, exit_code, start, _ = fields
+    state, _, _, reason, nodes, exit_code, start, ended = fields
     if not all(isinstance(text, str) for text in (state, reason, nodes)):
         raise TypeError(f"the state of job {job_id} is not one")
-    if not isinstance(exit_code, (int, NoneType)) or not isinstance(start, (int, float, NoneType)):
+    times = (isinstance(one, (int, float, NoneType)) for one in (start, ended))
+    if not isinstance(exit_code, (int, NoneType)) or not all(times):
         raise TypeError(f"the numbers of job {job_id} are none")
-    return JobState(job_id, state, reason, nodes, start, exit_code=exit_code)
+    return JobState(job_id, state, reason, nodes, start, exit_code, ended)

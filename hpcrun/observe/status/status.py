@@ -253,9 +253,11 @@ def _with_answer(
     else:
         is_gone = submission is not None and submission.ended
         job, silence = JobState("", GONE) if is_gone else None, evidence.silence
+    unseen = job is not None and job.has_just_completed
     # Not `replace`, which takes as long as all the rest, thousands of times.
     return RunEvidence(
-        submission, evidence.attempts, evidence.intent, job, silence, updated, evidence.broken
+        *(submission, evidence.attempts, evidence.intent, job, silence, updated),
+        *(unseen, evidence.broken),
     )
 
 

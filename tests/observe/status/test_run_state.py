@@ -76,7 +76,7 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
         False,
     ),
     ("configuring", {"submission": sub(), "job": job("CONFIGURING")}, "pending", "configur", False),
-    ("job began", {"submission": sub(), "job": RUNNING}, "running", "has not begun", False),
+    ("job began", {"submission": sub(), "job": RUNNING}, "running", "not seen yet", False),
     ("unknown job", {"submission": sub()}, "unknown", "does not know job 100", False),
     ("silent, pending", {"submission": sub(), "silence": SILENT}, "pending", "as of", False),
     (
@@ -92,6 +92,20 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
         "failed",
         "Slurm: FAILED, exit code 1",
         True,
+    ),
+    (
+        "completed a moment ago, and nothing of it is seen",
+        {"submission": sub(), "job": job("COMPLETED"), "unseen": True},
+        "unknown",
+        "not seen on this host yet",
+        False,
+    ),
+    (
+        "completed a moment ago, and its end is not seen",
+        {"attempts": [attempt()], "job": job("COMPLETED"), "unseen": True},
+        "unknown",
+        "not seen on this host yet",
+        False,
     ),
     (
         "accounting knows no end",

@@ -31,7 +31,7 @@ def line(job: str, state: str, reason: str = "None", nodes: str = "") -> str:
 
 
 def past(job: str, state: str, code: str = "0:0") -> str:
-    return f"{job}|{state}|None|node1|Unknown|{code}\n"
+    return f"{job}|{state}|None|node1|Unknown|{code}|2020-01-02T03:04:05\n"
 
 
 def of(study: Experiment, **options: object) -> list[RunStatus]:
