@@ -99,3 +99,23 @@ def _check_a_spare(bench: Workbench) -> None:
     assert ledger.same_start(first, second)
     assert (second.nodes, second.outcome) == (["n2", "n3"], "completed")
     assert second.health is None
+
+
+@pytest.mark.usually
+def test_storage_that_one_node_does_not_see(slurm: Cluster) -> None:
+    """No node is left out for it before it was seen twice in a row, and none is suspect."""
+    bench = Workbench(slurm, "unseen")
+    bench.root.mkdir(parents=True, exist_ok=True)
+    spec = bench.spec("unseen", {**RANK, "resources": _resources(3)})
+    slurm.on("n2", ["mount", "-t", "tmpfs", "tmpfs", str(bench.root)])
+    try:
+        bench.hpcrun("submit", spec, "--wait", check=False)
+    finally:
+        slurm.on("n2", ["umount", str(bench.root)])
+    attempts = _attempts(bench, "unseen")
+    assert [one.kind for one in attempts] == ["storage", "storage", None], bench.explain("unseen")
+    assert [one.cause.get("nodes") for one in attempts[:2]] == [["n2"], ["n2"]]
+    assert [(one.decided or {})["exclude"] for one in attempts[:2]] == [[], ["n2"]]
+    assert (attempts[2].nodes, attempts[2].outcome) == (["n1", "n3", "n4"], "completed")
+    assert not (bench.root / ".hpcrun" / "suspects").exists()
+    assert "while other nodes of the job could" in bench.hpcrun("why", "unseen").stdout

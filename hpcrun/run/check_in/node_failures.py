@@ -5,15 +5,19 @@ An error of shared storage is no node's by itself, nor is what the job brings.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from pathlib import Path
 
 from hpcrun.run.job.rank_places import NotBuilt, StorageUnseen
+from hpcrun.state import files
 from hpcrun.text import listed
 
 # What a failure may be about, in an agent's word for it.
 STORAGE, BUILD = "storage", "build"
 # The exit code of an agent that cannot see its submission (EX_IOERR).
 EXIT_STORAGE = 74
+_TAIL = 2_000
 _SAID = {"": "cannot be used", STORAGE: "cannot use shared storage", BUILD: "cannot compile"}
 
 
@@ -36,10 +40,17 @@ class NodeFailures:
         """Add a node that says that it failed."""
         self._found[node] = f"node {node} {_SAID[about]}: {why}", about
 
-    def add_ended(self, node: str, code: int) -> None:
-        """Add a node whose agent has ended."""
-        why = f"the agent on node {node} ended with exit code {code}; see agent-{node}.log"
-        self._found[node] = why, STORAGE if code == EXIT_STORAGE else ""
+    def add_ended(self, node: str, code: int, log: Path) -> None:
+        """Add a node whose agent has ended.
+
+        One that does not see the submission does not find hpcrun itself, which lies there.
+        """
+        said = b""
+        with contextlib.suppress(OSError):
+            said = files.read_tail(log, _TAIL)
+        why = f"the agent on node {node} ended with exit code {code}; see {log.name}"
+        is_blind = code == EXIT_STORAGE or b"No module named 'hpcrun'" in said
+        self._found[node] = why, STORAGE if is_blind else ""
         self._ended.append(node)
 
     def check_shared(

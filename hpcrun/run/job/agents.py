@@ -96,7 +96,7 @@ class Agents:
         self._interface, address = network.management(launcher.fabric)
         self._switchboard = Switchboard(address, secret, launcher.nodes)
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
-        self._logs = [attempt.agent_log(node) for node in launcher.nodes]
+        self._logs = {node: attempt.agent_log(node) for node in launcher.nodes}
         self._heartbeat = Heartbeat(self._switchboard.broadcast)
         for node in launcher.nodes:
             command = agent_command(launcher, node, submission, run, attempt)
@@ -284,7 +284,7 @@ class Agents:
         for process in self._agents.values():
             process.kill()
             process.wait()
-        files.remove_if_empty(*self._logs)
+        files.remove_if_empty(*self._logs.values())
 
     def _take_in_if_valid(self, node: str, message: dict[str, Any]) -> None:
         try:
@@ -376,7 +376,7 @@ class Agents:
             self.turn(0.2)
             for node in missing:
                 if node not in answers and (code := self._agents[node].poll()) is not None:
-                    self._failures.add_ended(node, code)
+                    self._failures.add_ended(node, code, self._logs[node])
             if failed and (deadline is None or deadline > time.monotonic() + OTHERS_FAIL):
                 deadline = time.monotonic() + OTHERS_FAIL
             is_late = deadline is not None and time.monotonic() > deadline

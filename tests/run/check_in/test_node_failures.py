@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -39,16 +40,31 @@ def test_whose_fault_it_is(case: str) -> None:
     assert not failures.nodes
 
 
-def test_an_agent_that_did_not_see_its_submission_is_gone_without_fault() -> None:
-    failures, gone = NodeFailures(), list[str]()
-    failures.add_ended("n1", EXIT_STORAGE)
-    with pytest.raises(StorageUnseen, match="ended with exit code 74"):
+@pytest.mark.parametrize(
+    ("code", "said", "is_at_fault"),
+    [
+        (EXIT_STORAGE, "", False),
+        (1, "python: Error … (ModuleNotFoundError: No module named 'hpcrun')\n", False),
+        (1, "MemoryError\n", True),
+        (1, None, True),
+        (-9, "", True),
+    ],
+)
+def test_an_agent_that_does_not_see_its_submission_is_gone_without_fault(
+    tmp_path: Path, code: int, said: str | None, is_at_fault: bool
+) -> None:
+    failures, gone, log = NodeFailures(), list[str](), tmp_path / "agent-n1.log"
+    if said is not None:
+        log.write_text(said)
+    failures.add_ended("n1", code, log)
+    assert failures.message == f"the agent on node n1 ended with exit code {code}; see agent-n1.log"
+    if is_at_fault:
         failures.check_shared(["n2"], gone.extend)
-    assert gone == ["n1"]
-    failures.clear()
-    failures.add_ended("n1", 1)
-    failures.check_shared(["n2"], gone.extend)
-    assert failures.at_fault == ["n1"]
+        assert (failures.at_fault, gone) == (["n1"], [])
+    else:
+        with pytest.raises(StorageUnseen) as caught:
+            failures.check_shared(["n2"], gone.extend)
+        assert (caught.value.nodes, gone) == (("n1",), ["n1"])
 
 
 # Node -> its key and whether it compiles there; in a container; who is asked in turn, and the nodes
