@@ -27,7 +27,7 @@ def record(root: Path, verdict: NodeVerdict) -> list[str]:
             SuspectNodes(root).record(node, why, KIND)
     except HpcrunError as error:
         return [f"not recorded as suspect: {error.message}"]
-    names = listed([*broken], 8)
+    names = listed(sorted(broken), 8)
     told = f"suspect for {HOURS:g} hours: {names}; your submissions leave such nodes out"
     return [told] if broken else []
 
