@@ -87,7 +87,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
     },
     "docs/finding-files.md": {"hpcrun weights study/0 -o out": SAVED},
     "docs/health.md": {
-        "suspect node left out: node07: its ib0 is down, and that of node08 is up (by alice, "
+        "suspect node left out: node07: its ib0 is down, and that of node08 is up ("
         "until 2026-01-31 12:00)": "needs a bad node: tests/cluster/test_health.py",
     },
     "docs/jobs.md": {

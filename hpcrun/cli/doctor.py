@@ -39,10 +39,7 @@ if TYPE_CHECKING:
     "--save-baseline", is_flag=True, help="Keep what was measured as the site's baseline."
 )
 @click.option("--baseline", metavar="FILE", help="The baseline's file; by default the root's.")
-@click.option(
-    "--no-suspects", is_flag=True, help="Do not put bad nodes into the record of suspect nodes."
-)
-@click.option("--clear", metavar="NAMES", help="Take nodes out of the record of suspect nodes.")
+@click.option("--clear", metavar="NAMES", help="Forget that these nodes are suspect.")
 @common
 def command(
     words: str | None,
@@ -54,7 +51,6 @@ def command(
     quick: bool,
     save_baseline: bool,
     baseline: str | None,
-    no_suspects: bool,
     clear: str | None,
     output: Output,
 ) -> int:
@@ -87,7 +83,6 @@ def command(
         tensor=not quick,
         baseline=None if baseline is None else Path(baseline),
         saves=save_baseline,
-        records=not no_suspects,
     )
     return _show_nodes(examine_nodes(profile, test, output.say), output)
 
@@ -106,14 +101,12 @@ def _check(words: str | None, saves: bool, clear: str | None, minutes: int, wait
 def _clear(profile: DoctorProfile, names: str, output: Output) -> int:
     from hpcrun.doctor.suspect_list import clear
 
-    cleared, trusted = clear(profile.data, profile.root, names)
+    cleared = clear(profile.root, names)
     if output.json:
-        output.data({"cleared": cleared, "trusted": trusted})
+        output.data({"cleared": cleared})
         return EXIT_OK
     for node in cleared:
         output.line(f"{node} is not suspect any more")
-    for node, who in trusted.items():
-        output.line(f"{node}: your submissions use it again; {who} goes on calling it suspect")
     return EXIT_OK
 
 
@@ -135,11 +128,8 @@ def _show(found: Examination, output: Output) -> int:
     for one in found.worst_first:
         if one.judgement.change:
             output.line(f"{one.name}: {one.judgement.change} ({one.judgement.by})")
-    for suspect in found.suspects.entries:
-        used = "" if suspect in found.suspects.used else "; you trust it"
-        output.line(f"suspect node {suspect.told}{used}")
-    for problem in found.suspects.problems:
-        output.say(problem)
+    for suspect in found.suspects:
+        output.line(f"suspect node {suspect.told}")
     output.say(counts(found.judged))
     return found.exit_code
 

@@ -27,7 +27,7 @@ TOPICS = {
     "specs": ("spec", "every key of a spec and of a cluster profile"),
     "commands": ("cli", "the root, exit codes, and every command's options"),
     "examining": ("doctor", "what `hpcrun doctor` judges, and how it finds bad nodes"),
-    "bad-nodes": ("health", "the check of a job's nodes, and the record of suspect ones"),
+    "bad-nodes": ("health", "the check of a job's nodes, and the suspect ones"),
     "checks": ("check", "what is checked against the cluster before the queue"),
     "estimates": ("estimate", "memory, time and money of a run: formulas and their sources"),
     "optimizers": ("optimizers", "which optimizer runs where; schedules, scaled rates, layers"),

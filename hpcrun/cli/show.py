@@ -48,7 +48,7 @@ def command(
     elif what == "script":
         data = {"script": detail.script(one)}
         for told in detail.suspects(one):
-            output.say(f"sbatch was given --exclude too, for the record of suspect nodes: {told}")
+            output.say(f"sbatch was given --exclude too, for suspect nodes: {told}")
     elif what == "deepspeed":
         output.data(detail.deepspeed(one))
         return

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask, whatever it may cost.")
 @click.option("--no-check", is_flag=True, help="Do not ask the cluster first what it would refuse.")
-@click.option("--no-suspects", is_flag=True, help="Use nodes that the site's record calls suspect.")
+@click.option(
+    "--no-suspects", is_flag=True, help="Use nodes whose hardware failed one of your jobs."
+)
 @click.option("--new", is_flag=True, help="Give every run a new number, also those run before.")
 @click.option(
     "--only",

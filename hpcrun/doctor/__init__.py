@@ -6,7 +6,7 @@ machine), `doctor_profile` (which cluster profile), `storage_speed` and `job_pyt
 measured and asked here), `examination` (asks, judges, reports). For ``--nodes``: `node_choice`
 (which nodes), `node_job` (the job, from its directory to its result), `site_baseline` (what nodes
 did when they were well), `node_verdict` (which nodes are not, and why), `suspect_list` (the
-record of suspect nodes), `node_examination` (all of it). What runs on the nodes is
+user's suspect nodes), `node_examination` (all of it). What runs on the nodes is
 `hpcrun.run.diagnose`.
 
 To add a promise: a line in ``SLURM_PROMISES`` with a pure function of the site, and its cases in

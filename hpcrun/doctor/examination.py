@@ -27,7 +27,7 @@ from hpcrun.site import shared_storage, slurm_site
 from hpcrun.site.slurm_site import SlurmSite
 from hpcrun.slurm import client
 from hpcrun.slurm.background import BackgroundCall
-from hpcrun.state.suspects.suspect_nodes import SuspectNodes, SuspectReading
+from hpcrun.state.suspects.suspect_nodes import SuspectNode, SuspectNodes
 
 # Slurm's packages are there, and no slurm.conf.
 _NO_CLUSTER = re.compile("configuration source|config_?source|failed to fetch config")
@@ -38,14 +38,13 @@ _ALONE = (
 
 @dataclass(frozen=True)
 class Examination:
-    """All promises, judged, and the record of suspect nodes."""
+    """All promises, judged, and this user's suspect nodes."""
 
     cluster: str
     slurm: str | None
     """Slurm's version; None where there is none, or it does not answer."""
     judged: Sequence[JudgedPromise]
-    suspects: SuspectReading
-    suspects_place: Path
+    suspects: Sequence[SuspectNode] = ()
     silent: str = ""
     """Why Slurm does not answer; empty if it does, or there is none."""
     notes: Sequence[str] = ()
@@ -67,25 +66,8 @@ class Examination:
             "cluster": self.cluster,
             "slurm": self.slurm,
             "promises": [one.to_data() for one in self.judged],
-            "suspects": suspects_data(self.suspects),
-            "suspects_directory": str(self.suspects_place),
+            "suspects": [{**vars(one), "until": one.until} for one in self.suspects],
         }
-
-
-def suspects_data(reading: SuspectReading) -> list[dict[str, Any]]:
-    """Return the record of suspect nodes as plain data."""
-    return [
-        {
-            "node": one.node,
-            "reason": one.reason,
-            "kind": one.kind,
-            "by": one.author,
-            "when": one.when,
-            "until": one.until,
-            "is_used": one in reading.used,
-        }
-        for one in reading.entries
-    ]
 
 
 def read_site(profile: DoctorProfile) -> SlurmSite:
@@ -141,13 +123,11 @@ def examine(profile: DoctorProfile, python: str | None = None) -> Examination:
     judged += machine_promises.python(facts, job_python.own_libraries(), gpus=gpus)
     if profile.is_slurm:
         judged += machine_promises.not_known_here()
-    record = SuspectNodes.of(profile.data, profile.root)
     return Examination(
         cluster=profile.name if site is None else f"{site.name} (profile {profile.name})",
         slurm=site.version if site is not None else None,
         judged=judged,
-        suspects=record.read() if profile.is_slurm else SuspectReading(),
-        suspects_place=record.directory,
+        suspects=SuspectNodes(profile.root).read() if profile.is_slurm else (),
         silent=silent,
     )
 

@@ -36,8 +36,6 @@ class NodeTest:
     """The baseline's file; None for the root's."""
     saves: bool = False
     """Keep the result as the baseline."""
-    records: bool = True
-    """Put bad nodes into the record of suspect nodes."""
 
 
 @dataclass(frozen=True)
@@ -171,8 +169,7 @@ def examine_nodes(profile: DoctorProfile, test: NodeTest, say: Say) -> NodeExami
     result = node_job.run(profile, request, say)
     verdict = _judged(result, baseline, site.nodes, choice.gpus)
     notes = _notes(result, baseline)
-    if test.records:
-        notes += suspect_list.record(profile.data, profile.root, verdict.bad)
+    notes += suspect_list.record(profile.root, verdict)
     if test.saves:
         if verdict.is_well:
             site_baseline.write(file, choice.partition, node_verdict.baseline_of(result))

@@ -1,43 +1,41 @@
-"""The record of suspect nodes, as the doctor writes it: bad nodes go in, cleared ones go out."""
+"""The record of suspect nodes, as the doctor writes it: broken nodes go in, others out by hand."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from hpcrun.doctor.node_verdict import BAD, NodeVerdict
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.slurm.hostlist import expand
-from hpcrun.state.suspects.suspect_nodes import SuspectNodes
+from hpcrun.state.suspects.suspect_nodes import HOURS, SuspectNodes
 from hpcrun.text import listed, shortened
 
 KIND = "doctor"
+# Kinds of findings that only hardware makes.
+_HARDWARE = frozenset({"link", "slow_link", "fabric", "gpu", "ecc", "clock_slowdown"})
 
 
-def record(cluster: Mapping[str, Any], root: Path, bad: Mapping[str, str]) -> list[str]:
-    """Put bad nodes into the record, each with its reason; return notes for the user."""
-    where = SuspectNodes.of(cluster, root)
+def record(root: Path, verdict: NodeVerdict) -> list[str]:
+    """Put the nodes whose hardware is broken into the record; return notes for the user."""
+    broken: dict[str, str] = {}
+    for one in verdict.findings:
+        if one.severity == BAD and len(one.nodes) == 1 and one.kind in _HARDWARE:
+            broken.setdefault(one.nodes[0], one.message)
     try:
-        for node, why in bad.items():
-            where.record(node, why, KIND)
+        for node, why in broken.items():
+            SuspectNodes(root).record(node, why, KIND)
     except HpcrunError as error:
         return [f"not recorded as suspect: {error.message}"]
-    if not bad:
-        return []
-    days = f"{where.days:g} days"
-    who = "submissions of all who share it" if where.shared else "your submissions"
-    names = listed([*bad], 8)
-    return [
-        f"recorded as suspect for {days}: {names}; {who} leave such nodes out ({where.directory})"
-    ]
+    names = listed(sorted(broken), 8)
+    told = f"suspect for {HOURS:g} hours: {names}; your submissions leave such nodes out"
+    return [told] if broken else []
 
 
-def clear(cluster: Mapping[str, Any], root: Path, names: str) -> tuple[list[str], dict[str, str]]:
-    """Take nodes out of the record; return those of this user's, and others' with their author.
+def clear(root: Path, names: str) -> list[str]:
+    """Take nodes out of the record, and return them.
 
-    Others' entries stay; this user's submissions use the nodes all the same. Raises UsageError for
-    what is no list of nodes, and for nodes that are not in the record.
+    Raises UsageError for what is no list of nodes, and for nodes that are not in the record.
     """
     wanted: list[str] = []
     with contextlib.suppress(HpcrunError):
@@ -46,16 +44,11 @@ def clear(cluster: Mapping[str, Any], root: Path, names: str) -> tuple[list[str]
         raise UsageError(
             f"--clear: found {shortened(names, 80)!r}; accepted are names such as node[01-04],n7"
         )
-    where = SuspectNodes.of(cluster, root)
-    entries = where.read().entries
-    unknown = [node for node in wanted if all(one.node != node for one in entries)]
-    if unknown:
-        there = listed(sorted({one.node for one in entries}), 8) or "no node"
+    there = [one.node for one in SuspectNodes(root).read()]
+    if unknown := [node for node in wanted if node not in there]:
         raise UsageError(
-            f"--clear: {listed(unknown, 4)} is not among the suspect nodes; there is {there}",
-            hint=f"the record is {where.directory}; `hpcrun doctor` shows it",
+            f"--clear: {listed(unknown, 4)} is not among the suspect nodes; there is "
+            f"{listed(sorted(there), 8) or 'no node'}",
+            hint="`hpcrun doctor` lists them",
         )
-    others = {one.node: one.author for one in entries if one.node in wanted and not one.is_mine}
-    cleared = where.clear([node for node in wanted if node not in others])
-    where.trust([*others])
-    return cleared, others
+    return SuspectNodes(root).forget(wanted)

@@ -6,7 +6,7 @@ In reading order:
 - `permanent_errors`: the errors of a program that no new start mends.
 - `recovery`: what is done after that: restart, requeue or stop; which nodes are avoided.
 - `node_health`: what follows from the check of the nodes as an attempt begins.
-- `suspect_choice`: which suspect nodes of the site's record a job leaves out.
+- `suspect_choice`: which suspect nodes a job leaves out.
 - `resume`: what a script or command is started with to go on, and the recipes that ship.
 - `notifications`: the ends of which a person is notified.
 - `stop_lead_time`: how long before its time limit a run is asked to stop.

@@ -30,6 +30,8 @@ SAVED = "saved"
 NODE_FAILURE = "node_failure"
 # The check at an attempt's start found a node that it should not use.
 BAD_NODE = "bad_node"
+# Shared storage could not be used as it began.
+STORAGE = "storage"
 SUPERVISOR_LOST = "supervisor_lost"
 RANK_CRASH = "rank_crash"
 OUT_OF_MEMORY = "out_of_memory"
@@ -40,7 +42,8 @@ LAUNCH = "launch"
 UNKNOWN = "unknown"
 
 KINDS = (
-    *(TIME_LIMIT, PREEMPTED, REQUEUED, SIGNAL, SAVED, NODE_FAILURE, BAD_NODE, SUPERVISOR_LOST),
+    *(TIME_LIMIT, PREEMPTED, REQUEUED, SIGNAL, SAVED, NODE_FAILURE, BAD_NODE, STORAGE),
+    SUPERVISOR_LOST,
     *(RANK_CRASH, OUT_OF_MEMORY, NON_FINITE, BAD_CHECKPOINT, HANG, LAUNCH, UNKNOWN, CANCELLED),
 )
 
@@ -59,7 +62,7 @@ BY_USER = "cancelled by the user"
 # The job itself ends, or somebody wants it to.
 TAKEN_AWAY = frozenset({TIME_LIMIT, PREEMPTED, REQUEUED, SIGNAL})
 
-_FROM_OUTSIDE = {*TAKEN_AWAY, SAVED, NODE_FAILURE, BAD_NODE, SUPERVISOR_LOST}
+_FROM_OUTSIDE = {*TAKEN_AWAY, SAVED, NODE_FAILURE, BAD_NODE, STORAGE, SUPERVISOR_LOST}
 
 _EXCEPTIONS = {
     "NonFiniteLossError": NON_FINITE,
@@ -128,10 +131,16 @@ class Evidence:
     """The reason why the ranks could not be started."""
     unusable_nodes: tuple[str, ...] = ()
     """The nodes that failed to start; empty if all failed, or none."""
+    storage: bool = False
+    """They could not use shared storage."""
+    permanent: str | None = None
+    """The reason why no new start mends it, unless it is the fault of `unusable_nodes`."""
     bad_nodes: tuple[str, ...] = ()
     """The nodes that the check at the start found bad, and the attempt is not to use."""
     response: str | None = None
     """What `hpcrun.policy.node_health` decided about them: ``replace``, ``exclude``, ``refuse``."""
+    hardware: Mapping[str, str] = field(default_factory=dict)
+    """Those of them whose hardware is broken -> what is wrong with it."""
     hang: Mapping[str, Any] | None = None
     """``message``, ``rank`` and ``node`` of ranks that made no progress, and the ``lock`` that they
     wait for if one was found; None if they did."""
@@ -181,10 +190,15 @@ def decide(evidence: Evidence) -> End:
     if taken is not None:
         return taken
     if evidence.bad_nodes:
-        message, response = str(evidence.launch_error), {"response": evidence.response}
-        return _end(BAD_NODE, message, evidence.bad_nodes, response)
+        decided = {"response": evidence.response, "hardware": dict(evidence.hardware)}
+        return _end(BAD_NODE, str(evidence.launch_error), evidence.bad_nodes, decided)
+    if evidence.launch_error and evidence.permanent:
+        details: dict[str, Any] = {"permanent": evidence.permanent}
+        details |= {"seen_on": list(nodes)} if (nodes := evidence.unusable_nodes) else {}
+        return _end(LAUNCH, evidence.launch_error, details=details)
     if evidence.launch_error:
-        return _end(LAUNCH, evidence.launch_error, evidence.unusable_nodes)
+        kind = STORAGE if evidence.storage else LAUNCH
+        return _end(kind, evidence.launch_error, evidence.unusable_nodes)
     if evidence.hang is not None:
         found = dict(evidence.hang)
         return _end(HANG, found.pop("message"), details=found)
@@ -225,7 +239,9 @@ def _taken_away(evidence: Evidence) -> End | None:
         nodes = ", ".join(evidence.lost_nodes)
         what = "node" if len(evidence.lost_nodes) == 1 else "nodes"
         message = evidence.cut_off or f"{what} {nodes} did not answer any more"
-        return _end(NODE_FAILURE, message, evidence.lost_nodes)
+        cut_off = dict.fromkeys(evidence.lost_nodes, message) if evidence.cut_off else {}
+        details = {"hardware": cut_off} if cut_off else None
+        return _end(NODE_FAILURE, message, evidence.lost_nodes, details)
     if job.state in ("NODE_FAIL", "BOOT_FAIL") or "NODE FAILURE" in words:
         return _end(NODE_FAILURE, "Slurm lost a node of the job")
     if evidence.orphaned:

@@ -2,14 +2,14 @@
 
 A finding is of one node, and a fault or a doubt by its kind; the profile's ``health`` says what
 follows from each. What most nodes have alike is no node's fault: the site is so, or the check is
-wrong. A submission does without nodes ``health.budget`` times, so that no misjudgement requeues a
-run for ever.
+wrong. Nor is shared storage, which is only told. A submission does without nodes ``health.budget``
+times, so that no misjudgement requeues a run for ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrun.text import listed, plural
@@ -20,7 +20,7 @@ SLOW_PORT, UNREADABLE, NO_PORT, DIFFERS = "slow", "unreadable", "no_port", "diff
 INTERFACE_DOWN = "interface_down"
 NO_GPU, BROKEN_GPU, BUSY_GPU, ECC_ERRORS = "no_gpu", "broken_gpu", "busy_gpu", "ecc_errors"
 NOT_WRITABLE, LITTLE_ROOM, CLOCK = "not_writable", "little_room", "clock"
-LATE_STORAGE = "late_storage"
+SHARED_STORAGE = "shared_storage"
 SLOW_LINK, SLOW_PAIR, SLOWER_LINK = "slow_link", "slow_pair", "slower_link"
 
 FAULTS = frozenset(
@@ -32,8 +32,14 @@ FAULTS = frozenset(
 DOUBTS = frozenset(
     {
         *(SLOW_PORT, UNREADABLE, NO_PORT, DIFFERS, BUSY_GPU, ECC_ERRORS, LITTLE_ROOM, CLOCK),
-        *(LATE_STORAGE, SLOWER_LINK),
+        SLOWER_LINK,
     }
+)
+# What is no node's fault, whatever the profile says.
+OF_SITES = frozenset({SHARED_STORAGE})
+# What is broken about a node itself: it may be recorded as suspect.
+HARDWARE = frozenset(
+    {PORT_DOWN, NO_SUBNET_MANAGER, INTERFACE_DOWN, NO_GPU, BROKEN_GPU, ECC_ERRORS, SLOW_LINK}
 )
 # Findings that matter between nodes alone.
 _BETWEEN_NODES = frozenset(
@@ -78,6 +84,8 @@ class HealthDecision:
     """The nodes that the attempt cannot use; none if it goes on."""
     message: str = ""
     """What is wrong with them."""
+    hardware: Mapping[str, str] = field(default_factory=dict)
+    """Those of them whose hardware is broken -> what is wrong with it."""
 
 
 def decide(
@@ -110,7 +118,9 @@ def decide(
     counted = [
         one
         for one in findings
-        if one.kind not in alike and (len(nodes) > 1 or one.kind not in _BETWEEN_NODES)
+        if one.kind not in alike
+        and one.kind not in OF_SITES
+        and (len(nodes) > 1 or one.kind not in _BETWEEN_NODES)
     ]
     for one in counted:
         response = str(policy["on_fault" if one.kind in FAULTS else "on_doubt"])
@@ -120,9 +130,14 @@ def decide(
     if not bad:
         return HealthDecision(GO_ON, _why_nothing(findings, alike, counted))
     message = told(counted, bad)
+    broken = {
+        node: "; ".join(own)
+        for node in bad
+        if (own := [one.message for one in counted if one.node == node and one.kind in HARDWARE])
+    }
     if REFUSE in wanted.values():
         keys = _keys(counted, wanted, policy, REFUSE)
-        return HealthDecision(REFUSE, f"{keys} is {REFUSE}", bad, message)
+        return HealthDecision(REFUSE, f"{keys} is {REFUSE}", bad, message, broken)
     if spent >= int(policy["budget"]):
         did = plural(spent, "time")
         return HealthDecision(
@@ -130,10 +145,11 @@ def decide(
         )
     if EXCLUDE not in wanted.values() and len(bad) <= spares:
         reason = "a spare takes its place" if len(bad) == 1 else "spares take their places"
-        return HealthDecision(REPLACE, reason, bad, message)
+        return HealthDecision(REPLACE, reason, bad, message, broken)
     if not {*bad}.issubset(can_exclude(bad)):
         return HealthDecision(GO_ON, "the job cannot do without: there is no other node for it")
-    return HealthDecision(EXCLUDE, f"the job is requeued without {listed(bad, 8)}", bad, message)
+    reason = f"the job is requeued without {listed(bad, 8)}"
+    return HealthDecision(EXCLUDE, reason, bad, message, broken)
 
 
 def common_kinds(findings: Sequence[HealthFinding], nodes: Sequence[str]) -> frozenset[str]:
@@ -165,6 +181,8 @@ def _why_nothing(
         return "nothing is wrong"
     if counted:
         return "that is only warned of"
+    if all(one.kind in OF_SITES for one in findings):
+        return "shared storage is no node's fault"
     if alike:
         return "most nodes have it alike, so it is no node's fault"
     return "there is no other node to reach"

@@ -30,6 +30,7 @@ BUDGETS: dict[str, int] = {
     causes.NODE_FAILURE: 20,
     # `health.budget` comes first.
     causes.BAD_NODE: 20,
+    causes.STORAGE: 10,
     causes.SUPERVISOR_LOST: 10,
     causes.RANK_CRASH: 10,
     causes.OUT_OF_MEMORY: 3,
@@ -45,7 +46,7 @@ BUDGETS: dict[str, int] = {
 _IN_PLACE = frozenset(
     {
         *(causes.RANK_CRASH, causes.OUT_OF_MEMORY, causes.NON_FINITE, causes.HANG, causes.UNKNOWN),
-        *(causes.NODE_FAILURE, causes.BAD_NODE, causes.LAUNCH),
+        *(causes.NODE_FAILURE, causes.BAD_NODE, causes.LAUNCH, causes.STORAGE),
     }
 )
 
@@ -108,7 +109,10 @@ def decide(
     if planned is not None and last.number in halved:
         reason += f", with micro batches of {planned.halved(len(halved)).micro}"
     # What is wrong with all nodes at once takes longer to mend.
-    stays = kind in _IN_PLACE and not (kind == causes.LAUNCH and not last.cause.get("nodes"))
+    is_of_all = kind in (causes.LAUNCH, causes.STORAGE) and not last.cause.get("nodes")
+    stays = kind in _IN_PLACE and not is_of_all
+    # A node that is left out needs another.
+    stays = stays and not (kind == causes.STORAGE and unseeing(mine))
     # What may be the fault of its node is tried on another.
     stays = stays and not last.cause.get("seen_on")
     # One that a spare is not to replace.
@@ -272,7 +276,8 @@ def suspects(attempts: Sequence[Attempt]) -> tuple[str, ...]:
 
     Those that were lost, unusable while others were usable, or alone with an error that may be a
     node's fault (`hpcrun.policy.permanent_errors`), within a day of the last end or twice since a
-    person last submitted the run. A node that was repaired is used again: a run of weeks would else
+    person last submitted the run; and those that did not see shared storage twice in a row while
+    others did. A node that was repaired is used again: a run of weeks would else
     wait for ever on a small cluster.
     """
     if not attempts:
@@ -285,18 +290,39 @@ def suspects(attempts: Sequence[Attempt]) -> tuple[str, ...]:
         seen_on = cause.get("seen_on") or []
         for node in blamed(attempt) or (seen_on if len(seen_on) == 1 else []):
             lost.setdefault(node, []).append(ended)
-    return tuple(
+    gone = [
         node for node, times in lost.items() if len(times) > 1 or latest - times[0] <= _SUSPECTED
-    )
+    ]
+    unseen = unseeing(_of_submission(attempts))
+    return (*gone, *(node for node in unseen if node not in gone))
 
 
 def blamed(attempt: Attempt) -> list[str]:
     """Return the nodes that ended an attempt: lost, found bad, or unusable while others were not.
 
     A program's error that only one node has is not among them: that may be the program's own.
+    Neither is one of shared storage.
     """
     kinds = (causes.NODE_FAILURE, causes.BAD_NODE, causes.LAUNCH)
     return list(attempt.cause.get("nodes") or []) if attempt.kind in kinds else []
+
+
+def unseeing(attempts: Sequence[Attempt]) -> list[str]:
+    """Return the nodes that the last two attempts ended for, as these alone did not see storage."""
+    ends = [one.cause.get("nodes") or [] if one.kind == causes.STORAGE else [] for one in attempts]
+    return [node for node in ends[-1] if node in ends[-2]] if len(ends) > 1 else []
+
+
+def broken(attempt: Attempt) -> dict[str, str]:
+    """Return the nodes whose hardware ended an attempt -> what is wrong with it."""
+    found = attempt.cause.get("hardware")
+    return found if isinstance(found, dict) else {}
+
+
+def silent(attempt: Attempt) -> list[str]:
+    """Return the nodes that fell silent: they may have lost their power, or their network."""
+    nodes = blamed(attempt) if attempt.kind == causes.NODE_FAILURE else []
+    return [node for node in nodes if node not in broken(attempt)]
 
 
 def _times(number: int, kind: str) -> str:

@@ -57,13 +57,14 @@ import sys
 import time
 import traceback
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from hpcrun.errors import HpcrunError
 from hpcrun.policy import faults, frameworks
-from hpcrun.run.check_in import node_report
+from hpcrun.run.check_in import node_report, patient_look
 from hpcrun.run.check_in.link_test import LinkTest
 from hpcrun.run.health import progress, rank_stacks
 from hpcrun.run.job.takeover import Takeover
@@ -83,7 +84,6 @@ from hpcrun.run.staging.environment_copy import EnvironmentCopy
 from hpcrun.run.staging.node_staging import NodeStaging
 from hpcrun.run.work.node_work import NodeWork
 from hpcrun.slurm.parse import parse_duration
-from hpcrun.state import plan_file
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import RunPlan
@@ -98,12 +98,12 @@ class Agent:
     def __init__(self, arguments: argparse.Namespace, secret: JobSecret) -> None:
         self.node: str = arguments.node
         self.submission = SubmissionPaths(arguments.submission)
-        plan = plan_file.read(self.submission.plan)
+        plan = patient_look.read_plan(self.submission)
         self.run: RunPlan = plan.run(arguments.run)
         self._gpus = self.run.resources_of(arguments.node_rank).gpus_per_node
         self._node_dir = NodeDir(secret.start, self.node)
-        base = self._node_dir.path.parent
-        environment = EnvironmentCopy.of_run(base, self.submission, self.run)
+        base = self._node_dir.path
+        environment = EnvironmentCopy.of_run(base.parent, self.submission, self.run)
         place = (self.run, self.node, arguments.job, environment)
         self.preparation = NodePreparation(self.submission, plan, *place)
         self.attempt: int = arguments.attempt
@@ -112,7 +112,7 @@ class Agent:
         # The calls that warm ranks wait for, by the attempt in which these were started.
         self._calls: dict[int, warm_up.WarmRanksLock] = {}
         self._signals: list[int] = []
-        self._report_at = 0.0
+        self._report_at, self._has_prepared = 0.0, False
         self._progress: dict[int, progress.RankProgress] = {}
         hang_after = parse_duration(self.run.recovery.hang_after or "") or 0.0
         self._log_sizes = LogSizes(program_activity.look_every(hang_after))
@@ -123,9 +123,10 @@ class Agent:
         self._working_directory = plan.directory
         self._reader: ProgramReader | None = None
         self._link_test = LinkTest(secret)
-        self._staging = NodeStaging(self._node_dir.path, self.run.staging.paths, environment)
-        self._has_prepared = False
+        about = partial(patient_look.about, self.submission, "stage")
+        self._staging = NodeStaging(base, self.run.staging.paths, environment, about)
         self._work = NodeWork(self.run, plan.directory, self.node, self._node_dir)
+        self._down = network.down()  # looked at twice
         for number in stop_flag.SIGNALS:
             signal.signal(number, self._on_signal)
 
@@ -134,7 +135,7 @@ class Agent:
         key, found = self.preparation.key, network.candidates()
         own = {"pid": os.getpid(), "directory": str(self._node_dir.path)}
         hello = {"type": "hello", **own, "extensions": key, "interfaces": found}
-        channel.send({**hello, "down": network.down()})
+        channel.send({**hello, "down": [one for one in network.down() if one in self._down]})
 
     def serve(self, channel: Channel) -> None:
         """Answer the supervisor until it dismisses this agent, or is gone."""
@@ -227,7 +228,8 @@ class Agent:
         try:
             answer = self.answer(message, channel)
         except (HpcrunError, OSError) as error:
-            answer = {"type": "failed", "message": str(error)}
+            about = patient_look.about(self.submission, message["type"], error)
+            answer = {"type": "failed", "message": str(error), "about": about}
         except Exception as error:
             traceback.print_exc()
             answer = {"type": "failed", "message": f"{type(error).__name__}: {error}"}
@@ -284,28 +286,30 @@ class Agent:
             self._staging.begin()
             return None
         if kind == "prepare":
-            fabric, first, alone = message["fabric"], message["first"], message["alone"]
-            prepare = self.preparation.prepare
-            found = prepare(self.scratch, self.attempt, fabric, first=first, alone=alone)
+            fabric, first, at = message["fabric"], message["first"], self._paths.directory
+            look = partial(self._prepare, message), at, self.submission, channel.hung_up
+            found, health = patient_look.patiently(*look)
             looks = first and frameworks.ranks_meet(self.run)
             self._meeting_ports = self.preparation.ports if looks else ()
-            self._work.open(self._paths, self.scratch, Path(message["code"]), first=first)
+            self._has_prepared = True
             self._expect_warm_ranks()
             if first and self.run.entry.kind != "function":
                 self._stop_reader()
                 self._reader = ProgramReader(self.run, self._paths, self._working_directory)
             self._start_telemetry(fabric, found["node"], message["devices"])
             self._programs.begin(*telemetry.links(fabric, found["node"]))
-            return {"type": "ready", **found, "health": self._health(message["devices"])}
+            return {"type": "ready", **found, "health": health}
         if kind in LinkTest.QUESTIONS:
             return self._link_test.answer(message)
         return {"type": "failed", "message": f"unknown message {kind!r}"}
 
-    def _health(self, devices: str | None) -> dict[str, Any]:
-        """Return the report of this node; no rank has been on it if it is the first one."""
-        first_time, self._has_prepared = not self._has_prepared, True
-        place = (self._paths.directory, self.scratch, self.node)
-        return node_report.report(*place, devices, wants=self._gpus, first_time=first_time)
+    def _prepare(self, message: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Prepare this node, from the beginning; return what is said of it, and its health."""
+        first, alone, place = message["first"], message["alone"], (self.scratch, self.attempt)
+        found = self.preparation.prepare(*place, message["fabric"], first=first, alone=alone)
+        self._work.open(self._paths, self.scratch, Path(message["code"]), first=first)
+        at = self._paths.directory, self.scratch, self.node, message["devices"]
+        return found, node_report.report(*at, wants=self._gpus, first_time=not self._has_prepared)
 
     @property
     def _is_drill(self) -> bool:

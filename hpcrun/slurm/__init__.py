@@ -13,7 +13,7 @@ In reading order:
 - `steps`: srun's command lines, and its reports of tasks that ended.
 - `job`: a job's own end, time limit and requeue.
 - `requeue_nodes`: what to do about lost nodes before and after a requeue.
-- `suspect_exclusion`: the suspect nodes of the site's record that a job excludes.
+- `suspect_exclusion`: the suspect nodes that a job excludes.
 
 To ask Slurm something new: a function in `client` that builds the command and returns plain values,
 with `client.command` in a test replaced by a recorded answer (``tests/slurm/recorded``). Only

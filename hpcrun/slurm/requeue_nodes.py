@@ -50,6 +50,12 @@ def wait_until_known(nodes: Sequence[str], goes_on: Callable[[], bool]) -> None:
         time.sleep(2)
 
 
+def is_lost(node: str) -> bool:
+    """Check whether Slurm has lost a node, too: it is down, or does not answer."""
+    state = client.show("node", node).get("State", "")
+    return re.match(r"(?:DOWN|FAIL)\b|\w+\*|.*NOT_RESPONDING", state) is not None
+
+
 def _is_down(shown: dict[str, str]) -> bool:
     return re.match(r"DOWN\b", shown.get("State", "")) is not None
 

@@ -1,4 +1,4 @@
-"""The suspect nodes that a job excludes, by its site's record, as far as its partition allows."""
+"""The suspect nodes that a job excludes, as far as its partition allows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from hpcrun.policy import suspect_choice
 from hpcrun.policy.suspect_choice import SuspectChoice
 from hpcrun.slurm import client, hostlist
 from hpcrun.state.suspects.suspect_nodes import SuspectNodes
-from hpcrun.text import Say
 
 _USABLE = re.compile(r"(?:idle|mix|alloc|comp|plnd|planned|resv|reserved)[a-z]*\W*")
 # Questions to Slurm whether the job could start at all.
@@ -26,21 +25,17 @@ def left_out(
     needed: int,
     *,
     script: Path | None = None,
-    say: Say,
 ) -> SuspectChoice:
     """Return which suspect nodes a job leaves out; asks Slurm only where there are entries.
 
     ``resources`` are the run's, ``needed`` its nodes, spares too; ``script`` is tried with the
-    exclusion if it is given, as Slurm holds a job for good that excludes too many nodes. Problems
-    of the record are said, and keep no job from starting.
+    exclusion if it is given, as Slurm holds a job for good that excludes too many nodes.
     """
     block = cluster.get("suspects") or {}
     if not block.get("avoid", True) or cluster.get("executor") != "slurm":
         return SuspectChoice()
-    reading = SuspectNodes.of(cluster, root).read()
-    for told in reading.problems[:3]:
-        say(f"suspect nodes: {told}")
-    if not reading.used:
+    suspects = SuspectNodes(root).read()
+    if not suspects:
         return SuspectChoice()
     partition = str(resources.partition or client.default_partition())
     rows = client.nodes(partition) if partition else []
@@ -48,10 +43,7 @@ def left_out(
     nodes = {row["name"] for row in rows} - excluded
     usable = {row["name"] for row in rows if _USABLE.fullmatch(row["state"])} & nodes
     wanted = _nodes({**cluster.get("sbatch", {}), **resources.sbatch}.get("nodelist"))
-    share = float(block.get("others_share", suspect_choice.OTHERS_SHARE))
-    choice = suspect_choice.choose(
-        reading.used, nodes, needed, wanted=wanted, usable=usable, share=share
-    )
+    choice = suspect_choice.choose(suspects, nodes, needed, wanted=wanted, usable=usable)
     for left in range(_TRIES if script else 0, 0, -1):
         names = exclusion(resources.exclude, choice)
         problem = client.start_problem(str(script), partition, needed, names) if names else None

@@ -7,7 +7,7 @@ Lines have ``event`` and ``time``; the events are
     ``array``, from ``host``.
 ``submitted``
     It answered: ``job_id``, with ``host`` and ``start_ticks`` for the local executor, ``suspects``
-    (a sentence for each node that was excluded for the site's record) for sbatch.
+    (a sentence for each node that was excluded as suspect) for sbatch.
 ``waiting``
     The submit, process ``pid`` of ``host``, waits for room in the queue.
 ``refused``

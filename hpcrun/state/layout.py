@@ -5,7 +5,7 @@
     ROOT/
       .hpcrun/torch_extensions/KEY/     compiled DeepSpeed operators, of the user whose they are
       .hpcrun/environments/DIGEST/      frozen environments (hpcrun.state.environment)
-      .hpcrun/suspects/UID.jsonl        nodes that failed jobs, where no site shares a record
+      .hpcrun/suspects/UID.json         nodes whose hardware failed a job of this user's, for hours
       .deleted-NAME-RANDOM/             an experiment whose deletion is under way, or was cut off
       NAME/                             an experiment
         submit.lock/HOST:PID:TICKS      the submit that is under way

@@ -122,7 +122,7 @@ _JOB_ID = Kind(None, None, None, "the id of a job", is_job_id)
 _CAUSE: Kinds = {
     **dict.fromkeys(("kind", "message", "node", "exception", "lock", "permanent"), TEXT),
     "signal": Kind(str, None, None, "a signal", lambda value: type(value) in (str, int)),
-    **{"rank": INDEX, "exit_code": WHOLE, "response": TEXT, "role": TEXT},
+    **{"rank": INDEX, "exit_code": WHOLE, "response": TEXT, "role": TEXT, "hardware": mapping({})},
     **dict.fromkeys(("log_tail", "nodes", "seen_on"), TEXTS),
 }
 _FINDING: Kinds = dict.fromkeys(("node", "kind", "message", "port"), TEXT)

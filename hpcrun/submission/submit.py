@@ -51,7 +51,7 @@ class Request:
     check: Check | None = None
     """Raises an error if the cluster would refuse the plan; None for no such check."""
     avoid: bool = True
-    """Leave out nodes that the site's record calls suspect."""
+    """Leave out nodes whose hardware failed one of this user's jobs."""
 
     def of(self, chain: Sequence[Compiled], one: Compiled) -> Request:
         """Return the request for one experiment of a chain: the options are about the last."""
@@ -251,7 +251,7 @@ def _tell_suspects(plan: Plan, root: Path, say: Say) -> None:
     for array in plan.arrays:
         run = plan.run(array.runs[0])
         parts = plan.cluster, root, run.resources, run.shared_nodes
-        told |= dict.fromkeys(suspect_exclusion.left_out(*parts, say=say).told)
+        told |= dict.fromkeys(suspect_exclusion.left_out(*parts).told)
     for one in told:
         say(f"suspect node {one} (option --exclude of sbatch)")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +15,6 @@ from tests.testbed import VERSIONS, Cluster
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usually(VERSIONS[0])]
 
 SLOW = "tc qdisc add dev ib0 root tbf rate 50mbit burst 64kbit latency 50ms"
-# A user of the bed's own files beside the ordinary one: of every Linux, without a shell.
-OTHER = ["setpriv", "--reuid=daemon", "--regid=daemon", "--clear-groups"]
 RANK = {"entry": ["python", "-c", "import os; print('rank', os.environ['RANK'])"], "cluster": "bed"}
 
 
@@ -29,32 +26,17 @@ def _resources(nodes: int, **more: Any) -> dict[str, Any]:
     return {"nodes": nodes, "time": "00:05:00", "mem": 1500, **more}
 
 
-def _as_another(bench: Workbench, home: Path, *arguments: str) -> tuple[str, str]:
-    """What ``hpcrun`` prints for another user, whose files are his own: data, and messages."""
-    environment = {"HOME": str(home), "USER": "daemon", "HPCRUN_ROOT": str(home / "runs")}
-    argv = [*OTHER, bench.cluster.python, "-m", "hpcrun", *arguments]
-    done = bench.cluster.run(
-        argv, user=False, cwd=str(home / "work"), env=environment, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout, done.stderr
-
-
 def test_bad_nodes(slurm: Cluster) -> None:
     bench = Workbench(slurm, "health")
-    suspects, home = Path(slurm.root) / "suspects", Path(slurm.root) / "another"
-    slurm.run(["mkdir", "-m", "1777", str(suspects)], user=False)
-    own = f"suspects: {{directory: {suspects}}}\n"
-    bench.write("configs/clusters/bed.yaml", PROFILE.replace("suspects: {avoid: false}\n", own))
+    bench.write("configs/clusters/bed.yaml", PROFILE.replace("suspects: {avoid: false}\n", ""))
     bench.copy_job("language_model.py")
     try:
         slurm.on("n2", SLOW.split())
         _check_a_slow_link(bench)
-        _check_the_next_submission_of_another_user(bench, home)
+        _check_the_next_submission(bench)
     finally:
         slurm.on("n2", ["tc", "qdisc", "del", "dev", "ib0", "root"])
-    slurm.run(["rm", "-r", str(suspects)], user=False)
-    slurm.run(["mkdir", "-m", "1777", str(suspects)], user=False)
+    bench.hpcrun("doctor", "--clear", "n2")
     try:
         slurm.link("n1", "ib0", up=False)
         _check_a_spare(bench)
@@ -89,23 +71,18 @@ def _check_a_slow_link(bench: Workbench) -> None:
     assert "hpcrun requeued it, excluding n2" in why
 
 
-def _check_the_next_submission_of_another_user(bench: Workbench, home: Path) -> None:
-    slurm = bench.cluster
-    slurm.run(["mkdir", "-p", str(home / "work")], user=False)
-    slurm.run(["cp", "-r", str(bench.directory / "configs"), str(home / "work")], user=False)
-    bench.spec("next", {**RANK, "resources": _resources(3)})
-    slurm.run(["mv", str(bench.directory / "next.yaml"), str(home / "work")], user=False)
-    slurm.run(["chown", "-R", "daemon", str(home)], user=False)
-    _, said = _as_another(bench, home, "submit", "next.yaml", "--dry-run")
+def _check_the_next_submission(bench: Workbench) -> None:
+    (record,) = (bench.root / ".hpcrun" / "suspects").iterdir()
+    assert {one["node"] for one in json.loads(record.read_text())} == {"n2"}
+    spec = bench.spec("next", {**RANK, "resources": _resources(3)})
+    said = bench.hpcrun("submit", spec, "--dry-run").stderr
     assert "suspect node left out: n2: it sends " in said
-    _, said = _as_another(bench, home, "submit", "next.yaml", "--dry-run", "--no-suspects")
-    assert "suspect" not in said
-    job, said = _as_another(bench, home, "submit", "next.yaml", "--wait")
-    assert f"(by {slurm.user}, until " in said
-    shown = slurm.run(["scontrol", "show", "job", job.strip()]).stdout
+    assert "suspect" not in bench.hpcrun("submit", spec, "--dry-run", "--no-suspects").stderr
+    job = bench.hpcrun("submit", spec, "--wait").stdout.strip()
+    shown = bench.cluster.run(["scontrol", "show", "job", job]).stdout
     assert "ExcNodeList=n2" in shown
     assert "NodeList=n[1,3-4]" in shown
-    shown, said = _as_another(bench, home, "show", "next", "--json")
+    shown = bench.hpcrun("show", "next", "--json").stdout
     assert json.loads(shown)["suspects"][0].startswith("n2: it sends ")
 
 
@@ -122,3 +99,26 @@ def _check_a_spare(bench: Workbench) -> None:
     assert ledger.same_start(first, second)
     assert (second.nodes, second.outcome) == (["n2", "n3"], "completed")
     assert second.health is None
+
+
+@pytest.mark.usually
+def test_storage_that_one_node_does_not_see(slurm: Cluster) -> None:
+    """No node is left out for it before it was seen twice in a row, and none is suspect."""
+    bench = Workbench(slurm, "unseen")
+    bench.root.mkdir(parents=True, exist_ok=True)
+    spec = bench.spec("unseen", {**RANK, "resources": _resources(3)})
+    slurm.on("n2", ["mount", "-t", "tmpfs", "tmpfs", str(bench.root)])
+    try:
+        bench.hpcrun("submit", spec, "--wait", check=False)
+    finally:
+        slurm.on("n2", ["umount", str(bench.root)])
+    attempts = _attempts(bench, "unseen")
+    assert [one.kind for one in attempts] == ["storage", "storage", None], bench.explain("unseen")
+    assert [one.cause.get("nodes") for one in attempts[:2]] == [["n2"], ["n2"]]
+    assert [(one.decided or {})["exclude"] for one in attempts[:2]] == [[], ["n2"]]
+    assert (attempts[2].nodes, attempts[2].outcome) == (["n1", "n3", "n4"], "completed")
+    for record in (bench.root / ".hpcrun").glob("suspects/*"):
+        assert "n2" not in record.read_text()
+    why = bench.hpcrun("why", "unseen").stdout
+    assert "storage: the agent on node n2 ended with exit code" in why
+    assert "hpcrun requeued it, excluding n2" in why

@@ -36,6 +36,7 @@ STATES = {
     "out_of_memory": {"REQUEUED"},
     "requeued": {"REQUEUED"},
     "signal": {"REQUEUED"},
+    "storage": {"REQUEUED"},
     "supervisor_lost": {"REQUEUED"},
     "time_limit": {"REQUEUED"},
     "preempted": {"REQUEUED", "PREEMPTED"},

@@ -59,7 +59,7 @@ def doctor(*arguments: str) -> Result:
 
 
 def test_a_cluster(slurm: dict[str, str | Exception], tmp_path: Path) -> None:
-    SuspectNodes.of({}, tmp_path / "hpcrun").record("n4", "ib0 has no carrier", "interface")
+    SuspectNodes(tmp_path / "hpcrun").record("n4", "ib0 has no carrier", "doctor")
     answer = doctor("--json")
     assert answer.return_value == 0, answer.output
     found = json.loads(answer.stdout)
@@ -73,7 +73,7 @@ def test_a_cluster(slurm: dict[str, str | Exception], tmp_path: Path) -> None:
     rows = [line.split()[0] for line in answer.stdout.splitlines()]
     # The worst come first.
     assert rows.index("GPUs") < rows.index("fabric") < rows.index("requeue")
-    assert "suspect node n4: ib0 has no carrier (by " in answer.stdout
+    assert "suspect node n4: ib0 has no carrier (until " in answer.stdout
     assert "GPUs: Gres=gpu:TYPE:N on the nodes in slurm.conf" in answer.stdout
     assert "(the site's administrators)" in answer.stdout
 
@@ -147,7 +147,7 @@ def test_what_is_refused(
 
 
 def test_cleared_by_hand(slurm: dict[str, str | Exception], tmp_path: Path) -> None:
-    SuspectNodes.of({}, tmp_path / "hpcrun").record("n4", "slow", "doctor")
+    SuspectNodes(tmp_path / "hpcrun").record("n4", "slow", "doctor")
     answer = doctor("--clear", "n4")
     assert answer.stdout == "n4 is not suspect any more\n"
     assert json.loads(doctor("--json").stdout)["suspects"] == []

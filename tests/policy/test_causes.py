@@ -194,6 +194,14 @@ TABLE: dict[str, tuple[Evidence, tuple[str, int, str | None, str]]] = {
         Evidence(launch_error="node n3: no GPU", bad_nodes=("n3",), response="replace"),
         ("stopped", 75, "bad_node", "node n3: no GPU"),
     ),
+    "shared storage that a node does not see": (
+        Evidence(launch_error="node n3: gone", unusable_nodes=("n3",), storage=True),
+        ("stopped", 75, "storage", "node n3: gone"),
+    ),
+    "operators that compile nowhere": (
+        Evidence(launch_error="no compiler", permanent="they do not compile"),
+        ("failed", 1, "launch", "no compiler"),
+    ),
     "a node that was found bad in a job that is preempted": (
         Evidence(launch_error="node n3: no GPU", bad_nodes=("n3",), stop="preempted"),
         ("stopped", 75, "preempted", "preempted by Slurm"),

@@ -12,6 +12,8 @@ from hpcrun.policy.node_health import (
     EXCLUDE,
     FAULTS,
     GO_ON,
+    HARDWARE,
+    OF_SITES,
     REFUSE,
     REPLACE,
     WARN,
@@ -22,7 +24,7 @@ from hpcrun.run.fabric import link_check
 
 NODES = ("n1", "n2", "n3", "n4")
 DOWN, GPU, BUSY = node_health.INTERFACE_DOWN, node_health.NO_GPU, node_health.BUSY_GPU
-PAIR = node_health.SLOW_PAIR
+PAIR, SHARED, LOCAL = node_health.SLOW_PAIR, node_health.SHARED_STORAGE, node_health.NOT_WRITABLE
 
 
 def on(node: str, kind: str = DOWN) -> HealthFinding:
@@ -35,8 +37,9 @@ def test_every_kind_is_a_fault_or_a_doubt() -> None:
         for name, value in vars(node_health).items()
         if name.isupper() and isinstance(value, str) and not name.startswith("_")
     }
-    assert kinds - {REPLACE, EXCLUDE, REFUSE, WARN, GO_ON} == FAULTS | DOUBTS
-    assert not FAULTS & DOUBTS
+    assert kinds - {REPLACE, EXCLUDE, REFUSE, WARN, GO_ON} == FAULTS | DOUBTS | OF_SITES
+    assert len(FAULTS | DOUBTS | OF_SITES) == len(FAULTS) + len(DOUBTS) + len(OF_SITES)
+    assert HARDWARE <= FAULTS | DOUBTS
     assert set(link_check.KINDS) <= FAULTS | DOUBTS
 
 
@@ -101,6 +104,15 @@ TABLE: dict[
         [on("n2")],
         *(NODES, {}, {"spares": 1, "can_exclude": lambda nodes: ()}, REPLACE, ["n2"]),
     ),
+    "shared storage is no node's fault": (
+        [on("n2", SHARED)],
+        *(NODES, {"on_doubt": EXCLUDE, "on_fault": EXCLUDE}, {"spares": 1}, GO_ON, []),
+    ),
+    "shared storage, though its kind is refused": (
+        [on("n2", SHARED)],
+        *(NODES, {"on_doubt": REFUSE, "on_fault": REFUSE}, {}, GO_ON, []),
+    ),
+    "shared storage beside a fault": ([on("n2"), on("n3", SHARED)], NODES, {}, {}, EXCLUDE, ["n2"]),
     "of a profile that knows no health": ([on("n2")], NODES, {}, {"spares": 9}, REPLACE, ["n2"]),
 }
 
@@ -113,6 +125,38 @@ def test_decision(case: str) -> None:
     assert found.reason
     assert bool(found.message) == bool(bad)
     assert all(f"node {node}: its " in found.message for node in bad)
+
+
+# Findings -> the nodes that may be suspect for hours.
+BROKEN: dict[str, tuple[list[HealthFinding], list[str]]] = {
+    "an interface": ([on("n1")], ["n1"]),
+    "GPUs": ([on("n1", GPU), on("n2", node_health.BROKEN_GPU)], ["n1", "n2"]),
+    "memory errors, which are only warned of": ([on("n1", node_health.ECC_ERRORS)], []),
+    "a link": ([on("n1", node_health.SLOW_LINK)], ["n1"]),
+    "one of two nodes, nobody knows which": ([on("n1", PAIR), on("n2", PAIR)], []),
+    "its own disk is full": ([on("n1", LOCAL)], []),
+    "GPUs, and its disk": ([on("n1", LOCAL), on("n1", GPU)], ["n1"]),
+    "shared storage": ([on("n1", SHARED)], []),
+    "most nodes alike": ([on(one) for one in NODES[:3]], []),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"spares": 4}, {"health": {"on_fault": REFUSE}}],
+    ids=["exclude", "spare", "refuse"],
+)
+def test_broken_hardware(case: str, more: dict[str, Any]) -> None:
+    findings, nodes = BROKEN[case]
+    found = decide(findings, NODES, more.get("health", {}), spares=more.get("spares", 0))
+    assert list(found.hardware) == nodes
+    assert all("disk" not in why and "not_writable" not in why for why in found.hardware.values())
+
+
+def test_memory_errors_that_are_acted_on_are_of_hardware() -> None:
+    found = decide([on("n1", node_health.ECC_ERRORS)], NODES, {"on_doubt": EXCLUDE})
+    assert found.hardware == {"n1": "its ecc_errors"}
 
 
 def test_what_is_refused_names_the_key() -> None:

@@ -345,23 +345,86 @@ def test_bad_nodes_are_no_failures_of_the_run() -> None:
     assert (off.kind, off.reason) == (STOP, "recovery.requeue is false")
 
 
-@pytest.mark.parametrize(
-    ("kind", "cause", "nodes"),
-    [
-        (causes.NODE_FAILURE, {"nodes": ["n1", "n2"]}, ["n1", "n2"]),
-        (causes.BAD_NODE, {"nodes": ["n1"]}, ["n1"]),
-        (causes.LAUNCH, {"nodes": ["n1"]}, ["n1"]),
-        (causes.LAUNCH, {"nodes": []}, []),
-        (CRASH, {"seen_on": ["n1"], "node": "n1"}, []),
-        (causes.HANG, {"node": "n1"}, []),
-        (causes.PREEMPTED, {"nodes": ["n1"]}, []),
-    ],
-)
-def test_whom_the_sites_record_hears_of(kind: str, cause: dict[str, Any], nodes: list[str]) -> None:
+BOTH, DOWN = ["n1", "n2"], {"n1": "its ib0 is down"}
+# Kind of the end, what is known of it; nodes that the next start does without, those whose hardware
+# is broken, and those that fell silent.
+FAULTS: dict[str, tuple[str, dict[str, Any], list[str], list[str], list[str]]] = {
+    "silence": (causes.NODE_FAILURE, {"nodes": BOTH}, BOTH, [], BOTH),
+    "cut off": (causes.NODE_FAILURE, {"nodes": ["n1"], "hardware": DOWN}, ["n1"], ["n1"], []),
+    "Slurm lost a node": (causes.NODE_FAILURE, {}, [], [], []),
+    "hardware": (causes.BAD_NODE, {"nodes": ["n1"], "hardware": DOWN}, ["n1"], ["n1"], []),
+    "one of two is broken": (causes.BAD_NODE, {"nodes": BOTH, "hardware": DOWN}, BOTH, ["n1"], []),
+    "its disk": (causes.BAD_NODE, {"nodes": ["n1"], "hardware": {}}, ["n1"], [], []),
+    "an end of before hardware was told": (causes.BAD_NODE, {"nodes": ["n1"]}, ["n1"], [], []),
+    "cannot be prepared, others can": (causes.LAUNCH, {"nodes": ["n1"]}, ["n1"], [], []),
+    "no node can be prepared": (causes.LAUNCH, {"nodes": []}, [], [], []),
+    "does not compile on it": (causes.LAUNCH, {"seen_on": ["n1"]}, ["n1"], [], []),
+    "does not compile on two": (causes.LAUNCH, {"seen_on": BOTH}, [], [], []),
+    "one does not see storage": (causes.STORAGE, {"nodes": ["n1"]}, [], [], []),
+    "storage is away": (causes.STORAGE, {}, [], [], []),
+    "an error of the program": (CRASH, {"seen_on": ["n1"], "node": "n1"}, ["n1"], [], []),
+    "a hang": (causes.HANG, {"node": "n1"}, [], [], []),
+    "a preemption": (causes.PREEMPTED, {"nodes": ["n1"]}, [], [], []),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_whose_fault_it_is(case: str) -> None:
+    kind, cause, out, broken, silent = FAULTS[case]
     (attempt,) = ledger(kind)
     attempt.cause.pop("nodes", None)
     attempt.cause.update(cause)
-    assert recovery.blamed(attempt) == nodes
+    assert list(recovery.suspects([attempt])) == out
+    assert list(recovery.broken(attempt)) == broken
+    assert recovery.silent(attempt) == silent
+
+
+def unseen(*nodes: str | None) -> list[Attempt]:
+    """Attempts that ended as these nodes alone did not see shared storage; None for a crash."""
+    attempts = ledger(*[causes.STORAGE if node is not None else CRASH for node in nodes])
+    for attempt, node in zip(attempts, nodes, strict=True):
+        attempt.cause.update({"nodes": node.split()} if node else {})
+    return attempts
+
+
+# Who did not see it in each attempt (empty: nobody did); what follows, and without which nodes.
+UNSEEN: dict[str, tuple[list[Attempt], str, tuple[str, ...]]] = {
+    "once": (unseen("n1"), recovery.RESTART, ()),
+    "another one": (unseen("n1", "n2"), recovery.RESTART, ()),
+    "twice in a row": (unseen("n1", "n1"), REQUEUE, ("n1",)),
+    "twice in a row, of several": (unseen("n1 n2", "n2 n3"), REQUEUE, ("n2",)),
+    "not in a row": (unseen("n1", None, "n1"), recovery.RESTART, ()),
+    "nobody between": (unseen("n1", "", "n1"), recovery.RESTART, ()),
+    "nobody sees it": (unseen(""), REQUEUE, ()),
+    "nobody sees it, again": (unseen("", ""), REQUEUE, ()),
+    "again and again": (unseen(*["n1", "n2"] * 5), STOP, ()),
+    "after it was submitted again": (
+        [*unseen("n1"), *ledger(causes.STORAGE, submission=2)],
+        REQUEUE,
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNSEEN)
+def test_storage_that_is_not_seen_is_no_nodes_fault_by_itself(case: str) -> None:
+    attempts, kind, out = UNSEEN[case]
+    action = recovery.decide(attempts, Recovery(max_failures=1), here=True)
+    assert (action.kind, action.exclude) == (kind, out)
+
+
+def test_what_compiles_nowhere_ends_the_run_at_once() -> None:
+    (attempt,) = attempts = ledger(causes.LAUNCH)
+    attempt.cause["permanent"] = "DeepSpeed's operators do not compile"
+    found = recovery.decide(attempts, Recovery(), here=True)
+    assert (found.kind, found.exclude) == (STOP, ())
+    assert found.reason.startswith("not tried again, because DeepSpeed's operators do not compile")
+    attempt.cause["seen_on"] = ["n1", "n2"]
+    assert recovery.decide(attempts, Recovery(), here=True).kind == STOP
+    # Of one node alone nobody knows yet.
+    attempt.cause["seen_on"] = ["n1"]
+    found = recovery.decide(attempts, Recovery(), here=True)
+    assert (found.kind, found.exclude) == (REQUEUE, ("n1",))
 
 
 def test_the_reason_names_the_setting() -> None:

@@ -26,6 +26,7 @@ from hpcrun.run.job.attempt_end import AttemptEnd
 from hpcrun.run.node import rendezvous_port
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE
 from hpcrun.run.supervisor import Supervisor
+from hpcrun.slurm import client
 from hpcrun.state import files as state_files
 from hpcrun.state import ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
@@ -369,23 +370,41 @@ def test_every_node_that_was_lost_is_excluded_whenever_it_was(place: Place) -> N
     assert action.exclude == ("n1", "n2")
 
 
+NO_GPU = Evidence(
+    launch_error="node n1: no GPU; node n2: its disk is full",
+    **{"bad_nodes": ("n1", "n2"), "response": "replace", "hardware": {"n1": "no GPU"}},
+)
+
+
 @pytest.mark.parametrize(
-    ("evidence", "is_slurm", "drill", "told"),
+    ("evidence", "is_slurm", "drill", "state", "told"),
     [
-        (Evidence(lost_nodes=("n1",)), True, False, ["node n1 did not answer any more"]),
-        (Evidence(lost_nodes=("n1",)), False, False, []),
-        (Evidence(lost_nodes=("n1",)), True, True, []),
-        (
-            Evidence(launch_error="node n1: no GPU", bad_nodes=("n1",), response="replace"),
-            *(True, False, ["no GPU"]),
-        ),
-        (Evidence(failure={"rank": 0, "node": "n1", "exit_code": 1}), True, False, []),
-        (Evidence(launch_error="nobody answered"), True, False, []),
+        (Evidence(lost_nodes=("n1",)), True, False, "DOWN*", ["it did not answer any more"]),
+        (Evidence(lost_nodes=("n1",)), True, False, "DOWN+NOT_RESPONDING", ["it did not answer"]),
+        (Evidence(lost_nodes=("n1",)), True, False, "ALLOCATED", []),
+        (Evidence(lost_nodes=("n1",)), True, False, "", []),
+        (Evidence(lost_nodes=("n1",), cut_off="no carrier"), True, False, "", ["no carrier"]),
+        (Evidence(lost_nodes=("n1",)), False, False, "DOWN*", []),
+        (Evidence(lost_nodes=("n1",)), True, True, "DOWN*", []),
+        (NO_GPU, True, False, "", ["no GPU"]),
+        (NO_GPU, True, True, "", []),
+        (Evidence(failure={"rank": 0, "node": "n1", "exit_code": 1}), True, False, "", []),
+        (Evidence(launch_error="nobody answered"), True, False, "", []),
+        (Evidence(launch_error="x", unusable_nodes=("n1",)), True, False, "", []),
+        (Evidence(launch_error="x", unusable_nodes=("n1",), storage=True), True, False, "", []),
+        (Evidence(launch_error="x", unusable_nodes=("n1",), permanent="x"), True, False, "", []),
     ],
 )
-def test_nodes_that_ended_an_attempt_are_suspect(
-    place: Place, evidence: Evidence, is_slurm: bool, drill: bool, told: list[str]
+def test_nodes_whose_hardware_ended_an_attempt_are_suspect(
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    evidence: Evidence,
+    is_slurm: bool,
+    drill: bool,
+    state: str,
+    told: list[str],
 ) -> None:
+    monkeypatch.setattr(client, "show", lambda *_: {"State": state} if state else {})
     place.submit("true", recovery={})
     place.run.directory.mkdir(parents=True)
     run = plan_file.read(place.submission.plan).run(3)
@@ -394,10 +413,37 @@ def test_nodes_that_ended_an_attempt_are_suspect(
     launcher: Any = SimpleNamespace(requeues=False, is_slurm=is_slurm, job_id="1")
     ledger.write(place.run, ledger.STARTED, 1, submission=1)
     AttemptEnd(place.submission, run, launcher, {}).record(1, causes.decide(evidence))
-    record = SuspectNodes.of({}, place.submission.experiment.root)
-    assert [(one.node, one.reason) for one in record.read().entries] == [
-        ("n1", reason) for reason in told
-    ]
+    found = SuspectNodes(place.submission.experiment.root).read()
+    assert [one.node for one in found] == ["n1"] * len(told)
+    assert all(one.reason.startswith(reason) for one, reason in zip(found, told, strict=True))
+
+
+def test_a_node_that_falls_silent_twice_is_suspect(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "show", lambda *_: {})
+    place.submit("true", recovery={})
+    place.run.directory.mkdir(parents=True)
+    run = plan_file.read(place.submission.plan).run(3)
+    launcher: Any = SimpleNamespace(requeues=False, is_slurm=True, job_id="1")
+    record = SuspectNodes(place.submission.experiment.root)
+    for number, suspects in ((1, []), (2, ["n1"])):
+        ledger.write(place.run, ledger.STARTED, number, submission=1)
+        end = causes.decide(Evidence(lost_nodes=("n1",)))
+        AttemptEnd(place.submission, run, launcher, {}).record(number, end)
+        assert [one.node for one in record.read()] == suspects
+
+
+def test_operators_that_compile_nowhere_end_the_run_at_once(place: Place) -> None:
+    place.submit("true", nodes=2, deepspeed={"train_batch_size": 2}, recovery={})
+    # It tells its version as a compiler does.
+    code, said = place.supervise(120, CXX="echo")
+    assert code == 1, said
+    (attempt,) = ledger.read(place.run)
+    assert (attempt.kind, attempt.action) == ("launch", "stop")
+    assert attempt.cause["permanent"] == "DeepSpeed's operators do not compile"
+    assert "nodes" not in attempt.cause
+    assert "ShareMemCommBuilder do not compile" in attempt.cause["message"]
 
 
 def test_a_program_finds_its_deepspeed_configuration_as_it_was_written(place: Place) -> None:
@@ -666,14 +712,22 @@ def _cut_archive(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:2500])
 
 
-@pytest.mark.parametrize("break_it", [_no_archive, _cut_archive])
-def test_code_that_cannot_be_unpacked(place: Place, break_it: Any) -> None:
+@pytest.mark.parametrize(
+    ("break_it", "kind", "told"),
+    [
+        # Looked for as long as a client of NFS may not see it.
+        pytest.param(_no_archive, "storage", "use shared storage", marks=pytest.mark.usually),
+        (_cut_archive, "launch", "be used"),
+    ],
+)
+def test_code_that_cannot_be_unpacked(place: Place, break_it: Any, kind: str, told: str) -> None:
     (place.code / "random.bin").write_bytes(os.urandom(5000))
     place.submit("true", nodes=2)
     assert (place.experiment.code / "1.tar.gz").stat().st_size > 5000
     break_it(place.experiment.code / "1.tar.gz")
-    assert place.supervise()[0] == 1
-    assert " cannot be used: " in place.cause()["message"]
+    assert place.supervise(150)[0] == 1
+    assert place.cause()["kind"] == kind
+    assert f" cannot {told}: " in place.cause()["message"]
     assert ".tar.gz" in place.cause()["message"]
     assert "workers_started" not in _events(place)
 

@@ -23,7 +23,7 @@ class Site:
     """A site whose sbatch wants so many nodes of the first three."""
 
     def __init__(self, fit: int = 99) -> None:
-        self.fit, self.calls, self.said = fit, list[Sequence[str]](), list[str]()
+        self.fit, self.calls = fit, list[Sequence[str]]()
 
     def command(self, argv: Sequence[str], *, timeout: float | None = None) -> str:
         self.calls.append(argv)
@@ -55,19 +55,19 @@ def ask(site: Site, tmp_path: Path) -> Ask:
         resources = Resources(**more)
         path = tmp_path / "script" if script else None
         parts = cluster, tmp_path, resources, needed
-        return suspect_exclusion.left_out(*parts, script=path, say=site.said.append)
+        return suspect_exclusion.left_out(*parts, script=path)
 
     return ask
 
 
 def record(place: Path, *nodes: str) -> None:
     for node in nodes:
-        SuspectNodes.of({}, place).record(node, "slow", "slow_link")
+        SuspectNodes(place).record(node, "slow", "bad_node")
 
 
 def test_without_entries_nothing_is_asked(site: Site, ask: Ask) -> None:
     assert ask() == SuspectChoice()
-    assert (site.calls, site.said) == ([], [])
+    assert site.calls == []
 
 
 def test_a_node_of_the_default_partition_is_left_out(ask: Ask, tmp_path: Path) -> None:
@@ -107,8 +107,3 @@ def test_a_job_that_could_never_start_gets_its_nodes_back(
     site.fit = 4
     # For another reason, it could not start at all.
     assert ask(needed=2, script=True).nodes == ()
-
-
-def test_a_record_that_cannot_be_read_is_said(site: Site, ask: Ask, tmp_path: Path) -> None:
-    assert ask(cluster={"suspects": {"directory": str(tmp_path / "none")}}) == SuspectChoice()
-    assert site.said[0].startswith(f"suspect nodes: {tmp_path / 'none'} is not there")

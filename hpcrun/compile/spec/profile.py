@@ -25,7 +25,6 @@ from hpcrun.host import expand_home
 from hpcrun.slurm import client
 from hpcrun.state import permissions
 from hpcrun.state.spec.cluster_profile import Profile
-from hpcrun.state.suspects.suspect_nodes import MOST_DAYS
 from hpcrun.text import shortened
 
 LOCAL = "local"
@@ -112,7 +111,6 @@ def _check(data: dict[str, Any], report: Reporter) -> None:
     for field, hours in data["confirm_above"].items():
         if hours is not None and not 0 <= hours < MOST_NUMBER:
             report.at(f"confirm_above.{field}", f"found {hours}; accepted is a number from 0")
-    _check_suspects(data["suspects"], report.below("suspects"))
     report.at_least("health.budget", data["health"]["budget"], 0)
     _check_prices(data["prices"], report.below("prices"))
     umask = data["umask"]
@@ -123,16 +121,6 @@ def _check(data: dict[str, Any], report: Reporter) -> None:
         report.at("group", "is empty; accepted is the name of a group, or null")
     if not expand_home(data["root"]).is_absolute():
         report.at("root", f"found {data['root']!r}; accepted is an absolute path")
-
-
-def _check_suspects(suspects: dict[str, Any], report: Reporter) -> None:
-    for field, most in (("days", MOST_DAYS), ("others_share", 1.0)):
-        if not 0 <= suspects[field] <= most:
-            found = f"found {suspects[field]}; accepted is a number from 0 to {most:g}"
-            report.at(field, found)
-    directory = suspects["directory"]
-    if directory is not None and not Path(directory).is_absolute():
-        report.at("directory", f"found {directory!r}; accepted is an absolute path, or null")
 
 
 def _check_prices(prices: dict[str, Any], report: Reporter) -> None:

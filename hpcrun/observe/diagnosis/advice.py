@@ -306,6 +306,14 @@ def _bad_node(case: _Case) -> str:
     return f"{text}{case.go_on}."
 
 
+def _storage(case: _Case) -> str:
+    nodes = ", ".join(case.cause.get("nodes") or ())
+    text = "Shared storage could not be used"
+    if nodes:
+        text += f" on {nodes}, while other nodes of the job could: see the mount there"
+    return f"{text}. {case.go_on}."
+
+
 def _checkpoint(case: _Case) -> str:
     found = ""
     for event, what in (("quarantined", "Set aside as damaged"), ("passed_over", "Unreadable")):
@@ -348,6 +356,7 @@ _KINDS: dict[str, Callable[[_Case], str]] = {
     causes.NON_FINITE: _non_finite,
     causes.NODE_FAILURE: _node,
     causes.BAD_NODE: _bad_node,
+    causes.STORAGE: _storage,
     causes.BAD_CHECKPOINT: _checkpoint,
     causes.HANG: _hang,
 }

@@ -3,7 +3,9 @@
 Reading order: `node_report` (a node's agent looks at its GPUs, clock and storage), `start_check`
 (the supervisor compares the nodes, has them measure their links, and acts), `link_test` (a node's
 part in that), `link_rates` (which link is slow among its peers), `node_links` (interfaces, and
-nodes that lose the fabric later). What follows is decided in `hpcrun.policy.node_health`.
+nodes that lose the fabric later), `node_failures` (whose fault it is where a node cannot do what it
+is asked), `patient_look` (looks at shared storage that are repeated). What follows is decided in
+`hpcrun.policy.node_health`.
 
 It costs a healthy start a few tenths of a second (docs/health.md has the figures). GPUs are tested
 with a stand-in for NVML, adapters on made trees of ``/sys``.

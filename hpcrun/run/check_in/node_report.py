@@ -1,7 +1,7 @@
 """What a node's agent finds wrong with its node, as an attempt begins.
 
-Nothing here raises, or waits for longer than `PATIENCE`: a driver or a file system that does not
-answer in time is a finding.
+Nothing here waits for longer than `PATIENCE`: a driver or a file system that does not answer in
+time is a finding. A fault is looked for twice. Errors of shared storage are raised.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from hpcrun.text import agreeing, plural, size
 
 # Seconds for the driver, and for the file systems.
 PATIENCE = 3.0
+# Seconds after which what seems to be a fault is looked for again.
+AGAIN = 1.0
 _DRIVER = Path("/proc/driver/nvidia/version")
 # Free bytes and files below which a file system is about to be full.
 _LITTLE_BYTES, _LITTLE_FILES = 64 << 20, 1_000
@@ -34,7 +36,7 @@ Finding = tuple[str, str]
 def report(
     shared: Path, scratch: Path, node: str, devices: str | None, *, wants: int, first_time: bool
 ) -> dict[str, Any]:
-    """Return the report of this node for its supervisor.
+    """Return the report of this node for its supervisor; raise OSError of shared storage.
 
     Parameters
     ----------
@@ -62,7 +64,10 @@ def report(
         # Which nobody can tell from a server that is busy.
         (
             lambda: storage(shared, "shared", node),
-            (node_health.LATE_STORAGE, f"its shared storage has not answered for {PATIENCE:.0f} s"),
+            (
+                node_health.SHARED_STORAGE,
+                f"its shared storage has not answered for {PATIENCE:.0f} s",
+            ),
         ),
     ]
     count = [0] if wants and not _DRIVER.exists() else []
@@ -77,6 +82,9 @@ def report(
         looks.append((look_at_gpus, (node_health.BUSY_GPU, words)))
     for look, late in looks:
         answer = _in_time(look)
+        if answer and any(kind in node_health.FAULTS for kind, _ in answer):
+            time.sleep(AGAIN)
+            answer = _in_time(look)
         found += [late] if answer is None else answer
     cut = [(kind, message[:300]) for kind, message in found[:_MOST]]
     seen = count[0] if count else None
@@ -84,44 +92,56 @@ def report(
 
 
 def _in_time(look: Callable[[], list[Finding]]) -> list[Finding] | None:
-    """Return what a look finds; None if that takes too long."""
-    answer: list[list[Finding]] = []
-    thread = threading.Thread(target=lambda: answer.append(look()), name="check", daemon=True)
+    """Return what a look finds, or raise its OSError; None if that takes too long."""
+    answer: list[list[Finding] | OSError] = []
+
+    def work() -> None:
+        try:
+            answer.append(look())
+        except OSError as error:
+            answer.append(error)
+
+    thread = threading.Thread(target=work, name="check", daemon=True)
     thread.start()
     thread.join(PATIENCE)
-    return answer[0] if answer else None if thread.is_alive() else []
+    found = answer[0] if answer else None if thread.is_alive() else []
+    if isinstance(found, OSError):
+        raise found
+    return found
 
 
 def storage(path: Path, name: str, node: str) -> list[Finding]:
     """Return what is wrong with writing to a directory from this node.
 
-    A full file system, or a quota that is used up, is no fault of a node's where it is shared.
+    Where it is ``shared``, raises OSError unless it is full, or a quota is used up.
     """
+    doubt = node_health.SHARED_STORAGE if name == "shared" else node_health.LITTLE_ROOM
     own, found = path / f".check-{node}", []
     try:
         own.write_bytes(b"hpcrun")
         if own.read_bytes() != b"hpcrun":
-            raise OSError("it reads something else than was written")
+            raise OSError(errno.EIO, "it reads something else than was written", str(own))
     except OSError as error:
-        is_full = name == "shared" and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        kind = node_health.LITTLE_ROOM if is_full else node_health.NOT_WRITABLE
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if name == "shared" and not is_full:
+            raise
+        kind = doubt if name == "shared" else node_health.NOT_WRITABLE
         found.append((kind, f"its {name} storage cannot be written: {error.strerror or error}"))
     else:
-        found += _room(path, name)
+        found += [(doubt, told) for told in _room(path, name)]
     with contextlib.suppress(OSError):
         own.unlink()
     return found
 
 
-def _room(path: Path, name: str) -> list[Finding]:
+def _room(path: Path, name: str) -> list[str]:
     with contextlib.suppress(OSError):
         there = os.statvfs(path)
         left = there.f_bavail * there.f_frsize
         if there.f_blocks and left < _LITTLE_BYTES:
-            return [(node_health.LITTLE_ROOM, f"its {name} storage has {size(left)} left")]
+            return [f"its {name} storage has {size(left)} left"]
         if there.f_files and there.f_favail < _LITTLE_FILES:
-            words = f"its {name} storage has room for {there.f_favail} files"
-            return [(node_health.LITTLE_ROOM, words)]
+            return [f"its {name} storage has room for {there.f_favail} files"]
     return []
 
 

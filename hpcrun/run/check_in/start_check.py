@@ -100,7 +100,8 @@ class StartCheck:
         record(ledger.HEALTH, action=decision.action, reason=decision.reason, **details)
         if decision.action != node_health.GO_ON:
             self._agents.give_up(decision.nodes)
-            raise NodesUnhealthy(decision.message, decision.nodes, decision.action)
+            broken = decision.hardware
+            raise NodesUnhealthy(decision.message, decision.nodes, decision.action, broken)
 
     def _spares(self, nodes: Sequence[str]) -> int:
         """Return how many spares could take a place in this allocation; those known to be bad not.

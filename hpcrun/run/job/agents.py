@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hpcrun.run.check_in.node_failures import NodeFailures, have_built
 from hpcrun.run.check_in.node_links import NodeLinks
 from hpcrun.run.health.program_hangs import NodeTraffic, RankActivity
 from hpcrun.run.health.progress import RankProgress
@@ -29,7 +30,6 @@ from hpcrun.run.work import links
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
-from hpcrun.text import listed
 
 START_TIMEOUT = 300.0
 LEAVE_TIMEOUT = 10.0
@@ -86,7 +86,7 @@ class Agents:
         self._listeners: dict[str, PeerLiveness] = {}
         # Kind of answer -> node -> what it says, in this attempt.
         self._answers: dict[str, dict[str, Any]] = {}
-        self._failed: dict[str, str] = {}
+        self._failures = NodeFailures()
         # Nodes whose agent said something that it cannot have meant.
         self._broken: set[str] = set()
         self._asked = 0  # the number of the newest question of `ask_each`
@@ -96,7 +96,7 @@ class Agents:
         self._interface, address = network.management(launcher.fabric)
         self._switchboard = Switchboard(address, secret, launcher.nodes)
         self._agents: dict[str, subprocess.Popen[bytes]] = {}
-        self._logs = [attempt.agent_log(node) for node in launcher.nodes]
+        self._logs = {node: attempt.agent_log(node) for node in launcher.nodes}
         self._heartbeat = Heartbeat(self._switchboard.broadcast)
         for node in launcher.nodes:
             command = agent_command(launcher, node, submission, run, attempt)
@@ -140,10 +140,12 @@ class Agents:
         if self.staging.begins(nodes):
             self._ask(nodes, {"type": "stage"})
             self._gather(nodes, "staged", None, between)
-        builders = {hello[node]: node for node in reversed(nodes)}
-        building = [node for key, node in builders.items() if key]
-        self._ask(building, {"type": "build"})
-        self._gather(building, "built", None, between)
+
+        def build(asked: Sequence[str], waiting: Sequence[str]) -> None:
+            self._ask(asked, {"type": "build"})
+            self._gather(waiting, "built", None, between)
+
+        have_built(hello, nodes, build, is_anywhere=self._launcher.compiles_alike)
         devices = {node: self._launcher.devices(node, self._run) for node in nodes}
         fabric = self.links.choose(self._launcher.fabric, nodes)
         self.shown_code = links.shown([self._directories[n] for n in nodes], self._alias, attempt)
@@ -233,7 +235,7 @@ class Agents:
         Nodes on which a rank cannot be ended are not used again.
         """
         self._answers.pop("killed", None)
-        self._failed.clear()
+        self._failures.clear()
         self.give_up(self._late("kill", "killed", KILL_TIMEOUT))
         self.gone = [rank for answer in self._answers["killed"].values() for rank in answer]
 
@@ -255,7 +257,7 @@ class Agents:
                 hurry, deadline = False, min(deadline, time.monotonic() + HURRY)
             if time.monotonic() > deadline:
                 return waiting
-            self.give_up([node for node in waiting if node in self._failed])
+            self.give_up([node for node in waiting if node in self._failures.nodes])
             with contextlib.suppress(NodesLost, NodesUnusable):
                 self.turn(0.05)
         return []
@@ -282,7 +284,7 @@ class Agents:
         for process in self._agents.values():
             process.kill()
             process.wait()
-        files.remove_if_empty(*self._logs)
+        files.remove_if_empty(*self._logs.values())
 
     def _take_in_if_valid(self, node: str, message: dict[str, Any]) -> None:
         try:
@@ -321,9 +323,9 @@ class Agents:
         elif kind == "writes":
             self.writes += messages.writes(message, ranks)
         elif kind == "failed":
-            why = messages.text(message.get("message"), "message")
+            why, about = messages.failure(message)
             if node in self.working:
-                self._failed[node] = f"node {node} cannot be used: {why}"
+                self._failures.add(node, why, about)
             else:
                 self.give_up([node])
         elif kind == "ready":
@@ -367,24 +369,22 @@ class Agents:
     ) -> dict[str, Any]:
         """Wait for the answers of all nodes to a question."""
         answers = self._answers.setdefault(kind, {})
-        deadline = time.monotonic() + timeout if timeout else None
-        self._failed.clear()
+        deadline, failed = time.monotonic() + timeout if timeout else None, self._failures.nodes
+        self._failures.clear()
         while missing := [node for node in nodes if node not in answers]:
             between()
             self.turn(0.2)
             for node in missing:
-                code = self._agents[node].poll()
-                if code is not None and node not in answers:
-                    why = f"the agent on node {node} ended with exit code {code}"
-                    self._failed[node] = f"{why}; see agent-{node}.log"
-            if self._failed and (deadline is None or deadline > time.monotonic() + OTHERS_FAIL):
+                if node not in answers and (code := self._agents[node].poll()) is not None:
+                    self._failures.add_ended(node, code, self._logs[node])
+            if failed and (deadline is None or deadline > time.monotonic() + OTHERS_FAIL):
                 deadline = time.monotonic() + OTHERS_FAIL
             is_late = deadline is not None and time.monotonic() > deadline
-            if is_late or set(self._failed).issuperset(missing):
+            if is_late or failed >= {*missing}:
                 break
-        if self._failed:
-            message = listed([*self._failed.values()], 1, rest=" (and {} more)")
-            raise self._unusable_nodes(message, self._failed)
+        if self._failures.nodes:
+            self._failures.check_shared(answers.keys() & nodes, self.give_up)
+            raise self._unusable_nodes(self._failures.message, self._failures.at_fault)
         if missing:
             message = f"no answer within {timeout:.0f} s from the agents on {', '.join(missing)}"
             raise self._unusable_nodes(message, missing)

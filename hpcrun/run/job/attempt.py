@@ -21,7 +21,15 @@ from hpcrun.run.job.agents import Agents
 from hpcrun.run.job.fault_injection import FaultInjection
 from hpcrun.run.job.hang_watch import HangWatch, Hung, RankVanished
 from hpcrun.run.job.launchers import Launcher
-from hpcrun.run.job.rank_places import NodesLost, NodesUnhealthy, NodesUnusable, RankEnd, Workers
+from hpcrun.run.job.rank_places import (
+    NodesLost,
+    NodesUnhealthy,
+    NodesUnusable,
+    NotBuilt,
+    RankEnd,
+    StorageUnseen,
+    Workers,
+)
 from hpcrun.run.job.resume_source import StartOver, decided
 from hpcrun.run.job.stop_request import EndNow, StopRequest
 from hpcrun.run.job.warm_ranks import WarmRanks
@@ -51,6 +59,7 @@ START_TRIES = 3
 MEET_WITHIN = 300.0
 # Seconds after which a search for what a program resumes from is told.
 SEARCH_IS_LONG = 10.0
+NOT_BUILT = "DeepSpeed's operators do not compile"
 _SHOWN = 8
 
 
@@ -106,9 +115,12 @@ class RunningAttempt:
             say(str(error))
             seen["hang"] = error.found
         except NodesUnhealthy as error:
-            seen.update(launch_error=str(error), bad_nodes=error.nodes, response=error.response)
+            seen.update(launch_error=str(error), bad_nodes=error.nodes)
+            seen.update(response=error.response, hardware=error.hardware)
         except NodesUnusable as error:
             seen.update(launch_error=str(error), unusable_nodes=error.nodes)
+            seen.update(storage=isinstance(error, StorageUnseen))
+            seen.update(permanent=NOT_BUILT if isinstance(error, NotBuilt) else None)
         except HpcrunError as error:
             seen["launch_error"] = str(error)
         except Exception as error:

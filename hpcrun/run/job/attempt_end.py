@@ -24,7 +24,6 @@ from hpcrun.state import files, ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.suspects.suspect_nodes import SuspectNodes
-from hpcrun.text import listed
 
 # Seconds before each further try to write to a full disk.
 _PAUSES = (0.5, 2.0, 5.0)
@@ -116,19 +115,21 @@ class AttemptEnd:
         return action
 
     def _record_suspects(self, attempt: ledger.Attempt) -> None:
-        """Write the nodes that ended an attempt to the record of suspect nodes. Best effort."""
-        nodes = recovery.blamed(attempt)
-        if not nodes or not self._launcher.is_slurm or self._run.spec.get(faults.KEY):
+        """Write the nodes whose hardware ended an attempt to the user's record. Best effort.
+
+        One that fell silent is suspect if Slurm has lost it too, or once that was seen again.
+        """
+        if not self._launcher.is_slurm or self._run.spec.get(faults.KEY):
             return
-        record = SuspectNodes.of(self._cluster, self._submission.experiment.root)
-        reason = str(attempt.cause.get("message") or attempt.kind)
-        for node in nodes:
-            try:
-                record.record(node, reason.removeprefix(f"node {node}: "), str(attempt.kind))
-            except HpcrunError as error:
-                say(str(error))
-                return
-        say(f"recorded as suspect for {record.days:g} days: {listed(nodes, 8)}")
+        record, kind = SuspectNodes(self._submission.experiment.root), str(attempt.kind)
+        try:
+            for node, why in recovery.broken(attempt).items():
+                record.record(node, str(why), kind)
+            for node in recovery.silent(attempt):
+                is_lost = requeue_nodes.is_lost(node)
+                record.record(node, "it did not answer any more", kind, certain=is_lost)
+        except HpcrunError as error:
+            say(str(error))
 
     def _is_extended(self, number: int) -> bool:
         """Check whether an earlier attempt was of a submission with other values."""
@@ -178,9 +179,9 @@ class AttemptEnd:
             return action
         job, needed = self._launcher.job_id, self._run.shared_nodes
         kept = self._run.resources.exclude
-        # An exclusion takes the place of the one before, which had the site's suspects.
+        # An exclusion takes the place of the one before, which had the suspect nodes.
         root, wanted = self._submission.experiment.root, self._run.resources
-        known = suspect_exclusion.left_out(self._cluster, root, wanted, needed, say=say).nodes
+        known = suspect_exclusion.left_out(self._cluster, root, wanted, needed).nodes
         out = (*(node for node in known if node not in action.exclude), *action.exclude)
         nodes = requeue_nodes.without(job, out, needed, kept=kept, say=say)
         return recovery.excluding(attempts, action, nodes)

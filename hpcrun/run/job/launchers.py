@@ -59,6 +59,11 @@ class Launcher(ABC):
         """Return whether the run is only ever started on the one machine or node that this is."""
         return not self.is_slurm or (not self.requeues and len(self.nodes) == 1)
 
+    @property
+    def compiles_alike(self) -> bool:
+        """Return whether what cannot be compiled on one node can be on none that the run has."""
+        return self.is_one_machine or self.python.is_container
+
     def end_time(self, *, fresh: bool = False) -> float | None:
         """Return when the time limit ends the job (seconds since the epoch); None without one."""
         return None

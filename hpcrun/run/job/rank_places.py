@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -81,12 +81,25 @@ class NodesUnusable(HpcrunError):
         self.nodes = tuple(nodes)
 
 
-class NodesUnhealthy(NodesUnusable):
-    """Nodes that the check at the start found bad; ``response`` is what was decided about them."""
+class StorageUnseen(NodesUnusable):
+    """Shared storage cannot be used: on ``nodes``, while others can; on all nodes if empty."""
 
-    def __init__(self, message: str, nodes: Collection[str], response: str) -> None:
+
+class NotBuilt(NodesUnusable):
+    """DeepSpeed's operators do not compile: seen on ``nodes``, or on any node if empty."""
+
+
+class NodesUnhealthy(NodesUnusable):
+    """Nodes that the check at the start found bad.
+
+    ``response`` is what was decided about them; ``hardware`` what is broken, by node.
+    """
+
+    def __init__(
+        self, message: str, nodes: Collection[str], response: str, hardware: Mapping[str, str]
+    ) -> None:
         super().__init__(message, nodes)
-        self.response = response
+        self.response, self.hardware = response, hardware
 
 
 @dataclass(frozen=True)

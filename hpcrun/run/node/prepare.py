@@ -205,6 +205,7 @@ class NodePreparation:
 
     def _unpack(self, destination: Path) -> None:
         """Unpack the frozen code, and link the data directories that the spec names."""
+        shutil.rmtree(destination, ignore_errors=True)
         destination.mkdir()
         frozen = history.facts(self._submission).get("code")
         archive = self._submission.experiment.frozen_code(frozen)

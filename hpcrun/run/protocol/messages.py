@@ -23,7 +23,7 @@ from hpcrun.run.protocol.launch import Interface, LaunchNode
 from hpcrun.state.node_layout import PREFIX, NodePaths, ScratchPaths
 
 _PORTS = range(1, 1 << 16)
-_HEALTH = node_health.FAULTS | node_health.DOUBTS
+_HEALTH = node_health.FAULTS | node_health.DOUBTS | node_health.OF_SITES
 _NUMBERS = range(-(1 << 63), 1 << 63)
 _TEXT_MOST = 10_000
 _FAILED_MOST, _FILES_MOST, _PORTS_MOST = 20, 200, 128
@@ -56,6 +56,13 @@ def text(value: Any, what: str) -> str:
     """Return a text, cut to a length that fits into a log."""
     _require(isinstance(value, str), what)
     return str(value)[:_TEXT_MOST]
+
+
+def failure(message: Mapping[str, Any]) -> tuple[str, str]:
+    """Return why a node failed, and what that is about: a word, empty for the node itself."""
+    about = message.get("about", "")
+    _require(about in ("", "storage", "build"), "about")
+    return text(message.get("message"), "message"), str(about)
 
 
 def _by_rank(value: Any, ranks: Collection[int], what: str) -> dict[int, Any]:

@@ -65,9 +65,11 @@ class NodeStaging:
         directory: Path,
         patterns: Sequence[str],
         environment: EnvironmentCopy | None = None,
+        about: Callable[[BaseException], str] = lambda _: "",
     ) -> None:
+        """``about`` returns what an error is about, for the supervisor."""
         self._paths, self._patterns = NodePaths(directory), patterns
-        self._environment = environment
+        self._environment, self._about_of, self._about = environment, about, ""
         self._base = directory.parent
         self._copies: dict[StagedSource, SharedCopy] = {}
         self._meter = CopyMeter()
@@ -83,6 +85,7 @@ class NodeStaging:
         if self._thread is not None:
             raise HpcrunError("an earlier attempt's copy of its data still waits for the storage")
         self._meter, self._report, self._problem = CopyMeter(), StagingReport(), None
+        self._about = ""
         self._began = self._said = time.monotonic()
         self._has_answered = False
         self._thread = threading.Thread(target=self._work, name="staging", daemon=True)
@@ -96,7 +99,7 @@ class NodeStaging:
         if not self._thread.is_alive():
             self._has_answered = True
             if self._problem is not None:
-                send({"type": "failed", "message": self._problem})
+                send({"type": "failed", "message": self._problem, "about": self._about})
             else:
                 send({"type": "staged", "report": asdict(self._report)})
         elif now - self._said >= max(SAY_EVERY, _SAY_PART * (now - self._began)):
@@ -129,10 +132,11 @@ class NodeStaging:
         except StagingStopped:
             self._problem = "staging was stopped"
         except HpcrunError as error:
-            self._problem = error.message
+            self._problem, self._about = error.message, self._about_of(error)
         except Exception as error:
             traceback.print_exc()
             self._problem = f"staging failed: {type(error).__name__}: {error}"
+            self._about = self._about_of(error)
         self._report.seconds = round(time.monotonic() - self._began, 3)
 
     def _stage(self) -> None:

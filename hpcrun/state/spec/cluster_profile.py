@@ -58,23 +58,11 @@ class ConfirmAbove:
 
 @spec_dataclass
 class Suspects:
-    """The record of nodes that failed jobs: written by jobs and ``hpcrun doctor --nodes``, read by
-    submissions, which leave these nodes out."""
-
-    directory: str | None = None
-    """Where users of the site share it: storage that all nodes see, and every user may write to, as
-    to ``/tmp`` (``mkdir -m 1777 /shared/hpcrun-suspects``); null keeps each user's own, below the
-    root."""
-
-    days: float = 2.0
-    """For how long an entry is used, at most 30."""
+    """Nodes whose hardware failed a user's own job, or that ``hpcrun doctor --nodes`` found broken
+    for him, within hours."""
 
     avoid: bool = True
-    """Submissions leave suspect nodes out, unless ``submit --no-suspects`` says so."""
-
-    others_share: float = 0.1
-    """The part of a partition's nodes that entries of other users may take from a job; one node at
-    least. A user's own and root's always count."""
+    """His submissions leave them out, unless ``submit --no-suspects`` says so."""
 
 
 @spec_dataclass
@@ -164,7 +152,7 @@ class Profile:
     """The check of each node as an attempt begins, and what follows."""
 
     suspects: Suspects = field(default_factory=Suspects)
-    """The record of nodes that failed jobs."""
+    """Nodes whose hardware failed a user's own job within hours."""
 
     check: bool = True
     """``submit`` asks the cluster first what it would refuse, as ``hpcrun check`` does."""

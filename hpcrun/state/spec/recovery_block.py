@@ -85,9 +85,9 @@ class Recovery:
 
     budgets: dict[str, int] = field(default_factory=dict)
     """Kind of end -> how many of them stop the run, counted from its last submission; see
-    ``hpcrun why``. By default node_failure and bad_node 20, supervisor_lost, rank_crash and hang
-    10, launch 5, out_of_memory and unknown 3, non_finite_loss and bad_checkpoint 2; the others
-    have none."""
+    ``hpcrun why``. By default node_failure and bad_node 20, storage, supervisor_lost, rank_crash
+    and hang 10, launch 5, out_of_memory and unknown 3, non_finite_loss and bad_checkpoint 2; the
+    others have none."""
 
     hang_after: str | None = "00:05:00"
     """How long no rank may move while the run trains, in one of Slurm's forms, before it counts as

@@ -1,8 +1,7 @@
-"""The record of suspect nodes, which users of a site share where the cluster profile names one.
+"""The record of suspect nodes: this user's own, for hours, of hardware alone.
 
-One module: `suspect_nodes` (the files, one an author; what they say is bounded and another user's).
-Which of its nodes a submission leaves out is decided in `hpcrun.policy.suspect_choice`.
+One module: `suspect_nodes`. Who puts nodes there is decided in `hpcrun.policy.recovery`, which of
+them a submission leaves out in `hpcrun.policy.suspect_choice`.
 
-To add something that is known of a suspect node: a field of `suspect_nodes.SuspectEntry`, and its
-kind in ``_KINDS``.
+To have something else make a node suspect: `suspect_nodes.SuspectNodes.record`, where it is seen.
 """

@@ -665,6 +665,24 @@ def test_a_refused_node_is_advised_on(study: Experiment, tmp_path: Path) -> None
     assert "refuses such nodes: submit it again with resources.exclude=n2" in why
 
 
+@pytest.mark.parametrize(
+    ("nodes", "told"),
+    [
+        (["n2"], "Shared storage could not be used on n2, while other nodes of the job could"),
+        ([], "Shared storage could not be used. "),
+    ],
+)
+def test_storage_that_is_not_seen_is_advised_on(
+    study: Experiment, tmp_path: Path, nodes: list[str], told: str
+) -> None:
+    cause = {"kind": "storage", "message": "gone", **({"nodes": nodes} if nodes else {})}
+    study.submit((0,))
+    study.start(0, 1)
+    end(study, cause=cause, decided=STOP)
+    why = hpcrun("why", "study/0", root=tmp_path / "root", env={"PATH": "/nonexistent"}).stdout
+    assert told in why
+
+
 def test_a_progress_bar_in_an_older_ledger_is_one_line(study: Experiment, tmp_path: Path) -> None:
     bars = [f" {n}%|██    | {n}/100 [00:01<00:07, 11.5it/s]" for n in range(18)]
     cause = {**CRASH, "log_tail": ["ValueError: batch 17 is bad", *bars]}

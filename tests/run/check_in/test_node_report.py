@@ -72,6 +72,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "version").write_text("NVRM version\n")
     monkeypatch.setattr(node_report, "_DRIVER", tmp_path / "version")
+    monkeypatch.setattr(node_report, "AGAIN", 0.0)
     return tmp_path
 
 
@@ -95,13 +96,27 @@ def test_a_healthy_node_without_gpus(place: Path) -> None:
     assert time.monotonic() - began < 1
 
 
-@pytest.mark.parametrize("missing", ["shared", "scratch"])
-def test_storage_that_cannot_be_written(place: Path, missing: str) -> None:
-    (place / missing).rmdir()
-    found = _report(place, without=missing)["findings"]
-    name = {"shared": "shared", "scratch": "node-local"}[missing]
-    told = f"its {name} storage cannot be written: No such file or directory"
+def test_node_local_storage_that_cannot_be_written(place: Path) -> None:
+    (place / "scratch").rmdir()
+    found = _report(place, without="scratch")["findings"]
+    told = "its node-local storage cannot be written: No such file or directory"
     assert found == [(node_health.NOT_WRITABLE, told)]
+
+
+def test_an_error_of_shared_storage_is_raised(place: Path) -> None:
+    (place / "shared").rmdir()
+    with pytest.raises(FileNotFoundError) as caught:
+        _report(place)
+    assert caught.value.filename == str(place / "shared" / ".check-n1")
+
+
+def test_a_fault_that_is_gone_at_the_second_look(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = [[(node_health.BROKEN_GPU, "GPU 0 does not answer: once")], []]
+    monkeypatch.setattr(node_report, "of_gpus", lambda *_, **__: (1, looks.pop(0)))
+    assert _report(place, wants=1)["findings"] == []
+    assert looks == []
 
 
 def test_storage_with_little_room(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +139,7 @@ def test_a_file_system_that_does_not_answer(place: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(node_report, "storage", lambda *_: hangs.wait(20) and [])
     assert [kind for kind, _ in _report(place)["findings"]] == [
         node_health.NOT_WRITABLE,  # the node's own
-        node_health.LATE_STORAGE,
+        node_health.SHARED_STORAGE,
     ]
     hangs.set()
 
@@ -141,7 +156,7 @@ def test_a_full_shared_file_system_is_no_nodes_fault(
         [kind for kind, _ in node_report.storage(place, name, "n1")]
         for name in ("shared", "node-local")
     ]
-    assert kinds == [[node_health.LITTLE_ROOM], [node_health.NOT_WRITABLE]]
+    assert kinds == [[node_health.SHARED_STORAGE], [node_health.NOT_WRITABLE]]
 
 
 @pytest.mark.parametrize(

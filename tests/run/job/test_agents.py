@@ -14,7 +14,7 @@ import pytest
 from hpcrun.run.check_in import node_links
 from hpcrun.run.job import agents
 from hpcrun.run.job.agents import Agents
-from hpcrun.run.job.rank_places import NodesLost, NodesUnusable
+from hpcrun.run.job.rank_places import NodesLost, NodesUnusable, NotBuilt, StorageUnseen
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import Entry
 from tests.support.place import REPOSITORY
@@ -32,17 +32,33 @@ channel = Channel.connect(address, node, secret)
 names = fate.split() if "0" in fate else []
 own = [[name, "127.0.0.1", "name" if name.startswith("ib") else ""] for name in names]
 hello = {"type": "hello", "directory": f"/tmp/hpcrun-{secret.start}"}
-channel.send({**hello, "extensions": None, "interfaces": own})
+builds = fate in ("compiles", "no compiler")
+channel.send({**hello, "extensions": "a" * 20 if builds else None, "interfaces": own})
 while fate == "cut off" and not channel.closed:
     words = "ib0 has no carrier"
     channel.send({"type": "pulse", "attempt": 1, "ranks": {}, "logs": {}, "fabric": words})
     channel.receive(timeout=0.1)
 while not channel.closed:
     for message in channel.receive(timeout=0.1):
+        if message["type"] == "build":
+            failed = {"type": "failed", "message": "no compiler", "about": "build", "attempt": 1}
+            channel.send(failed if fate == "no compiler" else {"type": "built", "attempt": 1})
         if message["type"] == "prepare":
             time.sleep(float(after))
             if fate == "dies":
                 sys.exit(7)
+            if fate == "unseen":
+                failed = {"type": "failed", "message": "[Errno 2] ROOT/work", "about": "storage"}
+                channel.send({**failed, "attempt": 1})
+                continue
+            if fate == "ready":
+                scratch = f"/tmp/hpcrun-{secret.start}/attempt-1"
+                found = {"name": node, "scratch": scratch, "code": f"{scratch}/code"}
+                found |= {"interface": "lo", "address": "127.0.0.1"}
+                health = {"findings": [], "gpus": None, "clock": time.time()}
+                channel.send({"type": "ready", "node": found, "port": 20000, "attempt": 1,
+                              "health": health})
+                continue
             words = message["fabric"].get("fast_interface") if own else "no space left"
             channel.send({"type": "failed", "message": str(words), "attempt": 1})
 """
@@ -52,6 +68,7 @@ class _Launcher:
     """Starts a stand-in a node, with the fate that the test gives it."""
 
     job_id, port_seed, restart_count, requeues = "1", 1, 0, False
+    compiles_alike = False
 
     def __init__(self, fates: dict[str, tuple[str, float]]) -> None:
         self.fabric = {"management_interface": "lo"}
@@ -165,6 +182,61 @@ def test_the_only_node_is_blamed_where_another_can_take_its_place(tmp_path: Path
 def test_what_is_wrong_with_all_is_not_tried_on_spares(tmp_path: Path) -> None:
     refused = _refusal(tmp_path, 2, n1=("fails", 0), n2=("fails", 0), n3=("fails", 30))
     assert refused.nodes == ()
+
+
+def test_storage_that_one_node_does_not_see_is_no_nodes_fault(tmp_path: Path) -> None:
+    found = _crew(tmp_path, 3, n1=("ready", 0), n2=("unseen", 0), n3=("ready", 0))
+    try:
+        with pytest.raises(StorageUnseen) as caught:
+            found.prepare(1, ("n1", "n2", "n3"), lambda: None)
+        assert caught.value.nodes == ("n2",)
+        assert caught.value.message == "node n2 cannot use shared storage: [Errno 2] ROOT/work"
+        # All of them are used again in this allocation.
+        assert found.seats(3) == ("n1", "n2", "n3")
+    finally:
+        found.lost.extend(found._launcher.nodes)
+        found.dismiss()
+
+
+def test_storage_that_no_node_sees(tmp_path: Path) -> None:
+    refused = _refusal(tmp_path, n1=("unseen", 0), n2=("unseen", 1.0))
+    assert isinstance(refused, StorageUnseen)
+    assert refused.nodes == ()
+
+
+def test_a_node_is_named_beside_one_that_does_not_see_storage(tmp_path: Path) -> None:
+    refused = _refusal(tmp_path, n1=("unseen", 0), n2=("fails", 0), n3=("ready", 0))
+    assert not isinstance(refused, StorageUnseen)
+    assert refused.nodes == ("n2",)
+
+
+@pytest.mark.parametrize(
+    ("fates", "nodes"),
+    [
+        (["no compiler", "no compiler", "compiles"], ("n1", "n2")),
+        (["no compiler", "fails"], ("n1",)),
+    ],
+    ids=["on two", "on the only one of its kind"],
+)
+def test_what_does_not_compile_is_no_nodes_fault(
+    tmp_path: Path, fates: list[str], nodes: tuple[str, ...]
+) -> None:
+    crew = {f"n{number}": (fate, 0.0) for number, fate in enumerate(fates, 1)}
+    found = _crew(tmp_path, len(crew), **crew)
+    try:
+        with pytest.raises(NotBuilt, match="no compiler") as caught:
+            found.prepare(1, tuple(crew), lambda: None)
+        assert caught.value.nodes == nodes
+        assert found.seats(len(crew)) == tuple(crew)
+    finally:
+        found.lost.extend(crew)
+        found.dismiss()
+
+
+def test_where_one_node_cannot_compile_another_does(tmp_path: Path) -> None:
+    # The attempt goes on, and ends for another reason.
+    refused = _refusal(tmp_path, n1=("no compiler", 30), n2=("compiles", 0), n3=("ready", 0))
+    assert refused.message == "node n2 cannot be used: no space left"
 
 
 def _lost(found: Agents) -> NodesLost | NodesUnusable:
