@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -181,12 +182,12 @@ def complete(checkpoints: Path) -> list[tuple[Path, Manifest]]:
     return [(path, found) for path, found in scan(checkpoints) if isinstance(found, Manifest)]
 
 
-def abandoned(checkpoints: Path, attempts: range | None = None) -> list[Path]:
-    """Return the checkpoints that these attempts, or any, never completed."""
+def abandoned(checkpoints: Path, attempt: float = math.inf, step: float = math.inf) -> list[Path]:
+    """Return the checkpoints up to an attempt and a step that were never completed."""
     return [
         path
-        for path, (_, by) in _directories(checkpoints)
-        if (attempts is None or by in attempts) and NAME not in shared_look.names(path)
+        for path, (at, by) in _directories(checkpoints)
+        if at <= step and by <= attempt and NAME not in shared_look.names(path)
     ]
 
 

@@ -184,10 +184,10 @@ def test_what_earlier_attempts_left_half_done(tmp_path: Path) -> None:
         (tmp_path / name / manifest.NAME).unlink()
     (tmp_path / "bad-step-00000001-a1").mkdir()
     (tmp_path / "notes").mkdir()
-    found = sorted(path.name for path in manifest.abandoned(tmp_path, range(4)))
+    found = sorted(path.name for path in manifest.abandoned(tmp_path, attempt=3))
     assert found == ["step-00000010-a1", "step-00000015-a3"]
-    assert len(manifest.abandoned(tmp_path, range(5))) == 3
-    assert [path.name for path in manifest.abandoned(tmp_path, range(3, 4))] == [found[1]]
+    assert len(manifest.abandoned(tmp_path, attempt=4)) == 3
+    assert [path.name for path in manifest.abandoned(tmp_path, step=10)] == [found[0]]
 
 
 def _damage(directory: Path, name: str = "shard.pt") -> Fault | None:

@@ -236,10 +236,10 @@ class CheckpointSaver:
         try:
             found = manifest.complete(self._run.checkpoints)
             sound = [(path, each) for path, each in found if path not in self._passed_over]
-            # The manifest of an earlier attempt, from another host, may not be seen here yet.
+            # A later one of an earlier attempt may be whole: another host's, not seen here yet.
             settled = time.monotonic() - self._began > shared_look.SEEN_WITHIN
-            of_attempts = range(0 if settled else self._attempt, self._attempt + 1)
-            unfinished = manifest.abandoned(self._run.checkpoints, of_attempts)
+            newest = math.inf if settled or not found else found[0][1].step
+            unfinished = manifest.abandoned(self._run.checkpoints, self._attempt, newest)
             for path in [*self._retention.superfluous(sound), *unfinished]:
                 self._fence.check(always=True)
                 manifest.discard(path)
