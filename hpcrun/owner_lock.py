@@ -27,7 +27,7 @@ def parts(owner: str) -> tuple[str, str, str]:
     return host, pid, ticks
 
 
-class Watch:
+class OwnerWatch:
     """Waits for the owners of a lock, who renew it well within ``patience`` seconds.
 
     ``directory`` is one that this process may write into, on the lock's storage.

@@ -15,7 +15,7 @@ HERE = os.uname().nodename
 
 
 def test_here_its_process_tells(tmp_path: Path) -> None:
-    watch = owner_lock.Watch(tmp_path, 0.0)
+    watch = owner_lock.OwnerWatch(tmp_path, 0.0)
     assert not watch.is_left(owner_lock.myself(), tmp_path / "none")
     assert watch.is_left(f"{HERE}:{os.getpid()}:1", tmp_path / "none")
     assert owner_lock.parts("no owner") == ("no owner", "", "")
@@ -28,7 +28,7 @@ def test_elsewhere_its_silence_tells_whatever_this_hosts_clock_says(
     lock.touch()
     clock = time.time
     monkeypatch.setattr(time, "time", lambda: clock() + 3600)
-    watch = owner_lock.Watch(tmp_path, 90)
+    watch = owner_lock.OwnerWatch(tmp_path, 90)
     assert not watch.is_left("elsewhere:1:1", lock)
     os.utime(lock, (clock() - 200,) * 2)
     assert watch.is_left("elsewhere:1:1", lock)
@@ -47,7 +47,7 @@ def test_where_nothing_can_be_made_silence_counts_from_now(
 
     monkeypatch.setattr(shared_look, "storage_time", full)
     os.utime(tmp_path, (1, 1))
-    assert owner_lock.Watch(tmp_path, 90).silence(tmp_path) < 5
+    assert owner_lock.OwnerWatch(tmp_path, 90).silence(tmp_path) < 5
 
 
 def test_a_lock_that_another_host_renews(two_hosts: tuple[Host, Host]) -> None:
@@ -58,4 +58,4 @@ def test_a_lock_that_another_host_renews(two_hosts: tuple[Host, Host]) -> None:
     assert (here / "lock").stat().st_mtime == 1
     os.utime(other / "lock")
     assert (here / "lock").stat().st_mtime == 1
-    assert not owner_lock.Watch(here.path, 90).is_left("elsewhere:1:1", here / "lock")
+    assert not owner_lock.OwnerWatch(here.path, 90).is_left("elsewhere:1:1", here / "lock")

@@ -79,7 +79,7 @@ def _renew(owner: Path) -> bool:
 
 
 def _take(lock: Path, owner: str, name: str, say: Say) -> None:
-    said, vanished, watch = False, 0, owner_lock.Watch(lock.parent, LONGEST)
+    said, vanished, watch = False, 0, owner_lock.OwnerWatch(lock.parent, LONGEST)
     while True:
         other = _owner(lock)
         if other is None:
@@ -126,7 +126,7 @@ def _owner(lock: Path) -> str | None:
     return next(iter(shared_look.names(lock)), None)
 
 
-def _is_left(watch: owner_lock.Watch, lock: Path, owner: str, name: str, say: Say) -> bool:
+def _is_left(watch: owner_lock.OwnerWatch, lock: Path, owner: str, name: str, say: Say) -> bool:
     try:
         is_left = watch.is_left(owner, lock / owner)
         if is_left and (host := owner_lock.parts(owner)[0]) != os.uname().nodename:

@@ -239,7 +239,7 @@ def _turn(cache: Path, name: str, given_up: Callable[[], bool]) -> Iterator[Call
     where none can be made, the block is entered too.
     """
     lock = cache / f".{name}.lock"
-    owner, watch = owner_lock.myself(), owner_lock.Watch(cache, _STALE)
+    owner, watch = owner_lock.myself(), owner_lock.OwnerWatch(cache, _STALE)
     made, began, told = False, time.monotonic(), -_TOLD
     while not (made or shared_look.is_directory(cache / name)):
         try:
@@ -281,7 +281,7 @@ def _turn(cache: Path, name: str, given_up: Callable[[], bool]) -> Iterator[Call
                     lock.unlink()
 
 
-def _is_left(lock: Path, watch: owner_lock.Watch) -> bool:
+def _is_left(lock: Path, watch: owner_lock.OwnerWatch) -> bool:
     with suppress(OSError):
         return watch.is_left(files.read_bytes(lock, 200).decode(errors="replace"), lock)
     return False

@@ -123,7 +123,7 @@ def _is_taken(building: Path, say: Say) -> bool:
 
     Return False if it is gone, so that the environment may be there.
     """
-    told, watch = False, owner_lock.Watch(building.parent, _STALE)
+    told, watch = False, owner_lock.OwnerWatch(building.parent, _STALE)
     with activity.doing("waiting for another submit, which freezes the same environment"):
         while True:
             try:
