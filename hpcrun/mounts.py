@@ -13,12 +13,17 @@ from pathlib import Path
 NETWORK = frozenset(
     {
         *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "afs", "9p"),
-        *("orangefs", "pvfs2", "panfs", "wekafs", "glusterfs", "virtiofs", "fuse.glusterfs"),
-        *("fuse.ceph", "fuse.ceph-fuse", "fuse.gcsfuse", "fuse.juicefs", "fuse.rclone"),
-        *("fuse.s3fs", "fuse.sshfs"),
+        *("orangefs", "pvfs2", "panfs", "wekafs", "glusterfs", "virtiofs"),
     }
 )
-"""Types of file systems of other machines."""
+"""Types of file systems of other machines, beside those of programs, ``fuse.…``."""
+LOCAL_PROGRAMS = frozenset(
+    {
+        *("fuse.fuse-overlayfs", "fuse.squashfuse", "fuse.squashfuse_ll", "fuse.lxcfs"),
+        *("fuse.portal", "fuse.gvfsd-fuse", "fuse.snapfuse", "fuse.ntfs-3g", "fuse.fuse2fs"),
+    }
+)
+"""Programs whose file systems are this machine's; any other may ask another one."""
 MOUNTINFO = Path("/proc/self/mountinfo")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
@@ -34,7 +39,8 @@ class MountPoint:
     @property
     def is_remote(self) -> bool:
         """Check whether it is another machine's."""
-        return self.kind in NETWORK
+        is_programs = self.kind.startswith("fuse.") and self.kind not in LOCAL_PROGRAMS
+        return self.kind in NETWORK or is_programs
 
     def holds(self, path: str) -> bool:
         """Check whether an absolute path without links lies below its point."""

@@ -66,6 +66,45 @@ def is_there(path: Path) -> bool:
     return os.path.lexists(path) or (refresh(path.parent) and os.path.lexists(path))
 
 
+def status(path: Path) -> os.stat_result:
+    """Return what is known of a file, also of one that this host believes to be absent.
+
+    Raises OSError if there is none.
+    """
+    try:
+        return path.stat()
+    except OSError as error:
+        if not is_absence(error) or not refresh(path.parent):
+            raise
+    return path.stat()
+
+
 def is_directory(path: Path) -> bool:
     """Check for a directory, also one that this host believes to be absent."""
     return os.path.isdir(path) or (refresh(path.parent) and os.path.isdir(path))  # noqa: PTH112
+
+
+def modified(path: Path) -> float:
+    """Return when a file or directory was last changed, as its server says.
+
+    Raises OSError if it cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        return os.fstat(descriptor).st_mtime
+    finally:
+        os.close(descriptor)
+
+
+def storage_time(directory: Path) -> float:
+    """Return the time by the clock of the storage, from a file that is made there for that.
+
+    Raises OSError if none can be made.
+    """
+    path = directory / f".{os.urandom(6).hex()}.tmp"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        return os.fstat(descriptor).st_mtime
+    finally:
+        os.close(descriptor)
+        path.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support import operators, slurm_version
+from tests.support.nfs import mount, nfs_program, two_hosts  # noqa: F401
 from tests.support.slurm_shim import Shim
 
 # On a busy machine commands would say what takes them long; tests of that set it back.

@@ -37,6 +37,7 @@ BASE = {
         "text",
         "resources",
         "shared_look",
+        "owner_lock",
     ),
     *("gpu_catalogue", "python_packages"),
     "terminal",

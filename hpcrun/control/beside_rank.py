@@ -22,6 +22,7 @@ from hpcrun.observe.status import jobs, run_state
 from hpcrun.observe.status.status import statuses
 from hpcrun.run.health import stack_summary
 from hpcrun.run.protocol.launch import Launch, LaunchNode
+from hpcrun.shared_look import is_there
 from hpcrun.slurm import client, steps
 from hpcrun.state import ledger, permissions
 from hpcrun.state.layout import AttemptPaths
@@ -149,7 +150,7 @@ def living(selected: Selected, verb: str) -> LiveRun:
     permissions.check_mine(selected.experiment, [selected.run.number], verb)
     name, attempts = selected.name, selected.paths.attempts()
     (status,) = statuses([selected], ask=jobs.ask, values=False)
-    if status.state != run_state.RUNNING or not attempts or not attempts[-1].launch.exists():
+    if status.state != run_state.RUNNING or not attempts or not is_there(attempts[-1].launch):
         reason = f" ({status.reason})" if status.reason else ""
         raise UsageError(
             f"{name} is {status.state}{reason}: there is no rank to be beside",

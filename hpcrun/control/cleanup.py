@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcrun import shared_look
 from hpcrun.control import removal
 from hpcrun.errors import HpcrunError, Interrupted, UsageError
 from hpcrun.observe.read import run_files
@@ -33,6 +35,8 @@ CONVERSION = "conversion"
 TEMPORARY = "temporary file"
 LOG = "log"
 
+# Seconds for which a checkpoint without a manifest was not changed, on the storage's clock.
+_SETTLED = shared_look.SEEN_WITHIN + 45
 # Directories that others use as long as they exist.
 _WHOLE = (CHECKPOINT, CONVERSION)
 
@@ -206,7 +210,7 @@ def _of_run(
     items = [
         *_items(CONVERSION, [one.paths.universals]),
         *_items(DAMAGED, manifest.quarantined(checkpoints)),
-        *_items(INCOMPLETE, _incomplete(checkpoints)),
+        *_items(INCOMPLETE, _incomplete(checkpoints, _server_time(one.experiment) - _SETTLED)),
         *_items(TEMPORARY, [path for each in used for path in state_files.temporaries(each)]),
         *(_items(LOG, [*logs, *run_files.batch_logs(one)]) if choice.logs else ()),
         *_items(CHECKPOINT, [path for path in reversed(superfluous) if path not in kept]),
@@ -236,14 +240,29 @@ def _superfluous(
     return retention.superfluous(complete)
 
 
-def _incomplete(checkpoints: Path) -> list[Path]:
-    """Return checkpoints that were never completed, are being removed, or have a bad manifest."""
+def _incomplete(checkpoints: Path, until: float) -> list[Path]:
+    """Return checkpoints that were never completed, are being removed, or have a bad manifest.
+
+    One that was changed after ``until`` may be whole: this host need not see its manifest yet.
+    """
     broken = [
         path
         for path, entry in manifest.scan(checkpoints)
         if isinstance(entry, Fault) and entry.lasting
     ]
-    return [*manifest.trash(checkpoints), *manifest.abandoned(checkpoints), *broken]
+    unfinished = [path for path in manifest.abandoned(checkpoints) if path.lstat().st_mtime < until]
+    return [*manifest.trash(checkpoints), *unfinished, *broken]
+
+
+def _server_time(experiment: ExperimentPaths) -> float:
+    """Return the time on the storage's clock at which the submit lock was last renewed.
+
+    Without a lock, where nothing is removed, this host's own.
+    """
+    try:
+        return max(owner.lstat().st_mtime for owner in experiment.submit_lock.iterdir())
+    except (OSError, ValueError):
+        return time.time()
 
 
 def _items(kind: str, paths: Sequence[Path]) -> Iterator[Item]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun import activity
+from hpcrun import activity, shared_look
 from hpcrun.control import holders, removal
 from hpcrun.control.cleanup import measure, over
 from hpcrun.errors import HpcrunError, Interrupted
@@ -66,7 +66,7 @@ def find(selected: Sequence[Selected], warn: Say) -> list[Deletion]:
             held = [
                 measure(path)
                 for path in (one.paths.directory, *run_files.batch_logs(one))
-                if path.exists()
+                if shared_look.is_there(path)
             ]
             bytes_, files = (sum(part) for part in zip(*held, strict=True)) if held else (0, 0)
             reason = spared.get(one.paths.directory)
@@ -137,7 +137,7 @@ def _set_aside(experiment: ExperimentPaths, runs: Sequence[Selected]) -> list[Pa
         return [_renamed(experiment.directory)]
     logs = [path for one in runs for path in run_files.batch_logs(one)]
     journal.write_deleted(experiment.submissions()[-1], [one.run.number for one in runs])
-    there = (one.paths.directory for one in runs if os.path.lexists(one.paths.directory))
+    there = (one.paths.directory for one in runs if shared_look.is_there(one.paths.directory))
     return [*logs, *map(_renamed, there)]
 
 
@@ -216,7 +216,7 @@ def _remove_one(path: Path) -> None:
 def _empty(directory: Path) -> None:
     for each in os.listdir(directory):  # noqa: PTH208 - removed meanwhile
         removal.remove(directory, directory / each)
-    directory.rmdir()
+    removal.rmdir(directory)
 
 
 def _names(found: Sequence[Deletion]) -> str:

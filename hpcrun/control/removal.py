@@ -18,6 +18,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.state import manifest
 from hpcrun.text import listed
 
+_STILL_OPEN = ".nfs"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -79,6 +80,47 @@ def _opened(base: Path, directory: Path) -> Iterator[int]:
         yield parent
 
 
+@contextlib.contextmanager
+def _still_open(name: str) -> Iterator[None]:
+    """Leave a file alone that a client of NFS keeps under another name while it is open."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EBUSY or not name.startswith(_STILL_OPEN):
+            raise
+
+
+def rmdir(name: str | Path, *, dir_fd: int | None = None) -> None:
+    """Remove a directory, unless it holds nothing but files that this host has open.
+
+    A client of NFS keeps those under another name until they are closed; the next removal of that
+    name finds the directory empty.
+    """
+    try:
+        os.rmdir(name, dir_fd=dir_fd)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not _holds_open_files(
+            name, dir_fd
+        ):
+            raise
+
+
+def _holds_open_files(name: str | Path, parent: int | None) -> bool:
+    descriptor = os.open(name, _DIRECTORY, dir_fd=parent)
+    try:
+        names = os.listdir(descriptor)  # noqa: PTH208 - a descriptor
+        return bool(names) and all(
+            each.startswith(_STILL_OPEN)
+            or (
+                stat.S_ISDIR(os.stat(each, dir_fd=descriptor, follow_symlinks=False).st_mode)
+                and _holds_open_files(each, descriptor)
+            )
+            for each in names
+        )
+    finally:
+        os.close(descriptor)
+
+
 def _remove_tree(name: str, parent: int) -> None:
     walk = os.fwalk(name, topdown=False, follow_symlinks=False, dir_fd=parent)
     try:
@@ -86,12 +128,13 @@ def _remove_tree(name: str, parent: int) -> None:
             if os.fstat(here).st_uid != os.geteuid():
                 raise PermissionError(errno.EPERM, "somebody else's", where)
             for each in files:
-                os.unlink(each, dir_fd=here)
+                with _still_open(each):
+                    os.unlink(each, dir_fd=here)
             for each in directories:
                 try:
-                    os.rmdir(each, dir_fd=here)
+                    rmdir(each, dir_fd=here)
                 except NotADirectoryError:
                     os.unlink(each, dir_fd=here)  # a link to a directory
-        os.rmdir(name, dir_fd=parent)
+        rmdir(name, dir_fd=parent)
     except RecursionError:
         raise OSError(errno.ELOOP, "directories are nested too deeply", name) from None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun import activity
+from hpcrun import activity, shared_look
 from hpcrun.control import removal
 from hpcrun.control.cleanup import measure
 from hpcrun.errors import BrokenFile
@@ -117,7 +117,7 @@ def remove(found: Collection[UnusedEnvironment], root: Path, say: Say) -> list[U
 def _is_used_lately(path: Path) -> bool:
     """Check the times of an environment's record, or of one that is being made."""
     record = frozen_environment.record(path)
-    parts = [path, record] if record.exists() else [path, *path.iterdir()]
+    parts = [path, record] if shared_look.is_there(record) else [path, *path.iterdir()]
     return time.time() - max(one.lstat().st_mtime for one in parts) < LATELY
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import hpcrun
-from hpcrun import activity, host
+from hpcrun import activity, host, shared_look
 from hpcrun.errors import CheckpointError, UsageError
 from hpcrun.observe.read.selection import Selected
 from hpcrun.policy.retention import Retention
@@ -308,7 +308,8 @@ def _without_checkpoint(one: Selected) -> str:
         for event in session_log.read_any(attempt).of(session_log.SAVED)
         if isinstance(event.record.get("checkpoint"), str)
     ]
-    there = [path for event in saves if (path := Path(event.record["checkpoint"])).exists()]
+    paths = [Path(event.record["checkpoint"]) for event in saves]
+    there = [path for path in paths if shared_look.is_there(path)]
     if not there:
         return (
             "session.save, or checkpoint.every, makes one; a program without a session saves by "

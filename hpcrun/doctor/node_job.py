@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun import activity, host
+from hpcrun import activity, host, shared_look
 from hpcrun.compile.target import sbatch_script
 from hpcrun.doctor.doctor_profile import DoctorProfile
 from hpcrun.doctor.node_choice import NodeChoice
@@ -33,7 +33,7 @@ from hpcrun.text import Say, duration, plural
 _PREFIX = ".hpcrun-doctor-"
 # Seconds between two looks at the queue; for the end of a job that has its result; for the result
 # of a job that has ended, as storage may be late; and for which leftovers of a kill are kept.
-_LOOK, _END, _LATE, _OLD = 2.0, 20.0, 15.0, 86_400
+_LOOK, _END, _LATE, _OLD = 2.0, 20.0, shared_look.SEEN_WITHIN, 86_400
 # Seconds in which a job that runs gives a sign of life, as it does every 10 s, or its first node is
 # gone: with --no-kill it would hold the others until its time limit. Storage may be late.
 _SILENT = 100.0
@@ -224,8 +224,12 @@ def _signs(directory: Path) -> tuple[int, str, str]:
 
 
 def _result(directory: Path) -> dict[str, Any] | None:
+    path = directory / "result.json"
     try:
-        found = files.read_json(directory / "result.json", _MOST_RESULT)
+        # Its name is read, so that this host never holds its absence.
+        if path.name not in shared_look.names(directory):
+            return None
+        found = files.read_json(path, _MOST_RESULT)
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from hpcrun import shared_look
 from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.fields import FLAG, MAPPING, NAME, TEXT, TEXTS, TIME, WHOLE, Kinds, mapping, wrong
 from hpcrun.state import files, journal, permissions, plan_file
@@ -113,7 +114,7 @@ def read_plan(paths: SubmissionPaths) -> Plan:
     Raises as `plan_file.read` does.
     """
     try:
-        found = paths.plan.stat()
+        found = shared_look.status(paths.plan)
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
@@ -131,7 +132,7 @@ def plans(experiment: ExperimentPaths) -> dict[int, Plan]:
     return {
         submission.number: plan_file.read(submission.plan)
         for submission in experiment.submissions()
-        if submission.plan.exists()
+        if shared_look.is_there(submission.plan)
     }
 
 

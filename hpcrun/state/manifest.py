@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from hpcrun import shared_look
 from hpcrun.fields import MAPPING, METRICS, TEXTS, TIME, WHOLE
 from hpcrun.state import files as state_files
 from hpcrun.state.spec.parallel_block import laid_out
@@ -180,12 +182,12 @@ def complete(checkpoints: Path) -> list[tuple[Path, Manifest]]:
     return [(path, found) for path, found in scan(checkpoints) if isinstance(found, Manifest)]
 
 
-def abandoned(checkpoints: Path, attempt: int | None = None) -> list[Path]:
-    """Return the checkpoints that attempts (up to ``attempt``) never completed."""
+def abandoned(checkpoints: Path, attempt: float = math.inf, step: float = math.inf) -> list[Path]:
+    """Return the checkpoints up to an attempt and a step that were never completed."""
     return [
         path
-        for path, (_, by) in _directories(checkpoints)
-        if (attempt is None or by <= attempt) and not (path / NAME).exists()
+        for path, (at, by) in _directories(checkpoints)
+        if at <= step and by <= attempt and NAME not in shared_look.names(path)
     ]
 
 
@@ -224,12 +226,8 @@ def trash(checkpoints: Path) -> list[Path]:
 
 def _directories(checkpoints: Path) -> list[tuple[Path, tuple[int, int]]]:
     """Return the checkpoint directories, with the step and the attempt of their names."""
-    try:
-        paths = list(checkpoints.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    matches = [(path, _DIRECTORY.fullmatch(path.name)) for path in paths]
-    return [(path, (int(match[1]), int(match[2]))) for path, match in matches if match]
+    matches = map(_DIRECTORY.fullmatch, shared_look.names(checkpoints))
+    return [(checkpoints / match[0], (int(match[1]), int(match[2]))) for match in matches if match]
 
 
 def sync_tree(directory: Path) -> None:

@@ -16,12 +16,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hpcrun import activity
-from hpcrun.host import start_ticks
+from hpcrun import activity, owner_lock, shared_look
 from hpcrun.state import permissions
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.submission.submission_dir import unwritable
-from hpcrun.text import Say, whole_number
+from hpcrun.text import Say
 
 # Seconds after which the lock of an owner on another host, whose process is not visible, is stale.
 LONGEST = 600.0
@@ -44,7 +43,7 @@ def held(
     if problem := permissions.exposed(experiment.root):
         say(problem)
     lock = experiment.submit_lock
-    owner = f"{os.uname().nodename}:{os.getpid()}:{start_ticks(os.getpid())}"
+    owner = owner_lock.myself()
     missing = [path for path in experiment.directory.parents if not path.exists()]
     taken = False
     try:
@@ -73,16 +72,14 @@ def held(
 def _renew(owner: Path) -> bool:
     try:
         os.utime(owner)
-    except FileNotFoundError:
-        return False
-    except OSError:
+    except OSError as error:
         # A file system may fail for a moment.
-        return True
+        return not shared_look.is_absence(error)
     return True
 
 
 def _take(lock: Path, owner: str, name: str, say: Say) -> None:
-    said, vanished = False, 0
+    said, vanished, watch = False, 0, owner_lock.OwnerWatch(lock.parent, LONGEST)
     while True:
         other = _owner(lock)
         if other is None:
@@ -94,12 +91,15 @@ def _take(lock: Path, owner: str, name: str, say: Say) -> None:
                 vanished += 1
                 if vanished > 100:
                     raise
+            else:
+                # Its owner's name is not here yet, or it has just gone.
+                time.sleep(_PAUSE)
             continue
-        if _is_left(lock, other, name, say):
+        if _is_left(watch, lock, other, name, say):
             (lock / other).unlink(missing_ok=True)
             continue
         if not said:
-            host, pid, _ = _parts(other)
+            host, pid, _ = owner_lock.parts(other)
             say(f"another submit of {name} is under way (process {pid} on {host}); waiting for it")
             said = True
         time.sleep(_PAUSE)
@@ -123,29 +123,20 @@ def _appears(lock: Path, owner: str) -> bool:
 
 
 def _owner(lock: Path) -> str | None:
-    try:
-        return next((path.name for path in lock.iterdir()), None)
-    except FileNotFoundError:
-        return None
+    return next(iter(shared_look.names(lock)), None)
 
 
-def _is_left(lock: Path, owner: str, name: str, say: Say) -> bool:
-    host, pid, ticks = _parts(owner)
-    if host == os.uname().nodename:
-        number = whole_number(pid)
-        return number is None or str(start_ticks(number)) != ticks
+def _is_left(watch: owner_lock.OwnerWatch, lock: Path, owner: str, name: str, say: Say) -> bool:
     try:
-        age = time.time() - (lock / owner).stat().st_mtime
-    except FileNotFoundError:
+        is_left = watch.is_left(owner, lock / owner)
+        if is_left and (host := owner_lock.parts(owner)[0]) != os.uname().nodename:
+            age, pid = watch.silence(lock / owner), owner_lock.parts(owner)[1]
+            say(
+                f"a submit of {name} on {host} (process {pid}) began {age / 60:.0f} minutes ago "
+                "and was not seen to end; going on without it"
+            )
+    except OSError as error:
+        if not shared_look.is_absence(error):
+            raise
         return False
-    if age > LONGEST:
-        say(
-            f"a submit of {name} on {host} (process {pid}) began {age / 60:.0f} minutes ago and "
-            "was not seen to end; going on without it"
-        )
-    return age > LONGEST
-
-
-def _parts(owner: str) -> tuple[str, str, str]:
-    host, pid, ticks = [*owner.split(":"), "", ""][:3]
-    return host, pid, ticks
+    return is_left

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun import activity
+from hpcrun import activity, shared_look
 from hpcrun.container import runtimes
 from hpcrun.container.rank_python import image_facts, of_container
 from hpcrun.container.runtimes import Mount
@@ -59,7 +59,7 @@ def check_directory(experiment: ExperimentPaths) -> None:
         return
     own = (experiment.annotations, experiment.code, experiment.submit_lock)
     known = {path.name for path in (*own, experiment.runs_directory)}
-    names = os.listdir(experiment.directory) if experiment.directory.is_dir() else []  # noqa: PTH208
+    names = shared_look.names(experiment.directory)
     others = sorted(name for name in names if name not in known and not name.startswith("."))
     if others:
         raise UsageError(
@@ -188,7 +188,7 @@ def check_initial_weights(
         text = run.checkpoint.initialize_from
         if text is None or Origin.parse(text).run.partition("/")[0] in coming:
             continue
-        if not experiment.run(run.number).checkpoints.is_dir():
+        if not shared_look.is_directory(experiment.run(run.number).checkpoints):
             wanted.setdefault(text, []).append(run.number)
     for text, numbers in wanted.items():
         try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrun import activity
+from hpcrun import activity, shared_look
 from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.slurm import client, queue
 from hpcrun.state import journal, ledger, plan_file
@@ -149,10 +150,18 @@ def _on_its_way(experiment: ExperimentPaths, runs: Collection[int]) -> Path | No
             continue
         script = job.script
         elsewhere = record.get("host") != os.uname().nodename
-        limit = job.time + sbatch.TIMEOUT + _KILL_AFTER
-        if time.time() < limit and (elsewhere or sbatch.is_running(script)):
+        age = _age_by_storage(job) if elsewhere else time.time() - job.time
+        if age < sbatch.TIMEOUT + _KILL_AFTER and (elsewhere or sbatch.is_running(script)):
             return script
     return None
+
+
+def _age_by_storage(job: Job) -> float:
+    """Return the seconds since a journal was written by another host, whose clock may differ."""
+    with contextlib.suppress(OSError):
+        now = shared_look.storage_time(job.paths.directory)
+        return now - shared_look.modified(job.paths.journal)
+    return time.time() - job.time
 
 
 def preview(experiment: ExperimentPaths, runs: Sequence[int], say: Say) -> list[Decision]:

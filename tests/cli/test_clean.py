@@ -113,6 +113,10 @@ def test_what_is_left_of_saves_and_crashes(study: Experiment) -> None:
     for name in ("bad-step-00000005-a1", ".trash-step-00000004-a1", "step-00000040-a1"):
         (paths.checkpoints / name).mkdir()
         (paths.checkpoints / name / "weights.pt").write_bytes(b"w" * 10)
+    left = time.time() - cleanup._SETTLED - 1
+    os.utime(paths.checkpoints / "step-00000040-a1", (left, left))
+    # Just written: its manifest may be another host's that this one does not see yet.
+    (paths.checkpoints / "step-00000050-a1").mkdir()
     paths.universal("step-00000030-a1").mkdir(parents=True)
     (paths.universal("step-00000030-a1") / "shard").write_bytes(b"w" * 20)
     (paths.directory / ".intent.json.0123abcd.tmp").write_text("{")
@@ -127,7 +131,9 @@ def test_what_is_left_of_saves_and_crashes(study: Experiment) -> None:
         "incomplete checkpoint": [(".trash-step-00000004-a1", 10), ("step-00000040-a1", 10)],
         "temporary file": [(".intent.json.0123abcd.tmp", 1), (".launch.json.0123abcd.tmp", 1)],
     }
-    assert [path.name for path in paths.checkpoints.iterdir()] == ["step-00000030-a1"]
+    assert sorted(path.name for path in paths.checkpoints.iterdir()) == [
+        *("step-00000030-a1", "step-00000050-a1"),
+    ]
     assert [path.name[0] for path in paths.directory.iterdir() if path.name[0] == "."] == []
 
 

@@ -6,54 +6,13 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support.nfs import TIMES, Host
 from tests.support.waiting import until
-from tests.testbed import storage
-
-# Short times; what is asserted is their order, and that a cache is kept at all.
-TIMES = "acregmin=0.5,acregmax=2,acdirmin=1,acdirmax=2,writeback=1"
-
-
-class Host:
-    """A mounted client: ``path`` is the storage as this host sees it."""
-
-    def __init__(self, path: Path, control: Path) -> None:
-        self.path, self.client = path, storage.Client(control)
-
-    def __truediv__(self, name: str) -> Path:
-        return self.path / name
-
-
-@pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("nfs") / "nfs_client"
-    storage.build(made)
-    return made
-
-
-@pytest.fixture
-def mount(program: Path, tmp_path: Path) -> Iterator[Callable[..., Host]]:
-    """Mount a client more, with options of nfs(5)."""
-    (tmp_path / "server").mkdir(mode=0o777)
-    (tmp_path / "server").chmod(0o777)
-    hosts: list[Host] = []
-
-    def make(options: str = TIMES) -> Host:
-        path, control = tmp_path / f"host{len(hosts)}", tmp_path / f"control{len(hosts)}"
-        path.mkdir()
-        argv = [program, tmp_path / "server", path, control, options]
-        subprocess.run(list(map(str, argv)), check=True)
-        hosts.append(Host(path, control))
-        return hosts[-1]
-
-    yield make
-    for host in hosts:
-        host.client.silence(False)
-        subprocess.run(["umount", "--lazy", str(host.path)], check=True)
 
 
 @pytest.fixture
@@ -337,13 +296,13 @@ def test_calls_take_their_time_and_are_counted(mount: Callable[..., Host]) -> No
     assert a.client.calls()["lookup"] - before["lookup"] == 1
 
 
-def test_a_full_server_is_told_at_close_or_fsync(program: Path, tmp_path: Path) -> None:
+def test_a_full_server_is_told_at_close_or_fsync(nfs_program: Path, tmp_path: Path) -> None:
     """ "... any write errors are returned at close": the data had been taken before."""
     export, path = tmp_path / "export", tmp_path / "mounted"
     export.mkdir(), path.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=777", "tmpfs", export], check=True)
     try:
-        argv = [program, export, path, tmp_path / "control", TIMES]
+        argv = [nfs_program, export, path, tmp_path / "control", TIMES]
         subprocess.run(list(map(str, argv)), check=True)
         descriptor = os.open(path / "file", os.O_WRONLY | os.O_CREAT)
         assert os.write(descriptor, b"x" * 100_000) == 100_000

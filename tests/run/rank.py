@@ -411,7 +411,7 @@ class Rank:
         self, run: str, attempt: int, keep: int, nearby: NodeCopies | None = None
     ) -> CheckpointStore:
         paths = RunPaths(Path(run))
-        fence = AttemptFence(paths.attempt(attempt + 1).directory)
+        fence = AttemptFence(paths.attempt(attempt))
         retention = Retention(newest=keep)
         return CheckpointStore(paths, attempt, Collectives(RANK, WORLD), fence, retention, nearby)
 

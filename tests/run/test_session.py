@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hpcrun
+from hpcrun import shared_look
 from hpcrun.errors import CheckpointError, HpcrunError, UsageError
 from hpcrun.run.checkpoint import checkpoint_files
 from hpcrun.run.session import Session
@@ -225,7 +226,10 @@ def test_a_finished_run_takes_no_further_step(start: Start) -> None:
     assert _checkpoints(second) == ["step-00000003-a1"]
 
 
-def test_progress_without_a_checkpoint_is_never_started_again_at_step_0(start: Start) -> None:
+def test_progress_without_a_checkpoint_is_never_started_again_at_step_0(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_look, "SEEN_WITHIN", 0.5)
     first = start(attempt=1)
     _train(first, 3)
     assert first.directory is not None

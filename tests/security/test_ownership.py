@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.control import cleanup
+from hpcrun.control import cleanup, removal
 from hpcrun.errors import HpcrunError
 from hpcrun.observe.read.selection import Finder
 from hpcrun.run.node import op_cache
@@ -23,6 +23,7 @@ from hpcrun.state.manifest import File, Manifest
 from hpcrun.submission.local import processes
 from tests.support import command, users
 from tests.support.experiment import T0, Experiment, shim_calls, slurm_shim
+from tests.support.nfs import Host
 from tests.support.plans import command_plan, submission_of
 from tests.support.slurm_shim import Shim
 from tests.support.users import ME, STRANGER
@@ -443,3 +444,27 @@ def test_my_own_experiment_on_other_storage_is_still_mine(shared: Shared) -> Non
     done = shared.hpcrun("clean", "study", *ALL)
     assert done.returncode == 0, done.stderr
     assert not study.run(1).checkpoint(10, 1).exists()
+
+
+def test_files_that_this_host_has_open_are_left_for_the_next_removal(
+    two_hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of NFS keeps them under another name, so that their directory is not empty."""
+    _, here = two_hosts
+    # As whom root is known there.
+    os.chown(here.path.parent / "server", 65534, 65534)
+    monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    deep = here / "run" / "logs" / "deep"
+    deep.mkdir(parents=True)
+    for path in (deep / "open.log", deep.parent / "closed.log"):
+        path.write_text("text")
+    with (deep / "open.log").open() as held:
+        removal.remove(here.path, here / "run")
+        assert [path.name for path in deep.parent.iterdir()] == ["deep"]
+        assert held.read() == "text"
+    until(lambda: not [*deep.iterdir()], "closed", 5)
+    removal.remove(here.path, here / "run")
+    assert not (here / "run").exists()
+    (here / "run" / "kept").mkdir(parents=True)
+    with pytest.raises(OSError, match="not empty"):
+        removal.rmdir(here / "run")

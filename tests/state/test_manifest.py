@@ -14,6 +14,7 @@ import xxhash
 from hpcrun.run.checkpoint import checkpoint_files
 from hpcrun.state import manifest
 from hpcrun.state.manifest import Fault, File, Manifest
+from tests.support.nfs import Host
 
 
 def _checkpoint(checkpoints: Path, step: int, attempt: int = 1, **changes: Any) -> Path:
@@ -186,6 +187,7 @@ def test_what_earlier_attempts_left_half_done(tmp_path: Path) -> None:
     found = sorted(path.name for path in manifest.abandoned(tmp_path, attempt=3))
     assert found == ["step-00000010-a1", "step-00000015-a3"]
     assert len(manifest.abandoned(tmp_path, attempt=4)) == 3
+    assert [path.name for path in manifest.abandoned(tmp_path, step=10)] == [found[0]]
 
 
 def _damage(directory: Path, name: str = "shard.pt") -> Fault | None:
@@ -267,3 +269,18 @@ def test_what_was_saved_with_xxhash_is_passed_over_without_it(
     assert _damage(directory) == Fault(
         "shard.pt cannot be checked without the package xxhash", lasting=False
     )
+
+
+def test_a_manifest_that_was_looked_for_too_early(two_hosts: tuple[Host, Host]) -> None:
+    """Nothing that another host has completed is taken for a save that was never completed."""
+    other, here = two_hosts
+    checkpoints = here / "checkpoints"
+    assert manifest.complete(checkpoints) == manifest.abandoned(checkpoints) == []
+    step = other / "checkpoints" / "step-00000005-a1"
+    step.mkdir(parents=True)
+    assert manifest.abandoned(checkpoints) == [checkpoints / step.name]
+    assert not (checkpoints / step.name / manifest.NAME).exists()
+    _checkpoint(other / "checkpoints", 5, 1)
+    assert not (checkpoints / step.name / manifest.NAME).exists()
+    assert manifest.abandoned(checkpoints) == []
+    assert [path.name for path, _ in manifest.complete(checkpoints)] == [step.name]

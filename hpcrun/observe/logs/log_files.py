@@ -10,11 +10,12 @@ from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 
+from hpcrun import shared_look
 from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.observe.logs.tail import Source
 from hpcrun.observe.read.selection import Selected, begun
 from hpcrun.slurm.hostlist import parse_ranges, write_out
-from hpcrun.state import ledger
+from hpcrun.state import files, ledger
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
 from hpcrun.text import listed, range_text, shortened, whole_number
@@ -179,7 +180,8 @@ class RunLogs:
         for attempt in attempts[-1:]:
             for path in attempt.rank_logs().values():
                 with contextlib.suppress(OSError):
-                    if path.stat().st_size > 0:
+                    # Opened: a size that is known without that may be of before it wrote.
+                    if files.read_tail(path, 1):
                         return False
         return True
 
@@ -246,7 +248,7 @@ class RunLogs:
             path = submission.paths.local_log(self._one.run.number)
         else:
             path = submission.paths.batch_log(submission.job_id)
-        if os.path.isfile(path):  # noqa: PTH113 - `is_file` may raise
+        if shared_look.is_there(path) and os.path.isfile(path):  # noqa: PTH113 - `is_file` may raise
             yield self._source(path, attempt=None, stream="batch")
 
     def _first_of_start(self, attempt: AttemptPaths) -> AttemptPaths:

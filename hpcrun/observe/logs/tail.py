@@ -160,7 +160,11 @@ class Tail:
             return self._from_its_beginning()
         fresh = data[len(kept) :] if kept else data
         if fresh[-1] == 0 and len(data) == CHUNK and self._skips and not fresh.strip(b"\0"):
-            self._skip_hole(self._offset + len(fresh))
+            try:
+                self._skip_hole(self._offset + len(fresh))
+            except OSError:  # replaced by another host
+                self.close()
+                return b"", 0
             return b"", FULL
         self._offset += len(fresh)
         self._kept = data[-_KEPT:]

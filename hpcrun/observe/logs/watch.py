@@ -28,11 +28,13 @@ from hpcrun.observe.status import run_state
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.slurm_cache import LastAnswers
 from hpcrun.observe.status.status import Ask, RunStatus, deciding_job, statuses
+from hpcrun.shared_look import SEEN_WITHIN
 from hpcrun.state.journal import SUBMITTED
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.text import Say
 
-UNKNOWN_FOR = 30.0
+# Seconds of silence after which a run is over: this host may not see its files sooner.
+UNKNOWN_FOR = SEEN_WITHIN
 # Seconds between two looks at later submissions, while a run is not submitted yet.
 RENEW = 10.0
 FAILURES = 5

@@ -9,7 +9,7 @@ import os
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hpcrun.state import files
 from hpcrun.state.manifest import Fault, File
@@ -47,26 +47,30 @@ class Checksum:
 
 def describe(path: Path, *, sync: bool = False, like: File | None = None) -> File:
     """Return size and checksum of an existing file; ``sync`` makes it durable first."""
-    checksum, size = Checksum(like), 0
     with files.open_stream(path) as stream:
         if sync:
             os.fsync(stream.fileno())
-        while block := stream.read(_BLOCK):
-            checksum.update(block)
-            size += len(block)
+        return _describe(stream, like)
+
+
+def _describe(stream: BinaryIO, like: File | None) -> File:
+    checksum, size = Checksum(like), 0
+    while block := stream.read(_BLOCK):
+        checksum.update(block)
+        size += len(block)
     return checksum.of(size)
 
 
 def damage(directory: Path, name: str, expected: File) -> Fault | None:
     """Compare a file of a checkpoint with its manifest; None if they agree."""
-    path = directory / name
     try:
-        if path.stat().st_size != expected.bytes:
-            return Fault(
-                f"{name} has {path.stat().st_size} bytes, its manifest says {expected.bytes}"
-            )
-        if describe(path, like=expected) != expected:
-            return Fault(f"{name} does not have the checksum that its manifest says")
+        # Opened first: a size that is known without that may be older than the file.
+        with files.open_stream(directory / name) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size != expected.bytes:
+                return Fault(f"{name} has {size} bytes, its manifest says {expected.bytes}")
+            if _describe(stream, expected) != expected:
+                return Fault(f"{name} does not have the checksum that its manifest says")
     except (FileNotFoundError, NotADirectoryError):
         return Fault(f"{name} is missing")
     except OSError as error:

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from hpcrun import shared_look
 from hpcrun.errors import CheckpointError
 from hpcrun.run.checkpoint import deepspeed_io, rank_state, trust
 from hpcrun.run.rank.collectives import Collectives
@@ -90,7 +91,7 @@ def convert(directory: Path, target: Path, log: Path, ranks: Collectives) -> Non
 
     def begin() -> None:
         nonlocal child
-        if not (target / _DONE).exists():
+        if not shared_look.is_there(target / _DONE):
             child = _start(directory, target, log)
         elif foreign := trust.fault(target):
             raise CheckpointError(f"{what}: {target}: {foreign.message}")
@@ -237,6 +238,8 @@ def load(
         for name in own["buffer_names"]:
             buffers[name].data.copy_(own["module"][name])
         frozen = _frozen(own, [read(part) for part in parts] if rank == 0 else [])
+    # Rank 0's node has just made it.
+    shared_look.refresh(universal / "zero")
     engine.load_checkpoint(str(universal.parent), tag=universal.name)
     if engine.zero_optimization_stage() == 3:
         saved = torch.load(universal / "zero" / "optimizer_state.pt", weights_only=False)
@@ -289,7 +292,7 @@ def _load_groups(optimizer: Any, groups: str, universal: str) -> None:
         map_to_flat_opt_states(part, parameters, inner.state, _MOMENTS)
         steps = folders[0] / "step.pt"
         group.update({key: value for key, value in was.items() if key != "params"})
-        if steps.exists():
+        if shared_look.is_there(steps):
             inner.state[part]["step"] = torch.load(steps, weights_only=False)
             _own_step(inner, part)
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hpcrun import shared_look
 from hpcrun.errors import CheckpointError
 from hpcrun.policy.retention import Retention
 from hpcrun.run.checkpoint import checkpoint_files, deepspeed_io, rank_state, resize, trust
@@ -20,6 +22,7 @@ from hpcrun.run.checkpoint.save import CheckpointSaver
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank.collectives import Collectives, raise_first
+from hpcrun.shared_look import is_there
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.manifest import Fault, Manifest
@@ -73,9 +76,7 @@ class CheckpointStore:
         """
         expected = any(self._ranks.gather(expected))
         checkpoints = self._run.checkpoints
-        put_aside, found = self._from_rank_0(
-            lambda: (bool(manifest.quarantined(checkpoints)), manifest.scan(checkpoints))
-        )
+        put_aside, found = self._from_rank_0(lambda: _look(checkpoints, expected=expected))
         self._engine, self._states = engine, deepspeed_io.with_scaler(engine, states)
         faults: dict[str, Fault] = {}
         for directory, entry in found:
@@ -219,13 +220,15 @@ class CheckpointStore:
         fault, refusal = None, None
         saved: Mapping[str, Any] = {}
         rest: Callable[[], object] = bool
+        # DeepSpeed looks for its files' names.
+        shared_look.refresh(directory)
         try:
             saved, rest = load()
         except UnreadableFile as error:
             fault = Fault(str(error), lasting=False)
         except Exception as error:
             # Files that vanish meet an assertion or an index error in DeepSpeed.
-            gone = next((name for name in files if not (directory / name).exists()), None)
+            gone = next((name for name in files if not is_there(directory / name)), None)
             fault = None if gone is None else Fault(f"{gone} has vanished", lasting=False)
             refusal = rank_state.text(error)
         answers = self._ranks.gather((fault, refusal))
@@ -254,7 +257,7 @@ class CheckpointStore:
             message = f"is damaged and put aside: {fault.message}"
             try:
                 target = manifest.quarantine(directory)
-                if target.exists():
+                if is_there(target):
                     shutil.rmtree(target)
                 directory.rename(target)
             except OSError as error:
@@ -266,11 +269,37 @@ class CheckpointStore:
             report(event, checkpoint=directory.name, message=message)
 
 
+def _look(checkpoints: Path, *, expected: bool) -> tuple[bool, list[tuple[Path, Manifest | Fault]]]:
+    """Return whether a checkpoint was put aside, and those that have a manifest.
+
+    Where there is to be one, it is waited for: another node has made it, perhaps a moment ago.
+    """
+    began = time.monotonic()
+    while True:
+        found = bool(manifest.quarantined(checkpoints)), manifest.scan(checkpoints)
+        waited = time.monotonic() - began
+        if any(found) or not expected or waited > shared_look.SEEN_WITHIN:
+            return found
+        time.sleep(PAUSES[0])
+
+
 def verify(directory: Path, entry: Manifest, ranks: Collectives) -> Fault | None:
-    """Check all files, each rank its share, and return the first fault that any rank finds."""
+    """Check all files, each rank its share, and return the first fault that any rank finds.
+
+    It lasts only if rank 0's node finds it too: what one node alone sees may be that node's.
+    """
     share = sorted(entry.files)[ranks.rank :: ranks.world_size]
-    faults = (checkpoint_files.damage(directory, name, entry.files[name]) for name in share)
-    return _first(ranks.gather(next((fault for fault in faults if fault), None)))
+    faults = ((checkpoint_files.damage(directory, name, entry.files[name]), name) for name in share)
+    found = ranks.gather(next((each for each in faults if each[0] is not None), (None, "")))
+    fault = _first([each for each, _ in found])
+    if fault is None or not fault.lasting or fault is found[0][0]:
+        return fault
+    name = next(name for each, name in found if each is fault)
+    again = ranks.from_rank_0(
+        lambda: checkpoint_files.damage(directory, name, entry.files[name]),
+        f"{name} of {directory}",
+    )
+    return again or replace(fault, lasting=False)
 
 
 def _first(faults: list[Fault | None]) -> Fault | None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hpcrun import shared_look
 from hpcrun.errors import CheckpointError
 from hpcrun.policy.retention import Retention
 from hpcrun.run.checkpoint import checkpoint_files, deepspeed_io, rank_state, resize
@@ -66,6 +67,7 @@ class CheckpointSaver:
         self._writer: threading.Thread | None = None
         self._removal: threading.Thread | None = None
         self._outcome: SaveOutcome | None = None
+        self._began = time.monotonic()
 
     def save(
         self, engine: Any, step: int, states: Mapping[str, Any], metrics: Mapping[str, float]
@@ -162,6 +164,8 @@ class CheckpointSaver:
         self.wait_for_removals()
         directory = self._run.checkpoint(step, self._attempt)
         self._ranks.agree(self._make(directory), f"{directory} cannot be made")
+        # Rank 0's host has made it; others may believe that it, or one above it, is absent.
+        shared_look.refresh(directory)
         return Manifest(
             step=step,
             attempt=self._attempt,
@@ -208,7 +212,7 @@ class CheckpointSaver:
         try:
             if manifest.read(directory) is not None:
                 return "it is a complete checkpoint"
-            if directory.exists():
+            with suppress(FileNotFoundError):
                 manifest.discard(directory)
             directory.mkdir(parents=True)
             for parent in (directory.parent, directory.parent.parent):
@@ -232,7 +236,10 @@ class CheckpointSaver:
         try:
             found = manifest.complete(self._run.checkpoints)
             sound = [(path, each) for path, each in found if path not in self._passed_over]
-            unfinished = manifest.abandoned(self._run.checkpoints, self._attempt)
+            # A later one of an earlier attempt may be whole: another host's, not seen here yet.
+            settled = time.monotonic() - self._began > shared_look.SEEN_WITHIN
+            newest = math.inf if settled or not found else found[0][1].step
+            unfinished = manifest.abandoned(self._run.checkpoints, self._attempt, newest)
             for path in [*self._retention.superfluous(sound), *unfinished]:
                 self._fence.check(always=True)
                 manifest.discard(path)

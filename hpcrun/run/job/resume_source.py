@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
+from hpcrun import shared_look
 from hpcrun.policy import resume
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.state import files, permissions, session_log
@@ -117,6 +118,9 @@ def _newest_first(patterns: Sequence[str], launch: Launch) -> list[tuple[Path, b
         chooses = above != "**" and glob.has_magic(above)
         for path in _matches(pattern, launch):
             with contextlib.suppress(OSError):
+                # What is known of it without that may be of before its last save.
+                shared_look.modified(path)
+            with contextlib.suppress(OSError):
                 state = path.stat()
                 if stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode):
                     is_one = chooses and path.name != "latest"
@@ -163,7 +167,7 @@ def damage(path: Path) -> str | None:
         if path.name == "latest":
             # DeepSpeed's: the name of the directory of the newest checkpoint.
             name = files.read_tail(path, 256).decode(errors="replace").strip()
-            if not name or not (path.parent / name).is_dir():
+            if not name or not shared_look.is_directory(path.parent / name):
                 return f"names {name!r}, which is not there"
             return _damage_inside(path.parent / name, f"names {name}, in which is")
         return _damage_of_file(path)

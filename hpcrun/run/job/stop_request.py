@@ -6,6 +6,7 @@ import signal
 import time
 from functools import partial
 
+from hpcrun import shared_look
 from hpcrun.policy import causes, stop_lead_time
 from hpcrun.policy.causes import Evidence
 from hpcrun.run.job import evidence
@@ -138,7 +139,7 @@ class StopRequest:
     def _can_save(self) -> bool:
         """Check whether the ranks would react to a request."""
         if self._run.recovery.stop_signal:
-            return self._attempt.launch.exists()
+            return shared_look.is_there(self._attempt.launch)
         return any(evidence.session(self._attempt).of(session_log.RESTORED))
 
     def _limit_is_near(self) -> bool:

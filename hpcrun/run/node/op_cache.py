@@ -13,6 +13,7 @@ who is in doubt whether its owner lives compiles too, and the first to be done i
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import platform
@@ -30,14 +31,15 @@ from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 
+from hpcrun import owner_lock, shared_look
 from hpcrun.container.rank_python import RankPython
 from hpcrun.errors import HpcrunError
-from hpcrun.host import expand_home, start_ticks
+from hpcrun.host import expand_home
 from hpcrun.run.protocol.output import say
 from hpcrun.state import files, permissions
 from hpcrun.state.environment.own_places import usable
 from hpcrun.state.spec.blocks import SpecBlocks
-from hpcrun.text import age, plural, whole_number
+from hpcrun.text import age, plural
 
 _BUILD = """
 import sys
@@ -143,7 +145,7 @@ def provide(
     own files is a stranger's.
     """
     shared, own = usable(caches, name), of_user()
-    if (shared / name).is_dir():
+    if shared_look.is_directory(shared / name):
         return
     if (python and python.is_container) or usable((own, shared), name) == shared:
         build(shared, name, builders, given_up, python, environment)
@@ -167,11 +169,11 @@ def build(
     second; True ends the compilers. Raises HpcrunError if the compiler failed (the message ends
     with its output), or it was given up.
     """
-    if (cache / name).is_dir():
+    if shared_look.is_directory(cache / name):
         return
     cache.mkdir(parents=True, exist_ok=True)
     with _turn(cache, name, given_up) as renew:
-        if (cache / name).is_dir():
+        if shared_look.is_directory(cache / name):
             return
         began, told = time.monotonic(), 0.0
         what = ", ".join(builders)
@@ -221,8 +223,9 @@ def _directory(cache: Path, name: str) -> Iterator[Path]:
         yield temporary
         try:
             temporary.rename(cache / name)
-        except OSError:
-            if not (cache / name).is_dir():
+        except OSError as error:
+            # Another was first.
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -236,16 +239,13 @@ def _turn(cache: Path, name: str, given_up: Callable[[], bool]) -> Iterator[Call
     where none can be made, the block is entered too.
     """
     lock = cache / f".{name}.lock"
-    owner = f"{os.uname().nodename}:{os.getpid()}:{start_ticks(os.getpid())}"
-    made, seen, since, began, told = False, b"", time.monotonic(), time.monotonic(), -_TOLD
-    while not (made or (cache / name).is_dir()):
+    owner, watch = owner_lock.myself(), owner_lock.OwnerWatch(cache, _STALE)
+    made, began, told = False, time.monotonic(), -_TOLD
+    while not (made or shared_look.is_directory(cache / name)):
         try:
             descriptor = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         except FileExistsError:
-            found = _state(lock)
-            if found != seen:
-                seen, since = found, time.monotonic()
-            if _is_left(found, time.monotonic() - since):
+            if _is_left(lock, watch):
                 say(f"{lock} was left by a build that was ended; removed")
                 with suppress(OSError):
                     lock.unlink()
@@ -281,21 +281,10 @@ def _turn(cache: Path, name: str, given_up: Callable[[], bool]) -> Iterator[Call
                     lock.unlink()
 
 
-def _state(lock: Path) -> bytes:
-    """Return who holds a lock, and when it was renewed; empty if it is gone."""
-    with suppress(OSError, ValueError):
-        status = lock.lstat()
-        return files.read_bytes(lock, 200) + f"\0{status.st_ino} {status.st_mtime_ns}".encode()
-    return b""
-
-
-def _is_left(state: bytes, unchanged: float) -> bool:
-    """Check whether the owner of a lock is gone, or has not renewed it for too long."""
-    host, pid, ticks = [*state.partition(b"\0")[0].decode(errors="replace").split(":"), "", ""][:3]
-    number = whole_number(pid)
-    if state and host == os.uname().nodename and number is not None:
-        return str(start_ticks(number)) != ticks
-    return unchanged > _STALE
+def _is_left(lock: Path, watch: owner_lock.OwnerWatch) -> bool:
+    with suppress(OSError):
+        return watch.is_left(files.read_bytes(lock, 200).decode(errors="replace"), lock)
+    return False
 
 
 def _progress(directory: Path) -> str:

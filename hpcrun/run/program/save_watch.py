@@ -6,6 +6,7 @@ and has stayed as it is for a moment.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -91,6 +92,10 @@ class SaveWatch:
                 self._changing[one.path] = before
             rests = is_last and (ended_well or now - state.modified >= STAYS)
             if rests or now - before[1] >= STAYS:
+                if not is_last and not all(map(_is_as_found, _files_of(one, found))):
+                    # Another node still writes it; the next look finds how it is.
+                    self._changing[one.path] = state, now, before[2]
+                    continue
                 del self._changing[one.path]
                 self._known[one.path] = state
                 own = step_of(one, before[2])
@@ -110,6 +115,26 @@ class SaveWatch:
         ]
         matches.sort(key=lambda match: match[1].modified)
         return [(one, _state(text, one, texts)) for text, one in matches[-_MOST_SAVES:]]
+
+
+def _files_of(one: FoundFile, found: Iterable[FoundFile]) -> list[FoundFile]:
+    """Return the files of a save."""
+    if not one.is_directory:
+        return [one]
+    above = f"{one.path}/"
+    return [each for each in found if not each.is_directory and str(each.path).startswith(above)]
+
+
+def _is_as_found(one: FoundFile) -> bool:
+    """Open a file, as what is known of it otherwise may be of a minute ago, and compare."""
+    try:
+        descriptor, size = files.open_regular(one.path)
+    except OSError:
+        return True
+    try:
+        return (size, os.fstat(descriptor).st_mtime) == (one.size, one.modified)
+    finally:
+        os.close(descriptor)
 
 
 def _state(text: str, one: FoundFile, texts: Iterable[tuple[str, FoundFile]]) -> _State:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpcrun import shared_look
 from hpcrun.errors import CheckpointError
 from hpcrun.run.checkpoint import rank_state, trust
 from hpcrun.run.weights import averaged_weights, tensor_slices
@@ -73,7 +74,7 @@ def put_averaged(weights: SavedWeights, directory: Path) -> None:
     Raises CheckpointError if the checkpoint has none.
     """
     path = directory / rank_state.name(0)
-    saved = trust.load_tensors(path) if path.exists() else {}
+    saved = trust.load_tensors(path) if shared_look.is_there(path) else {}
     states = saved.get("states") if isinstance(saved, Mapping) else None
     found = (states or {}).get(averaged_weights.STATE) or {}
     averages = found.get(averaged_weights.WEIGHTS) or {}

@@ -68,6 +68,7 @@ def fill(mirror: Path, code: Path, real: Collection[str], target: Path | None = 
     that is another. Raises HpcrunError if something else is in the place of such a directory, or of
     the mirror.
     """
+    shared_look.refresh(mirror)
     if not _is_directory(mirror):
         raise _in_the_way(mirror)
     target, made, waiting = target or code, 0, deque([""])
@@ -79,21 +80,24 @@ def fill(mirror: Path, code: Path, real: Collection[str], target: Path | None = 
             # Python writes there what it compiles as it imports a module through a link.
             (code / above / PYCACHE).mkdir(exist_ok=True)
             found[PYCACHE] = False
+        there = {*shared_look.names(mirror / above)}
         for each in sorted(found):
             name, is_directory = f"{above}/{each}".lstrip("/"), found[each]
             place = mirror / name
-            if is_code(place, name):
+            is_there = each in there
+            if is_there and is_code(place, name):
                 place.unlink()
-            is_there = os.path.lexists(place)
+                is_there = False
             if is_directory and not is_there and (name in real or _is_data(code / name, made)):
-                place.mkdir()
+                place.mkdir(exist_ok=True)
             if is_directory and _is_directory(place):
                 waiting.append(name)
             elif name in real:
                 raise _in_the_way(place)
             elif not is_there:
                 made += 1
-                place.symlink_to(f"{target}/{name}")
+                with contextlib.suppress(FileExistsError):
+                    place.symlink_to(f"{target}/{name}")
 
 
 def _in_the_way(place: Path) -> HpcrunError:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from hpcrun import shared_look
 from hpcrun.errors import HpcrunError
 from hpcrun.run.protocol.output import say
 from hpcrun.run.work import links
@@ -146,11 +147,13 @@ def put(kept: Path, work: Path) -> Kept:
     replaced: both are there then, one with the node's name at its end. What cannot be moved stays.
     """
     found = Kept()
-    if not kept.is_dir() or work.is_symlink():
+    if not shared_look.is_directory(kept) or work.is_symlink():
         return found
     mine: set[Path] = set()
     for node in sorted(kept.iterdir()):
         for above, directories, names in os.walk(node):
+            # Other nodes' programs write there too, and what they wrote is not replaced.
+            shared_look.refresh(work / Path(above).relative_to(node))
             linked = [name for name in directories if Path(above, name).is_symlink()]
             for name in sorted([*names, *linked]):
                 if name.startswith(".") and name.endswith(".tmp"):

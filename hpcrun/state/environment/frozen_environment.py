@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcrun import python_packages
+from hpcrun import python_packages, shared_look
 from hpcrun.errors import HpcrunError
 from hpcrun.state import files
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
@@ -122,6 +122,7 @@ def find(experiment: ExperimentPaths, digest: str) -> Path | None:
     """Return the directory of a frozen environment of this user's; None if there is none."""
     for place in places(experiment):
         directory = place / digest
+        shared_look.refresh(directory)
         try:
             parts = [directory.lstat(), archive(directory).lstat()]
         except OSError:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from hpcrun import shared_look
 from hpcrun.state import permissions
 
 
@@ -34,6 +35,7 @@ def usable(places: Sequence[Path], name: str) -> Path:
 
 def is_own(directory: Path) -> bool:
     """Check whether a directory is there, and is no stranger's to make or to change."""
+    shared_look.refresh(directory)
     with suppress(OSError):
         everybody = directory.stat().st_mode & stat.S_IWOTH
         return not everybody and permissions.stranger(directory) is None

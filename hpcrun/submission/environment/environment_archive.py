@@ -20,15 +20,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from hpcrun import activity
+from hpcrun import activity, owner_lock, shared_look
 from hpcrun.errors import UsageError
-from hpcrun.host import start_ticks
 from hpcrun.state import files, permissions
 from hpcrun.state.environment import frozen_environment, own_places
 from hpcrun.state.environment.frozen_environment import FrozenEnvironment
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.submission.environment.environment_files import EnvironmentFiles, FrozenFile
-from hpcrun.text import Say, size, whole_number
+from hpcrun.text import Say, size
 
 _PAUSE, _RENEWED = 0.2, 2.0
 # Seconds after which one that was begun on another host, and does not grow, was ended.
@@ -94,7 +93,7 @@ def provide(experiment: ExperimentPaths, digest: str, make: Make, say: Say) -> F
 
 def _made(experiment: ExperimentPaths, place: Path, digest: str, make: Make) -> FrozenEnvironment:
     building, target = frozen_environment.building(place, digest), place / digest
-    owner, renewed = building / _owner(), 0.0
+    owner, renewed = building / owner_lock.myself(), 0.0
 
     def renew() -> None:
         nonlocal renewed
@@ -110,7 +109,7 @@ def _made(experiment: ExperimentPaths, place: Path, digest: str, make: Make) -> 
             found = make(building, renew)
             files.write_json(frozen_environment.record(building), found.to_data())
             owner.unlink(missing_ok=True)
-            if os.path.lexists(target):
+            if shared_look.is_there(target):
                 # It is not whole, or there would be nothing to make.
                 _remove(target)
             building.rename(target)
@@ -119,16 +118,12 @@ def _made(experiment: ExperimentPaths, place: Path, digest: str, make: Make) -> 
         shutil.rmtree(building, ignore_errors=True)
 
 
-def _owner() -> str:
-    return f"{os.uname().nodename}:{os.getpid()}:{start_ticks(os.getpid())}"
-
-
 def _is_taken(building: Path, say: Say) -> bool:
     """Take the directory in which to make an environment; wait while somebody else has it.
 
     Return False if it is gone, so that the environment may be there.
     """
-    told = False
+    told, watch = False, owner_lock.OwnerWatch(building.parent, _STALE)
     with activity.doing("waiting for another submit, which freezes the same environment"):
         while True:
             try:
@@ -136,28 +131,22 @@ def _is_taken(building: Path, say: Say) -> bool:
                 return True
             except FileExistsError:
                 pass
+            names = [one for one in shared_look.names(building) if one.count(":") == 2]
+            name = names[0] if names else ""
             try:
-                owners = [one for one in building.iterdir() if one.name.count(":") == 2]
-                seen = (owners[0] if owners else building).stat().st_mtime
-            except FileNotFoundError:
+                is_left = watch.is_left(name, building / name)
+            except OSError as error:
+                if not shared_look.is_absence(error):
+                    raise
                 return False
-            name = owners[0].name if owners else ""
-            if _is_left(name, time.time() - seen):
+            if is_left:
                 _remove(building)
                 continue
             if not told and name:
                 told = True
-                host, pid, _ = name.split(":")
+                host, pid, _ = owner_lock.parts(name)
                 say(f"process {pid} on {host} freezes the same environment; waiting for it")
             time.sleep(_PAUSE)
-
-
-def _is_left(owner: str, unchanged: float) -> bool:
-    host, pid, ticks = owner.split(":") if owner else ("", "", "")
-    number = whole_number(pid)
-    if number is not None and host == os.uname().nodename:
-        return str(start_ticks(number)) != ticks
-    return unchanged > _STALE
 
 
 def _remove(directory: Path) -> None:

@@ -15,13 +15,16 @@ import torch
 
 from hpcrun.errors import CheckpointError
 from hpcrun.policy.retention import Retention
-from hpcrun.run.checkpoint.restore import CheckpointStore
+from hpcrun.run.checkpoint import checkpoint_files
+from hpcrun.run.checkpoint.restore import CheckpointStore, verify
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
 from hpcrun.run.rank.collectives import Collectives
 from hpcrun.state import files as state_files
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
+from hpcrun.state.manifest import Fault, Manifest
 from tests.run.ranks import DIED, ONE, THREE, TWO, Bench, Ranks, Worlds
+from tests.support.nfs import Host
 from tests.support.place import FakeEngine
 
 pytestmark = [pytest.mark.training]
@@ -264,7 +267,7 @@ def test_a_rank_that_dies_behind_the_training_leaves_no_checkpoint(bench: Bench,
 
 
 def _alone(run: RunPaths, **changes: Any) -> CheckpointStore:
-    fence = AttemptFence(run.attempt(2).directory)
+    fence = AttemptFence(run.attempt(1))
     return CheckpointStore(run, 1, Collectives(0, 1), fence, Retention(**changes))
 
 
@@ -414,3 +417,35 @@ def test_a_replaced_attempt_neither_begins_nor_completes_a_save(tmp_path: Path) 
         assert run.checkpoints.exists() == (claimed == "before the manifest")
         assert manifest.complete(run.checkpoints) == []
         run.attempt(2).directory.rmdir()
+
+
+def test_a_file_that_was_looked_for_too_early_is_whole(two_hosts: tuple[Host, Host]) -> None:
+    other, here = two_hosts
+    for place in (here / "step" / "sub" / "shard", here / "step", here / "shard"):
+        assert not place.exists()
+    (here / "shard").write_bytes(b"1")
+    (other / "shard").write_bytes(b"1234")
+    (other / "step" / "sub").mkdir(parents=True)
+    (other / "step" / "sub" / "shard").write_bytes(b"1234")
+    whole = checkpoint_files.describe(other / "shard")
+    assert (here / "shard").stat().st_size == 1
+    assert checkpoint_files.damage(here.path, "shard", whole) is None
+    assert checkpoint_files.damage(here / "step", "sub/shard", whole) is None
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_what_another_node_alone_finds_wrong_does_not_last(tmp_path: Path, damaged: bool) -> None:
+    """A sound checkpoint is not put aside for what one node believes."""
+    (tmp_path / "shard").write_bytes(b"1234")
+    entry = Manifest(1, 1, 0.0, 2, 1, 8, {"shard": checkpoint_files.describe(tmp_path / "shard")})
+    if damaged:
+        (tmp_path / "shard").unlink()
+
+    class OfTwo(Collectives):
+        def gather(self, value: Any) -> list[Any]:
+            return [(None, ""), (Fault("shard is missing"), "shard")]
+
+        def from_rank_0(self, ask: Any, what: str) -> Any:
+            return ask()
+
+    assert verify(tmp_path, entry, OfTwo(0, 2)) == Fault("shard is missing", lasting=damaged)

@@ -43,7 +43,7 @@ class Loader:
 
 
 def _store(run: RunPaths, attempt: int) -> CheckpointStore:
-    fence = AttemptFence(run.attempt(attempt + 1).directory)
+    fence = AttemptFence(run.attempt(attempt))
     return CheckpointStore(run, attempt, Collectives(0, 1), fence, Retention(newest=1))
 
 

@@ -15,6 +15,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.run.node import op_cache
 from hpcrun.state.environment import own_places
 from hpcrun.state.spec.blocks import SpecBlocks
+from tests.support.nfs import Host
 
 SHARED = "ShareMemCommBuilder"
 CPU_ADAM = "CPUAdamBuilder"
@@ -259,3 +260,22 @@ def test_how_far_ninja_is(tmp_path: Path) -> None:
     (build / "a.o").touch()
     assert op_cache._progress(tmp_path) == "1 of 2 files, "
     assert op_cache._progress(build) == ""
+
+
+def test_what_another_node_has_just_compiled_is_found(
+    two_hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, here = two_hosts
+    _builder(monkeypatch, "raise SystemExit('nothing is to be compiled')")
+    assert not (here / "key").exists()
+    (other / "key").mkdir()
+    assert not (here / "key").exists()
+    op_cache.build(here.path, "key", ["A"])
+    assert _names(here.path) == ["key"]
+    # Who has compiled it too, meanwhile, learns at the rename that it is there.
+    assert not (here / "late").exists()
+    with op_cache._directory(here.path, "late") as temporary:
+        (temporary / "x.so").touch()
+        (other / "late").mkdir()
+        (other / "late" / "x.so").touch()
+    assert _names(here.path) == ["key", "late"]

@@ -11,6 +11,7 @@ import pytest
 
 from hpcrun.run.program.file_search import FoundFile, search
 from hpcrun.run.program.save_watch import STAYS, USUAL, SaveWatch, step_of
+from tests.support.nfs import Host
 
 
 def _files(root: Path) -> list[FoundFile]:
@@ -144,6 +145,22 @@ def test_a_file_of_several_in_one_save(tmp_path: Path, path: str, text: str, ste
     _save(tmp_path / path, text)
     one = next(one for one in _files(tmp_path) if not one.is_directory)
     assert step_of(one, 42) == step
+
+
+@pytest.mark.parametrize("name", ["checkpoint-8/model.pt", "ckpt8.pt"])
+def test_a_save_that_another_node_still_writes(two_hosts: tuple[Host, Host], name: str) -> None:
+    """Its size, as this node remembers it, stays the same meanwhile."""
+    other, here = two_hosts
+    watch = _watch(here.path)
+    (other / name).parent.mkdir(exist_ok=True)
+    (other / name).write_text("a half")
+    assert watch.look(_files(here.path), 8, 0.0) == []
+    (other / name).write_text("a half and the other")
+    assert (here / name).stat().st_size == 6
+    assert watch.look(_files(here.path), 8, STAYS) == []
+    assert watch.look(_files(here.path), 8, STAYS + 1) == []
+    (done,) = watch.look(_files(here.path), 8, 2 * STAYS + 1)
+    assert (done.bytes, done.step) == (20, 8)
 
 
 def test_what_is_no_file_is_no_save(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.rank import metrics, process_groups
 from hpcrun.run.rank.metrics import MetricsLog
 from hpcrun.state import files
+from hpcrun.state.layout import AttemptPaths
 from tests.support.operators import PATH
 from tests.support.place import REPOSITORY
 
@@ -26,11 +27,16 @@ from pathlib import Path
 import torch
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.rank.metrics import MetricsLog
+from hpcrun.state.layout import AttemptPaths
 
 rank, directory, flag = int(os.environ["RANK"]), Path(sys.argv[1]), Path(sys.argv[1], "stop")
 torch.distributed.init_process_group("gloo")
 log = MetricsLog(
-    directory / "metrics.jsonl", rank, 2, AttemptFence(directory / "2"), told_to_stop=flag.exists
+    directory / "metrics.jsonl",
+    rank,
+    2,
+    AttemptFence(AttemptPaths(directory / "attempts" / "1")),
+    told_to_stop=flag.exists,
 )
 left = None
 for step in range(1, 41):
@@ -47,6 +53,10 @@ log.leave(0.5)
 (directory / f"left-{rank}").write_text(f"{left} {time.monotonic() - began}")
 os._exit(0)
 """
+
+
+def _fence(directory: Path) -> AttemptFence:
+    return AttemptFence(AttemptPaths(directory / "attempts" / "1"))
 
 
 def _two_ranks(directory: Path, body: str = "pass", after: str = "") -> list[dict[str, Any]]:
@@ -126,7 +136,7 @@ def test_a_rank_that_fails_sends_nothing_that_its_peer_would_take_for_a_step(
 
 @pytest.mark.parametrize("name", ["step", "time", "ranks"])
 def test_a_metric_cannot_have_the_name_of_a_lines_own_field(tmp_path: Path, name: str) -> None:
-    log = MetricsLog(tmp_path / "metrics.jsonl", 0, 1, AttemptFence(tmp_path / "2"))
+    log = MetricsLog(tmp_path / "metrics.jsonl", 0, 1, _fence(tmp_path))
     with pytest.raises(ValueError, match=f"no metric can be named {name}"):
         log.log({"loss": 1.0, name: 2.0}, 1)
 
@@ -139,7 +149,7 @@ def test_one_rank_that_is_told_to_stop_stops_both_at_the_same_step(tmp_path: Pat
 
 
 def test_several_logs_of_a_step_are_one_line(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path / "metrics.jsonl", 0, 1, AttemptFence(tmp_path / "2"))
+    log = MetricsLog(tmp_path / "metrics.jsonl", 0, 1, _fence(tmp_path))
     log.log({"loss": torch.tensor([2.5]), "lr": 1}, 1)
     log.log({"eval": torch.tensor(0.25, dtype=torch.float64)}, 1)
     assert not (tmp_path / "metrics.jsonl").exists()
@@ -153,7 +163,7 @@ def test_several_logs_of_a_step_are_one_line(tmp_path: Path) -> None:
 
 def test_lines_of_short_steps_are_written_together(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    log = MetricsLog(path, 0, 1, AttemptFence(tmp_path / "2"))
+    log = MetricsLog(path, 0, 1, _fence(tmp_path))
     for step in range(1, 6):
         log.log({"loss": step}, step)
     assert [line["step"] for line in files.read_lines(path)] == [1]
@@ -165,7 +175,7 @@ def test_lines_of_short_steps_are_written_together(tmp_path: Path) -> None:
 
 
 def test_what_is_not_one_number_is_refused(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path / "metrics.jsonl", 0, 1, AttemptFence(tmp_path / "2"))
+    log = MetricsLog(tmp_path / "metrics.jsonl", 0, 1, _fence(tmp_path))
     with pytest.raises((RuntimeError, ValueError)):
         log.log({"loss": torch.zeros(2)}, 1)
     with pytest.raises((TypeError, ValueError)):
@@ -178,7 +188,7 @@ def test_a_rank_that_fails_in_its_first_step_forms_no_group_as_it_leaves(
     """Its peers are busy elsewhere: forming one would hang until the group's timeout."""
     formed: list[bool] = []
     monkeypatch.setattr(process_groups, "own_group", lambda name: formed.append(True))
-    log = MetricsLog(tmp_path / "metrics.jsonl", 0, 2, AttemptFence(tmp_path / "2"))
+    log = MetricsLog(tmp_path / "metrics.jsonl", 0, 2, _fence(tmp_path))
     log.log({"loss": torch.tensor(1.0)}, 1)
     log.leave(0.5)
     (line,) = files.read_lines(tmp_path / "metrics.jsonl")
@@ -187,7 +197,7 @@ def test_a_rank_that_fails_in_its_first_step_forms_no_group_as_it_leaves(
 
 
 def test_ranks_without_a_process_group_are_told_what_is_missing(tmp_path: Path) -> None:
-    log = MetricsLog(tmp_path / "metrics.jsonl", 0, 2, AttemptFence(tmp_path / "2"))
+    log = MetricsLog(tmp_path / "metrics.jsonl", 0, 2, _fence(tmp_path))
     log.log({"loss": torch.tensor(1.0)}, 1)
     with pytest.raises(HpcrunError, match="no process group"):
         log.flush()

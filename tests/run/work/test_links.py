@@ -12,6 +12,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.run.protocol.launch import LaunchNode
 from hpcrun.run.work import links
 from hpcrun.state.plan import Entry
+from tests.support.nfs import Host
 from tests.support.place import launch_of
 
 START = "hpcrun-0123456789ab"
@@ -199,3 +200,18 @@ def test_a_path_that_all_nodes_can_have() -> None:
     assert links.shown(named, "secret", 1) == Path(f"{one}-secret/attempt-1/code")
     others = [Path("/scratch/n1", START), Path("/scratch/n2", START)]
     assert links.shown(others, "secret", 1) == Path(f"/tmp/{START}-secret/attempt-1/code")
+
+
+def test_what_another_node_has_just_made_in_a_mirror(
+    two_hosts: tuple[Host, Host], tmp_path: Path
+) -> None:
+    """This node looked for it before, and believes that it is not there."""
+    other, here = two_hosts
+    code = copy(tmp_path, "train.py", "data/a.txt")
+    mirror = here / "work"
+    assert not any(path.exists() for path in (mirror, mirror / "data", mirror / "train.py"))
+    (other / "work" / "data").mkdir(parents=True)
+    (other / "work" / "train.py").write_text("the program's own")
+    links.fill(mirror, code, ["."])
+    assert (mirror / "train.py").read_text() == "the program's own"
+    assert (mirror / "data" / "a.txt").is_symlink()

@@ -1,0 +1,79 @@
+"""What one host concludes of another's changes, on storage that caches as NFS does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hpcrun import shared_look
+from tests.support.nfs import LONG, Host
+
+
+def test_a_name_that_was_looked_for_too_early(two_hosts: tuple[Host, Host]) -> None:
+    other, here = two_hosts
+    assert not shared_look.is_there(here / "attempts")
+    assert not (here / "attempts").exists()
+    (other / "attempts").mkdir()
+    # A plain look is what it believes.
+    assert not (here / "attempts").exists()
+    assert shared_look.is_there(here / "attempts")
+    assert shared_look.is_directory(here / "attempts")
+    assert not shared_look.is_there(here / "nothing")
+
+
+def test_all_of_a_path_was_looked_for_too_early(two_hosts: tuple[Host, Host]) -> None:
+    other, here = two_hosts
+    deep = here / "runs" / "1" / "attempts"
+    assert not deep.exists()
+    assert not deep.parent.exists()
+    assert not deep.parent.parent.exists()
+    (other / "runs" / "1" / "attempts" / "2").mkdir(parents=True)
+    assert not deep.exists()
+    assert shared_look.names(deep) == ["2"]
+    assert shared_look.refresh(deep / "2")
+    (deep / "2" / "launch.json").write_text("{}")
+
+
+@pytest.mark.parametrize("above", ["", "runs"])
+def test_a_directory_is_asked_for_its_names(two_hosts: tuple[Host, Host], above: str) -> None:
+    other, here = two_hosts
+    place = here / above
+    (other / above).mkdir(exist_ok=True)
+    assert shared_look.names(place) == []
+    assert not (place / "new").exists()
+    (other / above / "new").write_text("")
+    assert shared_look.names(place) == ["new"]
+    assert (place / "new").read_text() == ""
+    (other / above / "new").unlink()
+    assert shared_look.names(place) == []
+
+
+def test_what_is_no_directory(two_hosts: tuple[Host, Host]) -> None:
+    _, here = two_hosts
+    (here / "file").write_text("")
+    assert shared_look.names(here / "file") == []
+    assert not shared_look.refresh(here / "file")
+    assert shared_look.is_there(here / "file")
+    assert not shared_look.is_directory(here / "file")
+    assert not shared_look.refresh(here / "none" / "deeper")
+    (here / "link").symlink_to("nowhere")
+    assert shared_look.is_there(here / "link")
+
+
+def test_a_directory_in_another_ones_place(two_hosts: tuple[Host, Host]) -> None:
+    other, here = two_hosts
+    (other / "place").mkdir()
+    assert shared_look.names(here / "place") == []
+    (other / "place").rmdir()
+    (other / "place").mkdir()
+    (other / "place" / "new").mkdir()
+    assert shared_look.names(here / "place") == ["new"]
+
+
+def test_where_opening_a_directory_asks_nothing(mount: Callable[..., Host]) -> None:
+    """Such a client sees names late, so that absence is none yet for `SEEN_WITHIN` seconds."""
+    other, here = mount(LONG), mount(f"{LONG},blind")
+    assert not shared_look.is_there(here / "late")
+    (other / "late").mkdir()
+    assert not shared_look.is_there(here / "late")
