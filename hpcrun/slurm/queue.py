@@ -62,7 +62,7 @@ class JobState:
     exit_code: int | None = None
     """The exit code of the batch script, which accounting alone knows; None if unknown."""
     ended: float | None = None
-    """The end of a job that is over, in seconds since the epoch, by Slurm's clock; None if unknown."""
+    """Time of the end of a job that is over, since the epoch, by Slurm's clock; None if unknown."""
     known_at: float | None = None
     """The time of this answer, in seconds since the epoch, if Slurm does not answer now; None if it
     is fresh."""

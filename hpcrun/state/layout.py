@@ -119,11 +119,7 @@ class AttemptPaths(Directory):
 
     @property
     def has_successor(self) -> bool:
-        """Whether a later attempt has been claimed.
-
-        Its name is read from its directory: a host that looked for it before it was there would go
-        on believing that it is not (`hpcrun.shared_look`), and could write nothing into it.
-        """
+        """A later attempt has been claimed. No host looks for its name (`hpcrun.shared_look`)."""
         return any(other.number > self.number for other in self.run.attempts())
 
     def role_launch(self, role: str) -> Path:
@@ -310,8 +306,8 @@ class ExperimentPaths(Directory):
 
     def run_numbers(self) -> list[int]:
         """Return the numbers of the runs that have a directory, ascending."""
-        names = shared_look.names(self.runs_directory)
-        return sorted(found for name in names if (found := number(name)) is not None)
+        found = (number(name) for name in shared_look.names(self.runs_directory))
+        return sorted(one for one in found if one is not None)
 
 
 def checkpoint_name(step: int, attempt: int) -> str:
