@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support import operators, slurm_version
-from tests.support.slurm_shim import Shim
+from tests.support import no_slurm, slurm_version
+
+# Before anything reads PATH.
+_LINKS = no_slurm.hide()
+
+from tests.support import operators  # noqa: E402
+from tests.support.slurm_shim import Shim  # noqa: E402
 
 # On a busy machine commands would say what takes them long; tests of that set it back.
 os.environ.setdefault("HPCRUN_PROGRESS", "0")
@@ -20,6 +26,11 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_unconfigure() -> None:
+    for directory in _LINKS:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
