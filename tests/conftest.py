@@ -27,6 +27,16 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# Their modules share ranks.
+_OF_RANKS = ("tests/run/", "tests/test_training", "tests/estimate/test_memory")
+# Parts with single tests of half a minute and more, beside those that train.
+_LONG = (
+    "tests/frameworks/",
+    "tests/security/test_fuzz",
+    "tests/test_examples",
+    "tests/cli/test_tune",
+)
+
 
 def pytest_unconfigure() -> None:
     for directory in _LINKS:
@@ -34,22 +44,23 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where several processes test: what shares a cluster or compiled operators stays together."""
+    """Where several processes test: what shares a cluster, or ranks, stays together."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith("tests/cluster/"):
                 return "Slurm 24.11" if "24.11" in nodeid else "Slurm 22.05"
-            of_ranks = ("tests/run/", "tests/test_training", "tests/estimate/test_memory")
-            shares_operators = nodeid.startswith(of_ranks)
-            return "training" if shares_operators else nodeid
+            return nodeid.partition("::")[0] if nodeid.startswith(_OF_RANKS) else nodeid
 
+    # They come as `_longest_first` has them.
+    config.option.loadscopereorder = False
     return Together(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is `usually` shown on another Slurm or by hand, unless HPCRUN_THOROUGH=1."""
+    _longest_first(items)
     if os.environ.get("HPCRUN_THOROUGH") == "1":
         return
     left_out = set()
@@ -60,6 +71,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+
+
+def _longest_first(items: list[pytest.Item]) -> None:
+    """Sort what takes minutes to the front, or one process would end long after the others."""
+
+    def order(item: pytest.Item) -> int:
+        if "tests/cluster/" in item.nodeid:
+            return 0
+        return 1 if item.nodeid.startswith(_LONG) or item.path in training else 2
+
+    training = {item.path for item in items if item.get_closest_marker("training")}
+    items.sort(key=order)
 
 
 @pytest.fixture(scope="session")
