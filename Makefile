@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+# More than there are processors: much of a test is a wait.
+TEST_PROCESSES ?= 4
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
@@ -49,7 +51,9 @@ demo: $(TRAIN)
 	$(call show,hpcrun why demo-drill --root demo-runs)
 
 test: lint $(TRAIN) $(FRAMEWORKS)
-	HPCRUN_FRAMEWORKS_PYTHON='$(HPCRUN_FRAMEWORKS_PYTHON)' $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	@echo 'Running the tests in $(TEST_PROCESSES) processes: the end of a line of dots says how far they are'
+	HPCRUN_FRAMEWORKS_PYTHON='$(HPCRUN_FRAMEWORKS_PYTHON)' \
+	    $(BIN)/python -m pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)
 
 frameworks: $(FRAMEWORKS)
 

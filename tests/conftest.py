@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support import operators, slurm_version
-from tests.support.nfs import mount, nfs_program, two_hosts  # noqa: F401
-from tests.support.slurm_shim import Shim
+from tests.support import no_slurm, slurm_version
+
+# Before anything reads PATH.
+_LINKS = no_slurm.hide()
+
+from tests.support import operators  # noqa: E402
+from tests.support.nfs import mount, nfs_program, two_hosts  # noqa: E402, F401
+from tests.support.slurm_shim import Shim  # noqa: E402
 
 # On a busy machine commands would say what takes them long; tests of that set it back.
 os.environ.setdefault("HPCRUN_PROGRESS", "0")
@@ -21,6 +27,21 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# Their modules share ranks.
+_OF_RANKS = ("tests/run/", "tests/test_training", "tests/estimate/test_memory")
+# Parts with single tests of half a minute and more, beside those that train.
+_LONG = (
+    "tests/frameworks/",
+    "tests/security/test_fuzz",
+    "tests/test_examples",
+    "tests/cli/test_tune",
+)
+
+
+def pytest_unconfigure() -> None:
+    for directory in _LINKS:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 # Modules of tests/cluster that compare with what undisturbed runs end with.
@@ -42,22 +63,23 @@ def _bed(nodeid: str) -> str:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where several processes test: what shares a cluster or compiled operators stays together."""
+    """Where several processes test: what shares a cluster, or ranks, stays together."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith("tests/cluster/"):
                 return _bed(nodeid)
-            of_ranks = ("tests/run/", "tests/test_training", "tests/estimate/test_memory")
-            shares_operators = nodeid.startswith(of_ranks)
-            return "training" if shares_operators else nodeid
+            return nodeid.partition("::")[0] if nodeid.startswith(_OF_RANKS) else nodeid
 
+    # They come as `_longest_first` has them.
+    config.option.loadscopereorder = False
     return Together(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is `usually` shown on another Slurm or by hand, unless HPCRUN_THOROUGH=1."""
+    _longest_first(items)
     if os.environ.get("HPCRUN_THOROUGH") == "1":
         return
     left_out = set()
@@ -68,6 +90,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+
+
+def _longest_first(items: list[pytest.Item]) -> None:
+    """Sort what takes minutes to the front, or one process would end long after the others."""
+
+    def order(item: pytest.Item) -> int:
+        if "tests/cluster/" in item.nodeid:
+            return 0
+        return 1 if item.nodeid.startswith(_LONG) or item.path in training else 2
+
+    training = {item.path for item in items if item.get_closest_marker("training")}
+    items.sort(key=order)
 
 
 @pytest.fixture(scope="session")

@@ -225,6 +225,7 @@ EMPTY = "nothing to submit"
 BEFORE = {
     "docs/choosing-runs.md": _studies,
     "docs/cli.md": _studies,
+    "docs/doctor.md": Reader.has_cluster,
     "docs/environment.md": _lock,
     "docs/finding-files.md": _studies,
     "docs/init.md": Reader.has_cluster,

@@ -322,12 +322,8 @@ def experiment(root: Path, name: str) -> ExperimentPaths:
 
 def experiments(root: Path) -> list[ExperimentPaths]:
     """Return every experiment under ``root``, by name."""
-    found = (
-        ExperimentPaths(root / name)
-        for name in sorted(shared_look.names(root))
-        if not name.startswith(DELETED)
-    )
-    return [one for one in found if one.exists]
+    names = (name for name in shared_look.names(root) if not name.startswith(DELETED))
+    return [one for name in sorted(names) if (one := ExperimentPaths(root / name)).exists]
 
 
 def named_run(path: Path) -> tuple[ExperimentPaths, int | None]:

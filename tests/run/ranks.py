@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import IO, Any
 from hpcrun.run.node.rendezvous_port import PortReservation
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
+from tests.support.nursery import Child, nursery
 from tests.support.operators import PATH
 from tests.support.place import REPOSITORY
 
@@ -46,10 +46,11 @@ class Ranks:
         python: str = sys.executable,
     ) -> None:
         self._world_size = world_size
-        self._program = [python, "-m", module]
+        self._module = module
+        self._python = python
         self._operators = operators
         self._directory = directory
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Child] = []
         self._pipes: list[tuple[IO[str], IO[str]]] = []
 
     def start(self) -> None:
@@ -75,13 +76,11 @@ class Ranks:
                 "TORCH_EXTENSIONS_DIR": str(self._operators),
             }
             with open(self._log(rank), "ab") as log:
-                process = subprocess.Popen(
-                    [*self._program, str(questions), str(answers)],
-                    pass_fds=(questions, answers),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
+                process = nursery(self._python).start(
+                    ["-m", self._module],
                     env=environment,
+                    output=log.fileno(),
+                    pass_fds=(questions, answers),
                 )
             os.close(questions)
             os.close(answers)

@@ -227,6 +227,38 @@ def test_killed_once_it_has_sent(log: Log, name: str) -> None:
     assert log.found(name) == values(1, 1, 301)
 
 
+# Has the file open, and writes the rest of it a while later.
+STILL_WRITES = """
+import sys, time
+with open(sys.argv[1], "ab") as stream:
+    print("open", flush=True)
+    rest = sys.stdin.buffer.read()
+    time.sleep(1)
+    stream.write(rest)
+"""
+
+
+def test_what_is_still_written_after_a_kill_is_waited_for(place: Place) -> None:
+    """As wandb's own process does, which outlives the one that was killed."""
+    log = Log(place, wandb=OFFLINE)
+    log.attempt(1)
+    log.log(1, 1, 2)
+    log.tracker("wandb").once()
+    (path,) = wandb_file.files(log.run.tracking / "wandb")
+    whole = path.read_bytes()
+    os.truncate(path, len(whole) // 2)
+    writer = [sys.executable, "-c", STILL_WRITES, str(path)]
+    with subprocess.Popen(writer, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdin.write(whole[len(whole) // 2 :])
+        process.stdin.close()
+        log.log(1, 3)
+        log.tracker("wandb").once()
+    assert log.wandb() == values(1, 1, 3)
+
+
 def test_what_was_synchronised_and_removed_is_not_sent_again(place: Place) -> None:
     log = Log(place, wandb=OFFLINE)
     log.attempt(1)

@@ -76,7 +76,7 @@ class Desk:
         self.directory, self.root = directory, directory / "root"
         for name in ("code", "bin", "site"):
             (directory / name).mkdir(parents=True)
-        for name in ("sbatch", "squeue", "sacct", "scontrol"):
+        for name in ("sbatch", "squeue", "sacct", "scontrol", "srun"):
             program = directory / "bin" / name
             program.write_text(QUEUE)
             program.chmod(0o755)

@@ -190,7 +190,9 @@ def slurm_shim(directory: Path, *, squeue: str = "", sacct: str = "", fail: str 
         When given, both print it to stderr and exit 1.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    for name, answer in (("squeue", squeue), ("sacct", sacct), ("scancel", ""), ("sbatch", "")):
+    # Submitit asks whether there is srun.
+    silent = dict.fromkeys(("sbatch", "scancel", "srun"), "")
+    for name, answer in {"squeue": squeue, "sacct": sacct, **silent}.items():
         (directory / f"{name}.answer").write_text(answer)
         ending = f"echo '{fail}' >&2; exit 1" if fail else f"cat '{directory}/{name}.answer'"
         script = directory / name

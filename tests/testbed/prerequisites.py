@@ -23,6 +23,8 @@ _COMMANDS = (
     "ip",
     "nsenter",
 )
+# As the bed's machines have it: the tests' own leads to no client of Slurm.
+_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 _INSTALL = "run tests/testbed/install.sh"
 
 
@@ -43,8 +45,7 @@ def missing(version: str) -> str | None:
     """Say why a cluster of this Slurm version cannot be had here, or None if it can."""
     if os.getuid() != 0:
         return "the test bed needs root (namespaces, mounts, cgroups)"
-    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    absent = [name for name in _COMMANDS if shutil.which(name, path=path) is None]
+    absent = [name for name in _COMMANDS if shutil.which(name, path=_PATH) is None]
     if absent:
         return f"{', '.join(absent)} not installed: {_INSTALL}"
     if not Path("/usr/include/fuse3").exists():

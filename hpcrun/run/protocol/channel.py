@@ -17,7 +17,6 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
-import select
 import socket
 import threading
 import time
@@ -222,10 +221,11 @@ def _greeting(connection: socket.socket, deadline: float) -> str:
     """Return a line of who is not known yet, byte by byte, so that nothing after it is lost."""
     line = b""
     while not line.endswith(b"\n"):
-        ready = select.select([connection], [], [], max(0.0, deadline - time.monotonic()))[0]
-        if not ready:
-            raise TimeoutError("it does not answer")
-        part = connection.recv(1)
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        try:
+            part = connection.recv(1)
+        except TimeoutError as error:
+            raise TimeoutError("it does not answer") from error
         if not part:
             raise ConnectionResetError("it hung up")
         line += part

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import stat
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -23,7 +24,8 @@ from hpcrun.state.node_layout import PREFIX, SharedCopyPaths
 from hpcrun.state.staging.staged_sources import SourceFile, StagedSource, key
 
 _LOOK_EVERY = 0.2
-_TRIES = 100
+# Some ten seconds of growing pauses.
+_TRIES, _PAUSE = 100, 0.004
 
 
 class SharedCopy:
@@ -58,7 +60,10 @@ class SharedCopy:
             It could not be copied; what there is of it is removed, unless another job uses it.
         """
         how = "shared" if self._lock is None else "kept"
-        for _ in range(_TRIES):
+        for tried in range(_TRIES):
+            if tried:
+                # Two agents that both hold it, to copy, must not take turns at once for ever.
+                meter.stop.wait(secrets.randbelow(tried + 1) * _PAUSE)
             if self._lock is None:
                 self._lock = self._opened(meter, waits)
             is_complete = self._paths.complete.exists()

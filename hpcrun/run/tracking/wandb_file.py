@@ -6,11 +6,15 @@ format is that of LevelDB's log files, after a header of seven bytes.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
+
+from hpcrun.host import process_directories
 
 _HEADER, _BLOCK = 7, 1 << 15
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
@@ -19,6 +23,22 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 def files(directory: Path) -> list[Path]:
     """Return the files of the offline directories, oldest first."""
     return sorted(directory.glob("offline-run-*/run-*.wandb"))
+
+
+def is_written(paths: Collection[Path]) -> bool:
+    """Check whether a process of this user on this host has one of the files open.
+
+    wandb writes by a process of its own, which may outlive the one that was killed.
+    """
+    wanted = {os.path.realpath(path) for path in paths}
+    for process in process_directories():
+        # Another user's, or gone by now.
+        with contextlib.suppress(OSError):
+            for descriptor in (process / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if str(descriptor.readlink()) in wanted:
+                        return True
+    return False
 
 
 def read(path: Path) -> Iterator[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from hpcrun.run.protocol.output import say
 from hpcrun.run.tracking import wandb_file
 from hpcrun.run.tracking.interface import RunDescription
 from hpcrun.state.metrics_file import Line
+
+# Seconds in which wandb's process has written what it was sent.
+_STILL_WRITTEN = 30.0
 
 
 class WandbTracker:
@@ -82,6 +86,10 @@ def _arrived(directory: Path, state: dict[str, Any]) -> int:
     own, sent = str(state.get("directory", "")), int(state.get("sent", 0))
     try:
         paths = wandb_file.files(directory)
+        # What was sent by a process that was killed may still be on its way into the file.
+        deadline = time.monotonic() + _STILL_WRITTEN
+        while wandb_file.is_written(paths) and time.monotonic() < deadline:
+            time.sleep(0.1)
         is_gone = bool(own) and not any(path.parent.name == own for path in paths)
         found = sent if is_gone else int(state.get("before", 0))
         for path in paths:

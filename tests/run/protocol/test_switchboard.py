@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import resource
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -109,6 +112,24 @@ def test_many_agents(board: Switchboard) -> None:
         agent.close()
     gone = [(node, {"type": "gone"}) for node in NODES]
     assert sorted(_poll(board, 200), key=str) == sorted(gone, key=str)
+
+
+def test_an_agent_whose_descriptors_have_high_numbers(
+    board: Switchboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2048)), hard))
+    connect = socket.create_connection
+
+    def high(*arguments: Any, **options: Any) -> socket.socket:
+        with connect(*arguments, **options) as made:
+            return socket.socket(fileno=fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 1100))
+
+    monkeypatch.setattr(socket, "create_connection", high)
+    (agent,) = _connect(board, "n1")
+    assert board.send("n1", {"type": "prepare"})
+    assert agent.receive(5) == [{"type": "prepare"}]
+    agent.close()
 
 
 def test_hanging_up_is_seen_by_the_agents(board: Switchboard) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from hpcrun.run.rank import metrics, process_groups
 from hpcrun.run.rank.metrics import MetricsLog
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths
+from tests.support.nursery import nursery
 from tests.support.operators import PATH
 from tests.support.place import REPOSITORY
 
@@ -69,10 +68,7 @@ def _two_ranks(directory: Path, body: str = "pass", after: str = "") -> list[dic
         **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port.port), "GLOO_SOCKET_IFNAME": "lo"},
     }
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(directory)],
-            env={**world, "RANK": str(rank)},
-        )
+        nursery().start(["-c", program, str(directory)], env={**world, "RANK": str(rank)}, output=2)
         for rank in (0, 1)
     ]
     try:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from hpcrun.errors import UsageError
 from hpcrun.run.rank.optimization import fill, parameter_groups, rate
 from hpcrun.state.spec.optimization_block import Optimization
 from tests.support import operators
+from tests.support.nursery import nursery
 
 nn: Any = pytest.importorskip("torch.nn")
 
@@ -137,24 +136,26 @@ CASES: list[dict[str, Any]] = [
 def test_each_optimizer_trains_and_goes_on_to_the_bit(tmp_path: Path, warm_operators: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = str(listening.getsockname()[1])
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(tmp_path), json.dumps(CASES)],
-            env={"PATH": operators.PATH, "RANK": str(rank), "LOCAL_RANK": str(rank),
+    said = tmp_path / "said"
+    with open(said, "w") as output:
+        ranks = [
+            nursery().start(
+                ["-c", PROGRAM, str(tmp_path), json.dumps(CASES)],
+                output=output.fileno(),
+                env={"PATH": operators.PATH, "RANK": str(rank), "LOCAL_RANK": str(rank),
                  "WORLD_SIZE": "2", "LOCAL_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
                  "MASTER_PORT": port, "DS_ACCELERATOR": "cpu",
                  "TORCH_EXTENSIONS_DIR": str(warm_operators / operators.key()),
                  "HOME": str(tmp_path)},
-            cwd=Path(__file__).parents[3], text=True, stderr=subprocess.PIPE,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
+            )
+            for rank in range(2)
+        ]  # fmt: skip
     try:
-        errors = [rank.communicate(timeout=300)[1] for rank in ranks]
+        ended = [rank.wait(300) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(errors)[-4000:]
+    assert ended == [0, 0], said.read_text()[-4000:]
     for case, found in zip(CASES, json.loads((tmp_path / "found.json").read_text()), strict=True):
         assert found["resumed"] == found["whole"], case
         assert found["first"][0] > found["whole"][0][-1] * 0.2, case

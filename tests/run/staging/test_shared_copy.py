@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -166,6 +167,19 @@ def test_without_room_nothing_is_left(base: Path, source: StagedSource) -> None:
     copy = _copy(base, source)
     with pytest.raises(OSError, match="No space left"):
         copy.provide(CopyMeter(), lambda: None, full)
+    assert list(base.iterdir()) == []
+
+
+def test_another_agent_that_holds_it_to_copy_is_waited_for(
+    base: Path, source: StagedSource
+) -> None:
+    copy = _copy(base, source)
+    copy._paths.directory.mkdir(mode=0o700)
+    with open(copy._paths.lock, "w") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        threading.Timer(0.5, fcntl.flock, (other, fcntl.LOCK_UN)).start()
+        assert _provide(copy) == "copied"
+    copy.release()
     assert list(base.iterdir()) == []
 
 
