@@ -1,11 +1,9 @@
 """What `hpcrun estimate` says of memory, against what real DeepSpeed engines hold.
 
     python -m bench.estimate [--ranks 2,4] [--only NAME] [--output bench/results] [--json]
-    python -m bench.estimate --gpu [--ranks 1] …     on a machine with so many GPUs
 
 On the CPU (gloo) all tensors of each rank are counted: parameters, gradients and the optimizer's,
-by ZeRO stage, precision, offload and optimizer. With --gpu the prediction of the whole peak is
-compared with ``max_memory_allocated``, for three models and all stages.
+by ZeRO stage, precision, offload and optimizer. The peak of a GPU is compared by `bench.on_gpu`.
 """
 
 from __future__ import annotations
@@ -30,13 +28,7 @@ from hpcrun.run.node.rendezvous_port import PortReservation
 ROOT = Path(__file__).parent.parent
 KINDS = ("parameters", "gradients", "optimizer")
 SMALL = {"layers": 4, "width": 256, "heads": 4, "context": 16}
-# For --gpu: 86 million, 303 million and 1.2 thousand million parameters.
-MODELS = {
-    "86M": {"layers": 12, "width": 768, "heads": 12, "context": 1024},
-    "303M": {"layers": 24, "width": 1024, "heads": 16, "context": 1024},
-    "1.2B": {"layers": 24, "width": 2048, "heads": 16, "context": 2048},
-}
-WITHIN, WITHIN_GPU = 0.05, 0.10
+WITHIN = 0.05
 
 
 def config(
@@ -107,19 +99,6 @@ def cases() -> list[dict[str, Any]]:
         case("ZeRO 1 bf16 Muon", config(1, optimizer="Muon", accumulation=1)),
         case("ZeRO 2 bf16 Muon", config(2, optimizer="Muon", accumulation=1)),
     ]
-    return found
-
-
-def gpu_cases() -> list[dict[str, Any]]:
-    """Return the cases of --gpu: three models, all stages, DeepSpeed's own buckets and Adam."""
-    found = []
-    for name, shape in MODELS.items():
-        for stage in (0, 1, 2, 3):
-            made = config(stage, options={"torch_adam": False})
-            made["zero_optimization"] = {"stage": stage}
-            made["train_micro_batch_size_per_gpu"] = 2
-            more = {"shape": shape, "only_peak": True, "save": False}
-            found.append({**case(f"{name} ZeRO {stage}", made), **more})
     return found
 
 
@@ -232,23 +211,6 @@ def apart(predicted: float, measured: float) -> float:
     return predicted / measured - 1 if measured else float(predicted > 0)
 
 
-def compare_peak(one: dict[str, Any], answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the predicted and the measured peak of one case on GPUs."""
-    measured = [answer[one["name"]] for answer in answers]
-    if any("error" in each for each in measured):
-        return {"name": one["name"], "error": measured[0].get("error", "another rank failed")}
-    setup = training_setup.read(one["deepspeed"], len(answers))
-    memory = memory_formulas.held(counted(one["shape"], setup.precision), setup)
-    most = max(each.get("max_memory_allocated", 0) for each in measured)
-    return {
-        "name": one["name"],
-        "ranks": len(answers),
-        "predicted": memory.gpu.to_data(),
-        "measured": most,
-        "apart": apart(memory.gpu.peak, most),
-    }
-
-
 def counted(shape: dict[str, int], precision: str) -> ModelFacts:
     """Return the facts of a language model, counted and followed on the meta device."""
     file = ROOT / "jobs" / "language_model.py"
@@ -316,17 +278,11 @@ def _activation_lines(found: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _table(results: Sequence[dict[str, Any]], on_gpu: bool) -> list[str]:
+def _table(results: Sequence[dict[str, Any]]) -> list[str]:
     lines = []
     for one in results:
         if "error" in one:
             lines.append(f"{one['name']:34} failed: {one['error'].strip().splitlines()[-1][:90]}")
-        elif on_gpu:
-            predicted, measured = one["predicted"]["peak"] / 1e9, one["measured"] / 1e9
-            lines.append(
-                f"{one['name']:34} predicted {predicted:7.2f} GB, measured {measured:7.2f} GB: "
-                f"{100 * one['apart']:+.1f} %"
-            )
         else:
             cells = [
                 f"{kind} {one['measured'][kind] / one['parameters_of_model']:.2f} "
@@ -342,38 +298,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--ranks", default=None, help="numbers of ranks, such as 2,4")
+    parser.add_argument("--ranks", default="2,4", help="numbers of ranks, such as 2,4")
     parser.add_argument("--only", default="", help="only cases whose name holds this")
-    parser.add_argument("--gpu", action="store_true", help="compare the peak on GPUs")
     add_options(parser, "estimate")
     options = parser.parse_args()
-    import torch
-
-    if options.gpu and not torch.cuda.is_available():
-        raise SystemExit("--gpu: torch finds no GPU here; without it the CPU's ranks are measured")
-    variables = {} if options.gpu else {"DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo"}
-    these = [
-        one for one in (gpu_cases() if options.gpu else cases()) if options.only in one["name"]
-    ]
+    variables = {"DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo"}
+    these = [one for one in cases() if options.only in one["name"]]
     results = []
-    default = str(torch.cuda.device_count()) if options.gpu else "2,4"
-    for ranks in map(int, (options.ranks or default).split(",")):
+    for ranks in map(int, options.ranks.split(",")):
         with tempfile.TemporaryDirectory() as directory:
             answers = launch(these, ranks, Path(directory), **variables)
-        compared = compare_peak if options.gpu else compare
-        results += [compared(one, answers) for one in these]
+        results += [compare(one, answers) for one in these]
     found = [one for one in results if "error" not in one]
-    values = [[one["apart"]] if options.gpu else [one["apart"][k] for k in KINDS] for one in found]
-    within = WITHIN_GPU if options.gpu else WITHIN
-    good = sum(all(abs(value) <= within for value in each) for each in values)
-    kinds = "the peak" if options.gpu else "parameters, gradients and optimizer"
-    lines = _table(results, options.gpu)
-    lines += ["", f"{good} of {len(results)} cases have {kinds} within {100 * within:.0f} %"]
-    followed = [] if options.gpu or options.only else activations()
+    good = sum(all(abs(one["apart"][kind]) <= WITHIN for kind in KINDS) for one in found)
+    lines = _table(results)
+    lines += ["", f"{good} of {len(results)} cases have parameters, gradients and optimizer within "
+              f"{100 * WITHIN:.0f} %"]  # fmt: skip
+    followed = [] if options.only else activations()
     lines += _activation_lines(followed) if followed else []
-    name = "estimate_gpu" if options.gpu else "estimate"
     more = {"cases": results, "activations": followed}
-    publish(options, name, circumstances(compared=len(results)), lines, **more)
+    publish(options, "estimate", circumstances(compared=len(results)), lines, **more)
 
 
 if __name__ == "__main__":

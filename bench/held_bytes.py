@@ -114,17 +114,12 @@ class Counter:
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """Train two steps, and return the most that was held of each kind, and when."""
     counter = Counter(case.get("everything", True))
-    accelerator = deepspeed.accelerator.get_accelerator()
-    on_gpu = accelerator.device_name() != "cpu"
     torch.manual_seed(0)
     model = make_model(case["shape"], case.get("frozen", 0), case.get("tied", False))
     learning = [one for one in model.parameters() if one.requires_grad]
     sizes = [one.numel() for one in learning]
     frozen = [one.numel() for one in model.parameters() if not one.requires_grad]
     config = case["deepspeed"]
-    if on_gpu:
-        accelerator.empty_cache()
-        accelerator.reset_peak_memory_stats()
     engine, *_ = deepspeed.initialize(model=model, model_parameters=learning, config=config)
     micro, context = config["train_micro_batch_size_per_gpu"], case["shape"]["context"]
     text = torch.randint(0, 256, (micro, context + 1), device=engine.device)
@@ -137,34 +132,30 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
         inside.append(counter.count(engine))
         return step(*args, **kwargs)
 
-    counts = not case.get("only_peak")
-    if counts:
-        inner.step = stepping
+    inner.step = stepping
     steps = config.get("gradient_accumulation_steps", 1)
     for _ in range(2):
         for _ in range(steps):
             loss = engine(text)
             engine.backward(loss)
             del loss
-            if counts:
-                seen.append(counter.count(engine))
+            seen.append(counter.count(engine))
             engine.step()
     inner.step = step
     tagged = [one.numel() for one in learning if getattr(one, "use_muon", False)]
-    found: dict[str, Any] = {"sizes": sizes, "frozen_sizes": frozen, "muon": sum(tagged)}
-    if counts:
-        after = counter.count(engine)
-        found |= {
-            "parameters": max(one["parameters"] for one in seen),
-            # The states are there from the first step on.
-            "optimizer": after["optimizer"],
-            "gradients": max(one["gradients"] for one in seen),
-            "other": max(one["other"] for one in seen),
-            "stepping": max((one["gradients"] for one in inside), default=0),
-            "wrapper": type(engine.optimizer).__name__,
-        }
-    if on_gpu:
-        found["max_memory_allocated"] = accelerator.max_memory_allocated()
+    after = counter.count(engine)
+    found: dict[str, Any] = {
+        "sizes": sizes,
+        "frozen_sizes": frozen,
+        "muon": sum(tagged),
+        "parameters": max(one["parameters"] for one in seen),
+        # The states are there from the first step on.
+        "optimizer": after["optimizer"],
+        "gradients": max(one["gradients"] for one in seen),
+        "other": max(one["other"] for one in seen),
+        "stepping": max((one["gradients"] for one in inside), default=0),
+        "wrapper": type(engine.optimizer).__name__,
+    }
     if case.get("save"):
         found["checkpoint"] = _saved(engine)
     engine.destroy()

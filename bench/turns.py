@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -64,8 +65,11 @@ class Turns:
     def at(self, step: int) -> None:
         """Call it at the top of every step's body, before any of its work.
 
-        What a step takes is the time to the top of the next, with everything in between.
+        What a step takes is the time to the top of the next, with everything in between; of the
+        last one before a pause, with all that a GPU still has to do of its turn.
         """
+        if step in self._pauses:
+            _settle()
         now = time.perf_counter()
         if self._began is not None:
             self._seconds.append(now - self._began)
@@ -81,6 +85,13 @@ class Turns:
         """Hand in the times, and what else this rank has to show."""
         times = {"seconds": self._seconds, "processor": self._processor, "waited": self._waited}
         self._line.say({**times, **results})
+
+
+def _settle() -> None:
+    """Wait for this process's GPU, if it has one."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 class Referee:
@@ -117,10 +128,10 @@ class Referee:
             line._connection.close()
         self._socket.close()
 
-    def welcome(self, pauses: Sequence[int]) -> None:
+    def welcome(self, pauses: Sequence[int], patience: float = START_SECONDS) -> None:
         """Wait until every rank of both sides stands at the first of ``pauses``."""
         nodes: dict[tuple[str, int], str] = {}
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + patience
         while len(self._lines) < self._ranks * len(self._sides):
             self._socket.settimeout(max(0.1, deadline - time.monotonic()))
             connection, _ = self._socket.accept()

@@ -317,10 +317,11 @@ def main() -> None:
 
 
 def wait_for_threads_and_exit_handlers() -> None:
-    """Do what the interpreter does for the user's code before it tears itself down."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+    """Do what the interpreter does for the user's code before it tears itself down.
+
+    Pools of threads end as they are told by `threading`, which has no public name for it.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -238,3 +240,23 @@ def test_an_exception_that_counts_as_false_is_recorded(launch: Launch) -> None:
     record = files.read_json(launch.paths.exit_record(0))
     assert (record["exception"], record["message"]) == ("Empty", "nothing found")
     assert "nothing found" in record["traceback"]
+
+
+_LEFT_BEHIND = """
+import atexit, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from hpcrun.run.worker import wait_for_threads_and_exit_handlers
+
+pool = ThreadPoolExecutor(1)  # as torch.compile has one, which nothing shuts down
+pool.submit(print, "in the pool", flush=True).result()
+threading.Thread(target=lambda: (time.sleep(0.2), print("in a thread", flush=True))).start()
+atexit.register(print, "at the exit", flush=True)
+wait_for_threads_and_exit_handlers()
+"""
+
+
+def test_threads_end_before_the_exit_handlers_and_a_pool_holds_up_none() -> None:
+    """A rank that had compiled its model was seen to wait for the compiler's threads for ever."""
+    argv = [sys.executable, "-c", _LEFT_BEHIND]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.splitlines() == ["in the pool", "in a thread", "at the exit"]
