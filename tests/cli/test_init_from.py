@@ -28,7 +28,7 @@ def test_a_spec_is_written_and_planned(directory: Path) -> None:
     assert "  lines 14-16: hpcrun gives its ranks what they need to meet" in lines
     assert "note: the 32 CPUs of each launcher are 8" in done.stderr
     assert (directory / "spec.schema.json").is_file()
-    planned = hpcrun("plan", cwd=directory)
+    planned = hpcrun("plan", "experiment.yaml", "cluster=slurm", cwd=directory)
     assert planned.returncode == 0, planned.stderr
     assert "#SBATCH --gpus-per-node=a100:4" in planned.stdout
 

@@ -25,6 +25,11 @@ def _queue(job_id: str, state: str) -> str:
     return f"{job_id}|{state}|None|n1|1795179394\n"
 
 
+@pytest.fixture(autouse=True)
+def _has_slurm(shim: Shim) -> None:
+    shim.answer("sbatch", {})
+
+
 @pytest.fixture
 def experiment(tmp_path: Path) -> ExperimentPaths:
     code = tmp_path / "code"
