@@ -39,7 +39,7 @@ def popen(
     """
     command = ["sh", "-c", _JOIN, "sh", *cgroups.procs_files(machine.cgroup), "--"]
     command += ["nsenter", f"--target={machine.pid}", "-m", "-u", "-i", "-n", "-C", "-r", "-w"]
-    command += [f"--setuid={uid}", f"--setgid={uid}", "--", "env", "-i", f"--chdir={cwd}"]
+    command += [f"--setuid={uid}", f"--setgid={uid}", "--", "/usr/bin/env", "-i", f"--chdir={cwd}"]
     command += [f"{key}={value}" for key, value in env.items()] + list(argv)
     with (
         _lock,
