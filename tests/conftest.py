@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.support import no_slurm, slurm_version
@@ -27,6 +28,9 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# On a busy machine an example takes as long as it takes; pytest's timeout ends what hangs.
+hypothesis.settings.register_profile("busy", deadline=None)
+hypothesis.settings.load_profile("busy")
 
 # Their modules share ranks.
 _OF_RANKS = ("tests/run/", "tests/test_training", "tests/estimate/test_memory")
