@@ -1,10 +1,11 @@
 """What a large sweep costs before it is in the queue, beside Hydra and its submitit launcher.
 
     python -m bench.sweeps --peer HYDRA_PYTHON [--rounds 3] [--output bench/results] [--json]
+    python -m bench.sweeps --against CHECKOUT [--rounds 9] [--output bench/results] [--json]
 
 HYDRA_PYTHON is a Python that has hydra-core and hydra-submitit-launcher; they need an older
 OmegaConf than hpcrun, so an environment of their own. sbatch is a stand-in that notes when it was
-called. See bench/README.md.
+called. CHECKOUT is one of another commit. See bench/README.md.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.publish import add_options, circumstances, publish
 
+ROOT = Path(__file__).resolve().parents[1]
 KEYS, INTERPOLATIONS = 60, 8
 POINTS = (1_000, 10_000)
 PEER_POINTS = 100
@@ -111,9 +113,10 @@ class Bench:
         (programs / "sbatch").chmod(0o755)
         self._environment = {
             **os.environ,
+            "HPCRUN_PROGRESS": "0",
             "PATH": f"{programs}:{os.environ['PATH']}",
             "CALLS": str(directory / "calls"),
-            "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+            "PYTHONPATH": str(ROOT),
         }
 
     def compile(self, points: int) -> tuple[float, float]:
@@ -121,6 +124,20 @@ class Bench:
         count, seconds, memory = self._say(sys.executable, _OURS, self._spec, points)
         assert count == points
         return seconds / count, memory
+
+    def compare(self, checkouts: Mapping[str, Path], points: int) -> dict[str, Any]:
+        """Processor seconds and MiB of each checkout's hpcrun, by the way of asking it."""
+        sweep = f"config.k0={{range: [{points // 10}]}}"
+        plan = ["-m", "hpcrun", "plan", str(self._spec), "--sweep", sweep]
+        ways = {"compile": ["-c", _OURS, str(self._spec), str(points)], "plan": plan}
+        ways["plan --json"] = [*plan, "--json"]
+        return {
+            way: {
+                name: _processor([sys.executable, *argv], {**self._environment, "PYTHONPATH": path})
+                for name, path in ((name, str(path)) for name, path in checkouts.items())
+            }
+            for way, argv in ways.items()
+        }
 
     def compose(self, points: int) -> float:
         """Hydra's seconds a point: composed and resolved, nothing checked."""
@@ -189,6 +206,53 @@ class Bench:
         return [float(word) for word in answer.stdout.split()]
 
 
+def _processor(argv: list[str], environment: dict[str, str]) -> tuple[float, float]:
+    """Processor seconds of a command, and its MiB."""
+    # Python finds what lies in the current directory before PYTHONPATH.
+    with subprocess.Popen(argv, env=environment, cwd="/", stdout=subprocess.DEVNULL) as run:
+        _, status, used = os.wait4(run.pid, 0)
+        run.returncode = os.waitstatus_to_exitcode(status)
+    if run.returncode:
+        raise RuntimeError(f"{argv} ended with exit code {run.returncode}")
+    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+
+
+def _against(options: argparse.Namespace) -> None:
+    """Measure this checkout and another by turns, print, and write."""
+    checkouts = {"now": ROOT, "before": options.against.resolve()}
+    rounds: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as name:
+        bench = Bench(Path(name), "")
+        for number in range(-1, options.rounds):
+            turns = dict(sorted(checkouts.items(), reverse=bool(number % 2)))
+            found = {str(points): bench.compare(turns, points) for points in POINTS}
+            # The first compiles the modules.
+            rounds += [found] if number >= 0 else []
+    lines = [f"{'processor s, MiB':<24}{'now':>16}{'before':>16}{'ratio':>9}{'memory':>9}"]
+    for points, way in ((points, way) for points, found in rounds[0].items() for way in found):
+        each = {side: [one[points][way][side] for one in rounds] for side in checkouts}
+        medians = {
+            side: [statistics.median(values) for values in zip(*samples, strict=True)]
+            for side, samples in each.items()
+        }
+        both = zip(each["now"], each["before"], strict=True)
+        ratio = statistics.median(now[0] / before[0] for now, before in both)
+        shown = "".join(f"{medians[side][0]:>9.3f}{medians[side][1]:>7.0f}" for side in checkouts)
+        memory = medians["now"][1] / medians["before"][1]
+        lines.append(f"{way + ' ' + points:<24}{shown}{ratio:>9.3f}{memory:>9.3f}")
+    commits = {
+        side: subprocess.run(
+            ["git", "-C", str(path), "describe", "--always", "--dirty"],
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout.strip()
+        for side, path in checkouts.items()
+    }
+    setting = circumstances(load=round(os.getloadavg()[0], 2), rounds=options.rounds, **commits)
+    publish(options, "sweeps-against", setting, lines, rounds=rounds)
+
+
 def _end(run: subprocess.Popen[bytes]) -> None:
     if run.poll() is None:
         os.killpg(run.pid, signal.SIGKILL)
@@ -242,10 +306,15 @@ def _lines(data: dict[str, Any]) -> list[str]:
 def main() -> None:
     """Measure both by turns, print, and write where ``--output`` says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peer", required=True, help="a Python that has Hydra and its launcher")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--peer", help="a Python that has Hydra and its launcher")
+    which.add_argument("--against", type=Path, help="a checkout of another commit")
     parser.add_argument("--rounds", type=int, default=3)
     add_options(parser, "sweeps")
     options = parser.parse_args()
+    if options.against:
+        _against(options)
+        return
     data: dict[str, Any] = {"compile": {str(points): [] for points in POINTS}, "submit": []}
     composed = []
     with tempfile.TemporaryDirectory() as name:

@@ -129,7 +129,6 @@ class Bench:
             bare=seconds["off"],
             own_seconds=counted["own_seconds"],
             step_seconds=counted["step_seconds"] - rank["waited"],
-            background=used.share(used.agents + used.trackers),
             processor=100 * (processor["on"] / processor["off"] - 1),
         )
         return pair, used

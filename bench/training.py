@@ -29,6 +29,8 @@ from tests.testbed import Cluster
 HERE = Path(__file__).parent
 NODES = 2
 SIDES = ("hpcrun", "bare")
+# What stands beside the ranks, by a word of its command.
+_BESIDE = {"supervisor": "hpcrun.run.supervisor", "agents": "hpcrun.run.agent", "warm": "--warm"}
 
 MODEL = {"layers": 4, "width": 256, "heads": 4, "context": 128}
 SPEC: dict[str, Any] = {
@@ -55,6 +57,8 @@ SPEC: dict[str, Any] = {
             "params": {"warmup_num_steps": 10, "total_num_steps": "${config.total_steps}"},
         },
     },
+    # Warm ranks are measured apart, as supervisor and agents are: see Bench.beside.
+    "recovery": {"warm_after": None},
     "resources": {"nodes": NODES, "ntasks_per_node": 1, "cpus_per_task": 1, "time": "00:20:00"},
 }
 
@@ -125,6 +129,7 @@ class Bench:
         sizes = {"train_batch_size": batch, "train_micro_batch_size_per_gpu": batch // NODES}
         spec = {**SPEC, "config": config, "deepspeed": {**SPEC["deepspeed"], **sizes}}
         self.spec = self.desk.spec("training", spec)
+        self.warm = self.desk.spec("beside", {**spec, "recovery": {"warm_after": "00:00:01"}})
         plan = json.loads(self.desk.hpcrun("plan", self.spec, "--json").stdout)
         self.deepspeed: dict[str, Any] = plan["runs"][0]["spec"]["deepspeed"]
         self.desk.write("deepspeed.json", json.dumps(self.deepspeed))
@@ -143,11 +148,8 @@ class Bench:
             ).stdout.strip()
             try:
                 referee.welcome(self.pauses)
-                began, used = time.monotonic(), self._background()
                 for side in turns[: 2 * (len(self.pauses) - 1)]:
                     referee.turn(side)
-                used = self._background() - used
-                background = 100 * used / (time.monotonic() - began)
                 results = referee.end()
             except (OSError, ValueError) as error:
                 bare = (self.desk.directory / "bare.log").read_text()
@@ -171,7 +173,6 @@ class Bench:
             bare=results["bare"][0]["seconds"][steps],
             own_seconds=counted["own_seconds"],
             step_seconds=counted["step_seconds"] - results["hpcrun"][0]["waited"],
-            background=background,
             processor=100 * (processor["hpcrun"] / processor["bare"] - 1),
         )
 
@@ -206,19 +207,45 @@ class Bench:
         if any(len(path.read_text().splitlines()) != total for path in logs):
             raise RuntimeError("a side did not log every step")
 
-    def _background(self) -> float:
-        """Processor seconds so far of the supervisor and the agents of this bed."""
-        ticks = 0
+    def beside(self) -> dict[str, float]:
+        """What supervisor, agents and warm ranks use of a processor, in a run of their own."""
+        options = self.options
+        pauses = [1, options.warm_up + 1, options.warm_up + options.steps + 1]
+        with Referee(self.socket, SIDES[:1], NODES) as referee:
+            submitted = self.desk.hpcrun("submit", self.warm, "--new", "--json")
+            run = json.loads(submitted.stdout)["runs"][0]["run"]
+            referee.welcome(pauses)
+            referee.turn("hpcrun")
+            began, before = time.monotonic(), self._used()
+            referee.turn("hpcrun")
+            after, seconds = self._used(), time.monotonic() - began
+            referee.end()
+        self._finished(
+            self.desk.root / "beside" / "runs" / str(run) / "attempts" / "1" / "session.jsonl"
+        )
+        return {
+            "seconds": seconds,
+            **{
+                f"{name}_percent": 100 * (after[name] - before[name]) / seconds
+                for name in ("supervisor", "agents")
+            },
+            "warm_seconds": after["warm"],
+        }
+
+    def _used(self) -> dict[str, float]:
+        """Processor seconds so far of this bed's supervisor, agents and warm ranks."""
+        ticks = dict.fromkeys(_BESIDE, 0)
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 command = (process / "cmdline").read_bytes().decode(errors="replace")
                 fields = (process / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            ours = str(self.cluster.root) in command and "srun" not in command.partition("\0")[0]
-            if ours and ("hpcrun.run.supervisor" in command or "hpcrun.run.agent" in command):
-                ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+            if str(self.cluster.root) not in command or "srun" in command.partition("\0")[0]:
+                continue
+            for name, word in _BESIDE.items():
+                ticks[name] += (int(fields[11]) + int(fields[12])) * (word in command)
+        return {name: count / os.sysconf("SC_CLK_TCK") for name, count in ticks.items()}
 
 
 def parse() -> argparse.Namespace:
@@ -258,6 +285,7 @@ def main() -> None:
             )
             if number:
                 pairs.append(pair)
+        beside = bench.beside()
     setting = circumstances(
         seconds=round(time.monotonic() - began),
         python=platform.python_version(),
@@ -273,7 +301,8 @@ def main() -> None:
         peer=options.peer,
     )
     name = "training" if options.program == "language_model" else f"training-{options.program}"
-    publish(options, name, setting, report.lines(pairs), **report.summary(pairs))
+    said = pairs, options.program, beside
+    publish(options, name, setting, report.lines(*said), **report.summary(*said))
 
 
 if __name__ == "__main__":

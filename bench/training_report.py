@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from operator import truediv
 from typing import Any
 
-SLOWDOWN_TARGET = 2.0
-OWN_TARGET = 1.0
+# Per cent; the language model's steps take 0.1 s.
+SLOWDOWN_TARGETS = {"language_model": 1.0}
+OTHERS_TARGET = 2.0
+OWN_TARGET = 0.25
 RESAMPLES = 10_000
 
 
@@ -31,9 +33,6 @@ class Pair:
     own_seconds, step_seconds
         What the session of rank 0 counted: its own time inside steps, and that of all steps, less
         the waiting for turns.
-    background
-        Processor time of supervisor and agents per second while either side trained, in per cent
-        of one core.
     processor
         Per cent more processor time that hpcrun's ranks used in the measured steps, all threads.
     """
@@ -45,7 +44,6 @@ class Pair:
     bare: list[float]
     own_seconds: float
     step_seconds: float
-    background: float
     processor: float
 
     @property
@@ -84,23 +82,26 @@ def bootstrap(
     return low, bound, high
 
 
-def summary(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """All results as plain data."""
+def summary(pairs: Sequence[Pair], program: str, beside: Mapping[str, float]) -> dict[str, Any]:
+    """All results as plain data; ``beside`` has those of a run of its own."""
+    target = SLOWDOWN_TARGETS.get(program, OTHERS_TARGET)
     slowdowns = [pair.slowdown for pair in pairs]
     totals = [pair.total_slowdown for pair in pairs]
     low, bound, high = bootstrap(slowdowns, statistics.median)
+    sums_bound = bootstrap(totals, statistics.median)[1]
     own = 100 * sum(pair.own_seconds for pair in pairs) / sum(pair.step_seconds for pair in pairs)
     return {
         "slowdown_percent": {
             "median": statistics.median(slowdowns),
             "upper_bound_95": bound,
             "interval_95": [low, high],
-            "target": SLOWDOWN_TARGET,
-            "met": bound <= SLOWDOWN_TARGET,
+            "target": target,
+            "met": bound <= target,
             "mean": statistics.fmean(slowdowns),
             "mean_upper_bound_95": bootstrap(slowdowns, statistics.fmean)[1],
             "totals_median": statistics.median(totals),
-            "totals_upper_bound_95": bootstrap(totals, statistics.median)[1],
+            "totals_upper_bound_95": sums_bound,
+            "totals_met": sums_bound <= target,
         },
         "own_percent": {
             "all": own,
@@ -109,7 +110,7 @@ def summary(pairs: Sequence[Pair]) -> dict[str, Any]:
             "met": own <= OWN_TARGET,
         },
         "processor_percent": statistics.median(pair.processor for pair in pairs),
-        "background_percent_of_a_core": statistics.median(pair.background for pair in pairs),
+        "beside": dict(beside),
         "pairs": [
             {
                 "slowdown_percent": pair.slowdown,
@@ -126,7 +127,7 @@ def summary(pairs: Sequence[Pair]) -> dict[str, Any]:
     }
 
 
-def lines(pairs: Sequence[Pair]) -> list[str]:
+def lines(pairs: Sequence[Pair], program: str, beside: Mapping[str, float]) -> list[str]:
     """The table, and what it says."""
     shown = [
         f"{'pair':>4}  {'first':<6}  {'load':>5}  {'hpcrun ms':>9}  {'bare ms':>9}"
@@ -139,7 +140,7 @@ def lines(pairs: Sequence[Pair]) -> list[str]:
             f"  {pair.slowdown:>+10.2f}  {pair.total_slowdown:>+11.2f}  {pair.own:>10.3f}"
             f"  {pair.processor:>+11.2f}"
         )
-    results = summary(pairs)
+    results = summary(pairs, program, beside)
     slowdown, own = results["slowdown_percent"], results["own_percent"]
     low, high = slowdown["interval_95"]
     shown += [
@@ -147,16 +148,19 @@ def lines(pairs: Sequence[Pair]) -> list[str]:
         f"slowdown, median of {len(pairs)} pairs: {slowdown['median']:+.2f} %;"
         f" 95 % bootstrap upper bound {slowdown['upper_bound_95']:+.2f} %"
         f" (two-sided interval {low:+.2f} to {high:+.2f})",
-        f"  -> {_verdict(slowdown['met'])} the target of at most {SLOWDOWN_TARGET:g} %",
+        f"  -> {_verdict(slowdown['met'])} the target of at most {slowdown['target']:g} %",
+        f"  of the sums of steps {slowdown['totals_median']:+.2f} %, bound"
+        f" {slowdown['totals_upper_bound_95']:+.2f} %",
+        f"  -> {_verdict(slowdown['totals_met'])} the target of at most {slowdown['target']:g} %",
         f"  beside it: mean of pairs {slowdown['mean']:+.2f} %, bound"
-        f" {slowdown['mean_upper_bound_95']:+.2f} %; of the sums of steps"
-        f" {slowdown['totals_median']:+.2f} %, bound {slowdown['totals_upper_bound_95']:+.2f} %",
+        f" {slowdown['mean_upper_bound_95']:+.2f} %",
         f"hpcrun's own time inside the steps: {own['all']:.3f} %"
         f" (largest of a pair {own['largest']:.3f} %)",
         f"  -> {_verdict(own['met'])} the target of at most {OWN_TARGET:g} %",
         f"processor time of the ranks in the steps, median: {results['processor_percent']:+.2f} %",
-        "supervisor and agents meanwhile, outside the comparison:"
-        f" {results['background_percent_of_a_core']:.2f} % of one core",
+        "in a run of its own, outside the comparison: supervisor"
+        f" {beside['supervisor_percent']:.2f} % and agents {beside['agents_percent']:.2f} % of one"
+        f" core; warm ranks {beside['warm_seconds']:.1f} s of a processor until they wait",
     ]
     return shown
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 # Takes one line for a person.
@@ -51,14 +52,86 @@ def _escaped(found: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
-def json_text(value: Any, indent: int | None = 2) -> str:
-    """Return strict JSON in ASCII, which any parser reads: what is not finite is null."""
+def json_line(value: Any) -> str:
+    """Return strict JSON in ASCII and in one line: what is not finite is null."""
     import json
 
-    try:
-        return json.dumps(value, indent=indent, default=str, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(value), indent=indent, default=str, allow_nan=False)
+    return json.dumps(_finite(value), default=str, allow_nan=False)
+
+
+def json_pieces(value: Any) -> Iterator[str]:
+    """Yield the same indented, in pieces: those of many runs are no text of their own at once."""
+    writer = _JsonWriter()
+    pieces, length = [], 0
+    for piece in writer.pieces(value, "\n", 2):
+        pieces.append(piece)
+        length += len(piece)
+        if length > _LONG:
+            yield "".join(pieces)
+            pieces, length = [], 0
+    yield "".join(pieces)
+
+
+# Characters of a piece of JSON.
+_LONG = 1_000_000
+
+
+class _JsonWriter:
+    """Indented JSON; the text of a mapping or list that comes again, the same object, is kept."""
+
+    def __init__(self) -> None:
+        from json.encoder import encode_basestring_ascii
+
+        self._quoted = encode_basestring_ascii
+        self._texts: dict[tuple[int, str], str | None] = {}
+
+    def pieces(self, value: Any, margin: str, depth: int) -> Iterator[str]:
+        """Yield the text of a value in pieces: containers so deep are divided."""
+        if not depth or not isinstance(value, (dict, list, tuple)) or not value:
+            yield self.text(value, margin)
+            return
+        inner = margin + "  "
+        first, last = "{}" if isinstance(value, dict) else "[]"
+        for start, item in self._items(value):
+            yield first + inner + start
+            yield from self.pieces(item, inner, depth - 1)
+            first = ","
+        yield margin + last
+
+    def text(self, value: Any, margin: str) -> str:
+        """Return the text of a value whose further lines begin with ``margin``."""
+        if isinstance(value, str):
+            return self._quoted(value)
+        if not isinstance(value, (dict, list, tuple)):
+            return self._scalar(value)
+        place = id(value), margin
+        if (known := self._texts.get(place)) is not None:
+            return known
+        inner = margin + "  "
+        first, last = "{}" if isinstance(value, dict) else "[]"
+        items = [start + self.text(item, inner) for start, item in self._items(value)]
+        text = first + (inner + f",{inner}".join(items) + margin if items else "") + last
+        # The first time it may be the only one.
+        self._texts[place] = text if place in self._texts else None
+        return text
+
+    def _items(self, value: Any) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, dict):
+            names = (one if isinstance(one, str) else self._key(one) for one in value)
+            return zip((f"{self._quoted(name)}: " for name in names), value.values(), strict=True)
+        return zip(itertools.repeat(""), value)
+
+    def _key(self, key: Any) -> str:
+        return str(key) if isinstance(key, float) else self._scalar(key)
+
+    def _scalar(self, value: Any) -> str:
+        if value is None or (isinstance(value, float) and not math.isfinite(value)):
+            return "null"
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, (int, float)):
+            return (int if isinstance(value, int) else float).__repr__(value)
+        return self._quoted(str(value))
 
 
 def _finite(value: Any) -> Any:

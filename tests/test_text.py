@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +15,8 @@ from hpcrun.text import (
     age,
     duration,
     entry,
-    json_text,
+    json_line,
+    json_pieces,
     listed,
     one_line,
     plural,
@@ -123,11 +127,46 @@ def test_json_is_strict() -> None:
         raise AssertionError(constant)
 
     value = {"a": [float("nan"), {"b": (float("-inf"), 1.5)}], float("inf"): "\udcff\x1b\u202e"}
-    text = json_text(value)
-    assert text.isascii()
-    assert text.replace("\n", "").isprintable()
-    found = json.loads(text, parse_constant=refuse)
-    assert found == {"a": [None, {"b": [None, 1.5]}], "inf": "\udcff\x1b\u202e"}
+    assert "\n" not in json_line(value)
+    for text in (json_line(value), "".join(json_pieces(value))):
+        assert text.isascii()
+        assert text.replace("\n", "").isprintable()
+        found = json.loads(text, parse_constant=refuse)
+        assert found == {"a": [None, {"b": [None, 1.5]}], "inf": "\udcff\x1b\u202e"}
+
+
+_SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+_KEYS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+_PLAIN = st.recursive(
+    _SCALARS,
+    lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(st.text() | _KEYS, inner),
+)
+
+
+def _finite(value: Any) -> Any:
+    """Return the value as JSON can hold it: infinity is null, and a key in words."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    return [*map(_finite, value)] if isinstance(value, (list, tuple)) else value
+
+
+@given(_PLAIN, _PLAIN)
+def test_json_is_that_of_the_standard_library(one: object, other: object) -> None:
+    value = [one, {"a": other, "b": [one, one]}, {"a": other, "b": (one, Path("x"))}, one]
+    for whole in (one, value, {"runs": value, "one": one}):
+        text = json.dumps(_finite(whole), indent=2, default=str)
+        assert "".join(json_pieces(whole)) == text
+
+
+def test_json_of_many_runs_comes_in_pieces() -> None:
+    shared = {"key": ["x" * 1000]}
+    value = {"runs": [{"number": number, "spec": shared} for number in range(3000)]}
+    pieces = [*json_pieces(value)]
+    assert len(pieces) > 2
+    assert max(map(len, pieces)) < 1_100_000
+    assert "".join(pieces) == json.dumps(value, indent=2)
 
 
 @pytest.mark.parametrize(("text", "number"), [("0", 0), ("007", 7), ("9" * 18, 10**18 - 1)])

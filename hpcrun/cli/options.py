@@ -19,7 +19,7 @@ from hpcrun.cli import spec_here
 from hpcrun.cli.global_options import given, global_options
 from hpcrun.host import expand_home
 from hpcrun.slurm import patience
-from hpcrun.text import Say, entry, json_text, one_line
+from hpcrun.text import Say, entry, json_pieces, one_line
 
 if TYPE_CHECKING:
     from hpcrun.compile import Compiled
@@ -70,7 +70,9 @@ class Output:
 
     def data(self, value: Any) -> None:
         """Print a JSON document on stdout, strict: NaN and infinity are null."""
-        click.echo(json_text(value))
+        for piece in json_pieces(value):
+            click.echo(piece, nl=False)
+        click.echo()
 
 
 def root_option(root: Path) -> str:

@@ -16,12 +16,16 @@ from hpcrun.cli.options import Output, common, spec_arguments
 from hpcrun.policy import batch, resume
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.plan import Entry, Plan, RunPlan
+from hpcrun.state.roles.run_entry import ROLES
 from hpcrun.state.spec.parallel_block import divided
 from hpcrun.text import duration, listed, one_line, plural, runs_text
 
 # Configurations that are compared, and the lines of two: the comparison takes their cube.
 _MOST_SHOWN, _MOST_COMPARED = 100, 1_000
 _MOST_COMMANDS, _MOST_KEYS = 12, 30
+_CONFIG, _ABSENT = "config.", object()
+# The blocks of a spec that `_shape` reads.
+_SHAPING = ("resources", "deepspeed", "parallel", ROLES)
 
 
 @click.command("plan")
@@ -58,7 +62,7 @@ def lines(plan: Plan, root: str, no_flags: Collection[str] = ()) -> Iterator[str
     """Yield the lines of a plan; no value of the spec begins a line of its own."""
     yield from map(one_line, _head(plan, root))
     yield ""
-    yield from _table([_row(run) for run in plan.runs])
+    yield from _table([*_rows(plan.runs)])
     yield from _configuration(plan.runs)
     yield from _commands(plan, no_flags)
     yield from _roles(plan.runs)
@@ -67,8 +71,11 @@ def lines(plan: Plan, root: str, no_flags: Collection[str] = ()) -> Iterator[str
             yield f"\n--- script {index}: {runs_text(array.runs)}"
             yield array.script.rstrip("\n")
     configurations: dict[str, list[int]] = {}
+    # Most runs of a sweep share one, the same object.
+    blocks = {id(run.spec["deepspeed"]): run.spec["deepspeed"] for run in plan.runs}
+    texts = {place: json.dumps(block or {}, indent=2) for place, block in blocks.items()}
     for run in plan.runs:
-        configurations.setdefault(json.dumps(run.deepspeed, indent=2), []).append(run.number)
+        configurations.setdefault(texts[id(run.spec["deepspeed"])], []).append(run.number)
     (first, runs), *others = configurations.items()
     if first != "{}":
         yield f"\n--- DeepSpeed configuration of {runs_text(runs)}"
@@ -87,31 +94,56 @@ def lines(plan: Plan, root: str, no_flags: Collection[str] = ()) -> Iterator[str
 
 def _configuration(runs: Sequence[RunPlan]) -> Iterator[str]:
     """Yield each value of ``config``, and of the other blocks those that differ between runs."""
-    found: dict[str, dict[str, list[int]]] = {}
-    for run in runs[:_MOST_COMPARED]:
-        for name, block in run.spec.items():
-            for key, value in _values(block, name) if name != "deepspeed" else ():
-                texts = found.setdefault(key, {})
-                texts.setdefault(json.dumps(value, ensure_ascii=False), []).append(run.number)
-    kept = {key: texts for key, texts in found.items() if len(texts) > 1 or key[:7] == "config."}
+    compared = runs[:_MOST_COMPARED]
+    leaves = _leaves("", [(run.spec, [place]) for place, run in enumerate(compared)])
+    found: dict[str, dict[str, list[list[int]]]] = {}
+    # In the order in which the runs have them, one run after the other.
+    for key, value, places in sorted(leaves, key=lambda one: one[2][0]):
+        text = json.dumps(value, ensure_ascii=False)
+        found.setdefault(key, {}).setdefault(text, []).append(places)
+    kept = {key: texts for key, texts in found.items() if len(texts) > 1 or key[:7] == _CONFIG}
     if kept:
         yield "\n--- configuration"
     for key, texts in itertools.islice(sorted(kept.items(), key=_differing_first), _MOST_KEYS):
-        shown = [f"{text} ({runs_text(numbers)})" for text, numbers in texts.items()]
-        yield one_line(f"{key} = {listed(shown, 8) if len(texts) > 1 else next(iter(texts))}")
+        told = next(iter(texts))
+        if len(texts) > 1:
+            of_texts = (itertools.chain.from_iterable(groups) for groups in texts.values())
+            numbers = ([compared[place].number for place in places] for places in of_texts)
+            shown = [f"{text} ({runs_text(own)})" for text, own in zip(texts, numbers, strict=True)]
+            told = listed(shown, 8)
+        yield one_line(f"{key} = {told}")
     if len(kept) > _MOST_KEYS:
         yield f"{len(kept) - _MOST_KEYS:,} more; --json has them"
 
 
-def _values(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
-        for name, item in value.items():
-            yield from _values(item, f"{key}.{name}")
-    else:
-        yield key, value
+def _leaves(
+    key: str, groups: Sequence[tuple[Any, list[int]]]
+) -> Iterator[tuple[str, Any, list[int]]]:
+    """Yield the values at and below a key, each with the places of the runs that have it.
+
+    ``groups`` are the objects that runs have there, and the places of those that have each: most
+    runs of a sweep share one. Outside of ``config`` only what may differ is yielded, and nothing of
+    ``deepspeed``, which is shown by itself.
+    """
+    if key == "deepspeed" or (len(groups) == 1 and key and not f"{key}.".startswith(_CONFIG)):
+        return
+    blocks = [one for one in groups if isinstance(one[0], dict) and one[0]]
+    yield from ((key, *one) for one in groups if not isinstance(one[0], dict) or not one[0])
+    every = [place for _, places in blocks for place in places]
+    for name in dict.fromkeys(itertools.chain.from_iterable(block for block, _ in blocks)):
+        values = [block.get(name, _ABSENT) for block, _ in blocks]
+        distinct = dict(zip(map(id, values), values, strict=True))
+        inner = [(value, every) for value in distinct.values()]
+        if len(inner) > 1:
+            having: dict[int, list[int]] = {one: [] for one in distinct}
+            for value, (_, places) in zip(values, blocks, strict=True):
+                having[id(value)] += places
+            having.pop(id(_ABSENT), None)
+            inner = [(distinct[one], places) for one, places in having.items()]
+        yield from _leaves(f"{key}.{name}" if key else name, inner)
 
 
-def _differing_first(item: tuple[str, dict[str, list[int]]]) -> bool:
+def _differing_first(item: tuple[str, dict[str, list[list[int]]]]) -> bool:
     return len(item[1]) == 1
 
 
@@ -127,10 +159,10 @@ def _command(run: RunPlan, argv: Sequence[str], program: Entry | None = None) ->
 
 def _commands(plan: Plan, no_flags: Collection[str]) -> Iterator[str]:
     """Yield what the ranks of each run execute, as a shell would need it quoted."""
-    commands: dict[str, list[int]] = {}
+    commands: dict[tuple[str, ...], list[int]] = {}
     for run in plan.runs:
         if words := _command(run, run.entry.argv):
-            commands.setdefault(shlex.join(words), []).append(run.number)
+            commands.setdefault(tuple(words), []).append(run.number)
     if not commands:
         return
     yield "\n--- commands, one a rank"
@@ -138,8 +170,8 @@ def _commands(plan: Plan, no_flags: Collection[str]) -> Iterator[str]:
         yield f"(no flags, as the command refers to them: {listed([*no_flags], 8)})"
     if left := _left_out(plan.runs, no_flags):
         yield f"(left out, as false or null: {listed(left, 8)}; the text 'False' would arrive)"
-    for text, numbers in itertools.islice(commands.items(), _MOST_COMMANDS):
-        yield one_line(f"{runs_text(numbers)}: {text}")
+    for command_of, numbers in itertools.islice(commands.items(), _MOST_COMMANDS):
+        yield one_line(f"{runs_text(numbers)}: {shlex.join(command_of)}")
     if len(commands) > _MOST_COMMANDS:
         yield f"{len(commands) - _MOST_COMMANDS:,} more; --json has them"
     first = plan.runs[0]
@@ -177,10 +209,12 @@ def _roles(runs: Sequence[RunPlan]) -> Iterator[str]:
 
 def _left_out(runs: Sequence[RunPlan], no_flags: Collection[str]) -> list[str]:
     """Return the keys of ``config`` that are no flags in some run, as their value is false."""
+    is_left_out = {id(None), id(False)}
     found = {
         f"config.{name}": None
         for run in runs
         if run.spec["flags"].startswith("--")
+        if not is_left_out.isdisjoint(map(id, run.config.values()))
         for name, value in run.config.items()
         if value is None or value is False
     }
@@ -192,14 +226,14 @@ def _head(plan: Plan, root: str) -> Iterator[str]:
     yield f"spec        {plan.spec_file}"
     yield f"code        {plan.code_root}"
     yield f"cluster     {plan.cluster['name']} ({plan.cluster['executor']})"
-    from hpcrun.submission.environment import environment_freeze
-
     yield f"root        {root}"
     for container in filter(None, (run.container for run in plan.runs[:1])):
         image = container.image or container.command[0]
         yield f"container   {image} ({container.runtime}), for the ranks"
-    if told := environment_freeze.told(plan.runs[0]):
-        yield f"environment {told}"
+    if plan.runs[0].environment.is_frozen:
+        from hpcrun.submission.environment import environment_freeze
+
+        yield f"environment {environment_freeze.told(plan.runs[0])}"
     for one in plan.depends_on:
         yield f"after       {one.experiment} {runs_text(one.runs)} ({one.when})"
     yield f"summary     {summary(plan)}"
@@ -213,7 +247,18 @@ def summary(plan: Plan) -> str:
     return f"{plural(runs, 'run')} {where}{parallel}, {plan.most_hours}"
 
 
-def _row(run: RunPlan) -> list[str]:
+def _rows(runs: Sequence[RunPlan]) -> Iterator[list[str]]:
+    shapes: dict[tuple[int, ...], list[str]] = {}
+    for run in runs:
+        # Most runs of a sweep share these, the same objects.
+        shared = tuple(id(run.spec.get(name)) for name in _SHAPING)
+        if shared not in shapes:
+            shapes[shared] = _shape(run)
+        yield [str(run.number), run.label, *shapes[shared]]
+
+
+def _shape(run: RunPlan) -> list[str]:
+    """Return the shape of a run's job, its time and its global batch."""
     gpus = run.resources.gpus_per_node
     on = f" on {plural(gpus, 'GPU')} each" if gpus else ""
     spares = f" (and {run.spare_nodes} spare)" if run.spare_nodes else ""
@@ -229,7 +274,7 @@ def _row(run: RunPlan) -> list[str]:
         if axes := divided(run.spec.get("parallel")):
             product += f" x data {train // (micro * accumulation)} ("
             product += ", ".join(f"{axis} {size}" for axis, size in axes.items()) + ")"
-    return [str(run.number), run.label, where, _time(run.resources.time), product]
+    return [where, _time(run.resources.time), product]
 
 
 def _time(text: str) -> str:

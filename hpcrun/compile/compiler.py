@@ -20,7 +20,7 @@ from hpcrun.compile.spec import compose, misreadings, profile, schema
 from hpcrun.compile.spec.short_keys import ShortKeys
 from hpcrun.compile.sweep.expansion import Expansion
 from hpcrun.compile.sweep.matcher import Matcher
-from hpcrun.compile.sweep.point import Assignment, Point, label, short_names
+from hpcrun.compile.sweep.point import Assignment, Point, keys_of, label, short_names
 from hpcrun.compile.sweep.references import has_interpolation, interpolations, overlap, referred
 from hpcrun.compile.sweep.resolver import Resolver
 from hpcrun.compile.target import command_line, deepspeed
@@ -297,10 +297,9 @@ def _referred(base: Tree, points: Sequence[Point]) -> frozenset[Key]:
     """Return the keys of ``config`` that have arrived where a command refers to them."""
     places: tuple[Key, ...] = (("entry",), ("args",), ("environment", "variables"))
     texts = [one for key in places for one in interpolations(get_at(base.data, key), key)]
-    for point in points:
-        for one in point:
-            if any(overlap(one.key, key) for key in places):
-                texts += interpolations(one.value, one.key)
+    inside = {one for one in keys_of(points) if any(overlap(one, key) for key in places)}
+    for one in (one for point in points for one in point if one.key in inside) if inside else ():
+        texts += interpolations(one.value, one.key)
     return referred(texts, "config")
 
 

@@ -78,7 +78,8 @@ def _kin(source: Compiled | Plan, run: CompiledRun | RunPlan, without: Collectio
     entry, directory = run.entry, Path(source.spec_file).parent
     digest = identity.digester(entry, Path(source.code_root), directory, spec)
     roles = computed(run.spec.get(ROLES) or {}, Path(source.code_root), directory)
-    return digest(identity.with_command(entry, spec["entry"]), spec["config"], run.swept, roles)
+    command = [*map(str, spec["entry"])] if isinstance(spec["entry"], list) else []
+    return digest(command, spec["config"], run.swept, roles)
 
 
 def _without(data: Any, key: Key) -> Any:

@@ -18,6 +18,7 @@ from hpcrun.errors import UsageError
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state import layout
 from hpcrun.state.plan import Array, Dependence, Entry, Plan, RunPlan
+from hpcrun.state.roles.run_entry import ROLES
 from hpcrun.state.spec.blocks import RunSpec
 
 MOST_ARRAYS = 5_000
@@ -119,11 +120,14 @@ def freeze(
         runs.append(RunPlan(number, one.identity, one.label, one.swept, one.entry, one.spec))
     paths = layout.experiment(compiled.root, compiled.name).submission(submission)
     shapes: dict[str, list[RunPlan]] = {}
+    texts: dict[tuple[int, ...], str] = {}
     for run in runs:
         if _selected(run, select):
-            own = [run.spec["resources"], run.spec["environment"], len(run.own_parts)]
-            shape = json.dumps([*own, run.outlives_nodes, sbatch_script.mail(run)])
-            shapes.setdefault(shape, []).append(run)
+            # Most runs of a sweep share these, the same objects.
+            shared = tuple(id(run.spec.get(name)) for name in _SHAPING)
+            if shared not in texts:
+                texts[shared] = _shape(run)
+            shapes.setdefault(texts[shared], []).append(run)
     return Plan(
         name=compiled.name,
         spec_file=compiled.spec_file,
@@ -136,6 +140,16 @@ def freeze(
         repeats=compiled.repeats,
         depends_on=depends_on,
     )
+
+
+# The blocks of a spec that `_shape` reads.
+_SHAPING = ("resources", "environment", "recovery", "notify", ROLES)
+
+
+def _shape(run: RunPlan) -> str:
+    """Return a text that is the same for runs that may be in one array."""
+    own = [run.spec["resources"], run.spec["environment"], len(run.own_parts)]
+    return json.dumps([*own, run.outlives_nodes, sbatch_script.mail(run)])
 
 
 def _selected(run: RunPlan, select: Select) -> bool:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from hpcrun.state.spec.optimization_block import Optimization
 
 _LATER = {"ema": None, "ema_every": 1}
 
-Digester = Callable[[Entry, dict[str, Any], dict[str, Any], dict[str, Any]], str]
+Digester = Callable[[Sequence[str], dict[str, Any], dict[str, Any], dict[str, Any]], str]
 
 
 def digester(
@@ -28,7 +27,9 @@ def digester(
     spec: dict[str, Any],
     count: Callable[[int], object] = int,
 ) -> Digester:
-    """Return a function of entry, config and swept values: SHA-256, in hex, of what a run computes.
+    """Return a function of arguments, config, swept values and roles.
+
+    It returns the SHA-256, in hex, of what a run computes.
 
     The name, resources, cluster, environment, recovery and the cadence of checkpoints do not
     matter, nor does the order of keys, nor how the global batch is divided into micro batches:
@@ -37,8 +38,8 @@ def digester(
     Parameters
     ----------
     found
-        An entry with the file and import root of all that the function is called with. They count
-        relative to the spec's ``directory``: the code root moves, with ``git init``.
+        The program; its arguments are those that the function is called with. File and import root
+        count relative to the spec's ``directory``: the code root moves, with ``git init``.
     spec
         Gives ``args``, ``deepspeed``, ``precision``, ``optimization`` and
         ``checkpoint.initialize_from``.
@@ -59,22 +60,17 @@ def digester(
         told = {k: v for k, v in optimization.items() if k not in _LATER or v != _LATER[k]}
         started += f',"optimization":{_text(told)}'
     arguments, engine = _text(spec["args"]), _text(_undivided(spec["deepspeed"]))
+    program = {"kind": found.kind, "module": found.module, "function": found.function}
+    rest = _text({**program, "import_root": import_root, "file": file})[1:]
 
     def digest(
-        entry: Entry, config: dict[str, Any], swept: dict[str, Any], roles: dict[str, Any]
+        argv: Sequence[str], config: dict[str, Any], swept: dict[str, Any], roles: dict[str, Any]
     ) -> str:
-        own = {
-            "kind": entry.kind,
-            "module": entry.module,
-            "function": entry.function,
-            "import_root": import_root,
-            "file": file,
-            "argv": entry.argv,
-        }
         others = f',"roles":{_text(roles)}' if roles else ""
         text = (
             f'{{"args":{arguments},"config":{_text(config)},"deepspeed":{engine},'
-            f'"entry":{_text(own)},"swept":{_text(swept)}{started}{others}}}'
+            f'"entry":{{"argv":[{",".join(map(_quoted, argv))}],{rest},'
+            f'"swept":{_text(swept)}{started}{others}}}'
         )
         count(len(text))
         return hashlib.sha256(text.encode()).hexdigest()
@@ -82,12 +78,7 @@ def digester(
     return digest
 
 
-def with_command(found: Entry, command: Any) -> Entry:
-    """Return the entry with the command of a spec's ``entry`` in place of its arguments."""
-    argv = tuple(map(str, command)) if isinstance(command, list) else ()
-    return dataclasses.replace(found, argv=argv)
-
-
+_quoted = json.encoder.encode_basestring_ascii
 _text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -78,14 +77,15 @@ class RunTemplate:
             others = role_layout.freeze(spec, self.roles, self.root, config, report)
             config = role_layout.config_of_main(spec, config)
             spec = {**spec, ROLES: others}
-        found, argv = entry.finish(self.located, self.root, spec, config, report, self.referred)
-        found = dataclasses.replace(found, framework=self.framework)
+        found, argv = entry.finish(
+            self.located, self.root, spec, config, report, self.referred, self.framework
+        )
         if problems:
             return None
         if self._digest is None:
             self._digest = identity.digester(found, self.root, self.directory, spec, self.count)
         computed = role_layout.computed(others, self.root, self.directory)
-        digest = self._digest(dataclasses.replace(found, argv=argv), config, swept, computed)
+        digest = self._digest(argv, config, swept, computed)
         return CompiledRun(digest, label, swept, found, {**spec, "config": config})
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from hpcrun.policy import causes, recovery
 from hpcrun.state.ledger import Attempt
+from hpcrun.state.spec.notify_block import FAILED, FINISHED, NEEDS_PERSON
 
-FINISHED = "finished"
-FAILED = "failed"
-NEEDS_PERSON = "needs_person"
-
-EVENTS = (FINISHED, FAILED, NEEDS_PERSON)
+__all__ = ["FAILED", "FINISHED", "NEEDS_PERSON", "event"]
 
 
 def event(last: Attempt, *, goes_on: bool) -> str | None:

@@ -54,7 +54,7 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
 ``fault``
     A drill is about to inject a fault: ``fault``, ``rank``, ``node``.
 ``notified``
-    ``notify.command`` is about to be run: ``what``, of `hpcrun.policy.notifications.EVENTS`.
+    ``notify.command`` is about to be run: ``what``, of `hpcrun.state.spec.notify_block.EVENTS`.
 ``stopping``
     The ranks are asked to save and leave: ``reason`` (``time_limit``, ``preempted``, ``requeued``,
     ``signal``, ``interrupted``), ``signal``.

@@ -184,8 +184,10 @@ class Plan:
         raise UsageError(f"{self.name}: there is no run {number} in this plan")
 
     def to_data(self) -> dict[str, Any]:
-        """Return plain data with a stable order of keys."""
-        return {"format": FORMAT, **dataclasses.asdict(self)}
+        """Return plain data with a stable order of keys, which shares values with this plan."""
+        runs = [{**_fields(run), "entry": _fields(run.entry)} for run in self.runs]
+        others = {name: [*map(_fields, getattr(self, name))] for name in ("arrays", "depends_on")}
+        return {"format": FORMAT, **_fields(self), "runs": runs, **others}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Plan:
@@ -222,6 +224,10 @@ class Plan:
                 for one in data.get("depends_on") or ()
             ),
         )
+
+
+def _fields(one: Any) -> dict[str, Any]:
+    return {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
 
 
 def check_format(data: dict[str, Any], known: int) -> None:

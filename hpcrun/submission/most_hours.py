@@ -34,6 +34,8 @@ def above_limit(runs: Iterable[tuple[RunSpec, Mapping[str, Any]]]) -> str | None
     hours: dict[tuple[str, str], float] = {}
     limits: dict[tuple[str, str], float] = {}
     for run, cluster in runs:
+        if not asks(cluster):
+            continue
         key = "gpu_hours" if run.all_gpus else "cpu_hours"
         limit = (cluster.get("confirm_above") or {}).get(key)
         if limit is None:

@@ -22,13 +22,12 @@ from hpcrun.compile.target.slurm_options import (
 )
 from hpcrun.errors import HpcrunError
 from hpcrun.host import is_there
-from hpcrun.policy import notifications, resume, stop_lead_time
-from hpcrun.policy.causes import KINDS
+from hpcrun.policy import resume, stop_lead_time
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.annotations import annotation
 from hpcrun.state.environment import secrets_file
-from hpcrun.state.init_from import Origin
 from hpcrun.state.spec.blocks import is_late
+from hpcrun.state.spec.notify_block import EVENTS
 from hpcrun.state.spec.parallel_block import DIVIDING, EXPERT
 from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY
 
@@ -104,6 +103,8 @@ def _check_checkpoint(checkpoint: dict[str, Any], report: Reporter) -> None:
             "less than that: the nodes' storage goes with the allocation",
         )
     if checkpoint["initialize_from"] is not None:
+        from hpcrun.state.init_from import Origin
+
         try:
             Origin.parse(checkpoint["initialize_from"])
         except ValueError as error:
@@ -186,15 +187,22 @@ def _check_environment(environment: dict[str, Any], report: Reporter) -> None:
     check_setup(environment["setup"], report.below("setup"))
 
 
-def _check_recovery(data: dict[str, Any], report: Reporter) -> None:
-    recovery = data["recovery"]
-    for kind, number in recovery["budgets"].items():
-        key = ("budgets", kind)
+def _check_budgets(budgets: dict[str, Any], report: Reporter) -> None:
+    # Few specs have any, and the causes of ends take their time to import.
+    from hpcrun.policy.causes import KINDS
+
+    for kind, number in budgets.items():
         if kind not in KINDS:
             found = f"is no kind of end; accepted are {', '.join(sorted(KINDS))}"
-            report.at(key, found, did_you_mean(kind, KINDS))
+            report.at((kind,), found, did_you_mean(kind, KINDS))
         else:
-            report.at_least(key, number, 1)
+            report.at_least((kind,), number, 1)
+
+
+def _check_recovery(data: dict[str, Any], report: Reporter) -> None:
+    recovery = data["recovery"]
+    if recovery["budgets"]:
+        _check_budgets(recovery["budgets"], report.below("budgets"))
     _check_signal(recovery, report)
     _check_resume(recovery, report)
     for name, example in (("hang_after", "00:05:00"), ("warm_after", "00:01:00")):
@@ -238,7 +246,7 @@ def _check_progress(progress: dict[str, Any], report: Reporter) -> None:
 
 
 def _check_notify(notify: dict[str, Any], report: Reporter) -> None:
-    for name, accepted in (("mail_types", MAIL_TYPES), ("events", notifications.EVENTS)):
+    for name, accepted in (("mail_types", MAIL_TYPES), ("events", EVENTS)):
         for index, found in enumerate(notify[name]):
             if found not in accepted:
                 message = f"found {found!r}; accepted are {', '.join(accepted)}"

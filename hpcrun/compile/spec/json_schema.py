@@ -13,10 +13,11 @@ from hpcrun.compile.spec import schema
 from hpcrun.compile.spec.checks import ADDRESS, AT_LEAST, NOT_IN_PROJECTS
 from hpcrun.compile.spec.reference import documentation
 from hpcrun.compile.target import deepspeed_keys, slurm_options
-from hpcrun.policy import batch, notifications, resume
+from hpcrun.policy import batch, resume
 from hpcrun.policy.causes import KINDS
 from hpcrun.state.spec.cluster_profile import Profile
 from hpcrun.state.spec.experiment import Dependency, Spec
+from hpcrun.state.spec.notify_block import EVENTS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 FILES: dict[str, type] = {"spec": Spec, "profile": Profile}
@@ -54,7 +55,7 @@ _CHECKED: dict[str, JsonSchema] = {
     "Recovery.resume": {"anyOf": [_RECIPE, _LATER, {"type": ["object", "null"]}]},
     "Resume.recipe": {"anyOf": [_RECIPE, _LATER, _NULL]},
     "Notify.mail_types": {"items": {"anyOf": [{"enum": [*slurm_options.MAIL_TYPES]}, _LATER]}},
-    "Notify.events": {"items": {"anyOf": [{"enum": [*notifications.EVENTS]}, _LATER]}},
+    "Notify.events": {"items": {"anyOf": [{"enum": [*EVENTS]}, _LATER]}},
     "Notify.mail": {"pattern": f"^(?:{ADDRESS.pattern})$"},
     "Objective.metric": {"pattern": r"\S"},
     "Wandb.project": {"pattern": f"^[^{_BACKSLASHED}]+$"},

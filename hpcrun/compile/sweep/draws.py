@@ -14,7 +14,6 @@ import math
 import random
 from collections.abc import Callable, Hashable, Iterator
 from itertools import count
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from hpcrun.compile.source.marked_tree import Key
@@ -229,6 +228,9 @@ def _whole_log_between(low: int, high: int) -> Callable[[float], int]:
 
 
 def _normal(mean: float, deviation: float) -> Callable[[float], float]:
+    # Not at the top: it brings fractions and decimals, for the few sweeps that draw.
+    from statistics import NormalDist
+
     inverse = NormalDist(mean, deviation).inv_cdf
     return lambda drawn: _rounded(inverse(drawn), deviation)
 

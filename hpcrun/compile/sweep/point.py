@@ -65,7 +65,7 @@ def swept_of(point: Point) -> dict[str, Any]:
 
 def text_of(value: Any) -> str:
     """Return a swept value as labels and messages show it."""
-    if isinstance(value, (str, float)):
+    if isinstance(value, (str, float)) or type(value) is int:
         return str(value)
     return json.dumps(value, separators=(",", ":"))
 

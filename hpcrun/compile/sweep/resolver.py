@@ -8,7 +8,7 @@ the values that refer to a swept key, and the plain data is patched. What the gr
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 from hpcrun.compile.source.interpolate import interpolate
@@ -51,9 +51,9 @@ class Resolver:
 
     def __init__(self, base: Tree, with_deepspeed: WithDeepspeed) -> None:
         self._base, self._with_deepspeed = base, with_deepspeed
-        self._structures: dict[str, _Structure | None] = {}
-        self._failed: dict[str, list[Problem]] = {}
-        self._failures: dict[str, int] = {}
+        self._structures: dict[Hashable, _Structure | None] = {}
+        self._failed: dict[Hashable, list[Problem]] = {}
+        self._failures: dict[Hashable, int] = {}
         self._failing = self._resolved = 0
 
     def __call__(self, point: Point, problems: Problems) -> Resolved:
@@ -70,14 +70,14 @@ class Resolver:
         self._structures[name] = None if problems else _Structure.of(number, plain, point, first)
         return first
 
-    def _checked(self, name: str, point: Point, problems: Problems) -> Resolved:
+    def _checked(self, name: Hashable, point: Point, problems: Problems) -> Resolved:
         """Resolve `slowly`, unless many points of the structure had problems: then repeat those."""
         if self._failures.get(name, 0) >= _ENOUGH:
             problems.add(*self._failed[name])
             return Resolved(self._base, {})
         return self._noted(name, point, problems)
 
-    def _noted(self, name: str, point: Point, problems: Problems) -> Resolved:
+    def _noted(self, name: Hashable, point: Point, problems: Problems) -> Resolved:
         found = self.slowly(point, problems)
         if problems:
             self._failures[name] = self._failures.get(name, 0) + 1
@@ -101,17 +101,17 @@ class Resolver:
         self._resolved += problems.extent.copied
         return Resolved(tree, data)
 
-    def _structure_of(self, point: Point) -> tuple[str, frozenset[Key]]:
+    def _structure_of(self, point: Point) -> tuple[Hashable, frozenset[Key]]:
         """Return the name of the structure of all points that differ only in plain values."""
-        parts: list[Any] = []
+        parts: list[Hashable] = []
         plain = []
         for one in point:
             if _is_plain(one.value) and one.key != _PRESET:
                 plain.append(one.key)
                 parts.append(one.key)
             else:
-                parts.append([one.key, one.value])
-        return json.dumps(parts), frozenset(plain)
+                parts.append((one.key, json.dumps(one.value)))
+        return tuple(parts), frozenset(plain)
 
 
 def _is_plain(value: Any) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +54,7 @@ def arguments(
     left = without(config, gone)
     style = spec["flags"]
     flags = flags_of(left, style, report.below("config"))
-    if any(_NEWEST in word for word in flags):
+    if _NEWEST in "\n".join(flags):
         what = f"found {_NEWEST}…}}, which is a match of recovery.resume.when"
         report.at("config", what, "it can be used in recovery.resume")
     argv = _ordered(entry, args, flags)
@@ -139,7 +140,10 @@ def flags_of(config: Mapping[str, Any], style: str, report: Reporter) -> list[st
     if style == HYDRA:
         flags = [f"{dotted(key)}={text}" for key, text in _hydra(config, (), report)]
     else:
-        flags = [word for name in config for word in _flag(name, config[name], style, report)]
+        flags = []
+        for name, value in config.items():
+            plain = _plain_flag(name, value, style) if type(value) in _PLAIN_TYPES else None
+            flags += _flag(name, value, style, report) if plain is None else plain
     check_words(flags, "a flag", report)
     return flags
 
@@ -148,10 +152,6 @@ def _flag(name: str, value: Any, style: str, report: Reporter) -> list[str]:
     if not _FLAG.fullmatch(name):
         report.at((name,), f"{name!r} cannot be the name of a flag", "use 'args'")
         return []
-    if value is None or value is False:
-        return []
-    if value is True:
-        return [f"--{name}"]
     if isinstance(value, dict):
         found = "a nested mapping cannot be the flag of a script or command"
         report.at((name,), found, "use 'args', or flags: key=value, which makes dotted keys of it")
@@ -164,8 +164,25 @@ def _flag(name: str, value: Any, style: str, report: Reporter) -> list[str]:
         form = "--key a b" if style == WORDS else "--key=a,b"
         report.at((name,), f"a list becomes {form}: accepted are {accepted}", "use 'args'")
         return []
-    plain = [str(word) for word in words]
-    return [f"--{name}", *plain] if style == WORDS else [f"--{name}={','.join(plain)}"]
+    return _written(name, map(str, words), style)
+
+
+# Not floats: 0.0 and -0.0 are equal.
+_PLAIN_TYPES = (str, int, bool, type(None))
+
+
+@functools.lru_cache(maxsize=4096, typed=True)
+def _plain_flag(name: str, value: str | int | None, style: str) -> list[str] | None:
+    """Return the flag of a plain value, made once for all runs of a sweep; None for a bad name."""
+    if not _FLAG.fullmatch(name):
+        return None
+    if value is None or isinstance(value, bool):
+        return [f"--{name}"] if value else []
+    return _written(name, [str(value)], style)
+
+
+def _written(name: str, words: Iterable[str], style: str) -> list[str]:
+    return [f"--{name}", *words] if style == WORDS else [f"--{name}={','.join(words)}"]
 
 
 def _hydra(config: Mapping[str, Any], above: Key, report: Reporter) -> Iterator[tuple[Key, str]]:

@@ -19,7 +19,7 @@ from hpcrun.compile.source.marked_tree import Key
 from hpcrun.compile.source.problems import Reporter, did_you_mean, listing
 from hpcrun.compile.target.command_line import EQUALS, arguments
 from hpcrun.host import expand_home, is_there
-from hpcrun.policy import resume
+from hpcrun.policy import frameworks, resume
 from hpcrun.state import files
 from hpcrun.state.plan import Entry
 from hpcrun.state.spec.progress_block import Progress
@@ -100,15 +100,23 @@ def finish(
     config: Any,
     report: Reporter,
     referred: Collection[Key] = (),
+    framework: str = frameworks.NONE,
 ) -> tuple[Entry, tuple[str, ...]]:
     """Return the plan's entry, with paths relative to the code root, and its identity's arguments.
 
-    ``referred`` are the keys of ``config`` that a command refers to.
+    ``referred`` are the keys of ``config`` that a command refers to, ``framework`` is the one that
+    its ranks are prepared for.
     """
     if located.kind != "function":
         found = arguments(located.kind, spec, config, report, referred)
         file = None if located.file is None else _relative(located.file, root)
-        entry = Entry(located.kind, file=file, argv=found.argv, resumed=found.resumed)
+        entry = Entry(
+            located.kind,
+            file=file,
+            argv=found.argv,
+            framework=framework,
+            resumed=found.resumed,
+        )
         return entry, found.identity
     if spec["args"]:
         report.at("args", "a function takes no arguments", "put them in config: session.config")
@@ -122,7 +130,11 @@ def finish(
     base = located.import_root
     import_root = None if base is None else _relative(base, root)
     function = Entry(
-        "function", module=located.module, function=located.function, import_root=import_root
+        "function",
+        module=located.module,
+        function=located.function,
+        import_root=import_root,
+        framework=framework,
     )
     return function, ()
 

@@ -14,7 +14,7 @@ from hpcrun.run.protocol import stop_flag
 from hpcrun.state import ledger
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.plan import RunPlan
-from hpcrun.text import Say, json_text, one_line, signal_name
+from hpcrun.text import Say, json_line, one_line, signal_name
 
 # Seconds that the command has; the nodes are held for as long.
 TIMEOUT = 60.0
@@ -100,7 +100,7 @@ def _call(command: list[str], facts: Mapping[str, Any], timeout: float) -> str |
         for number, handler in before.items():
             signal.signal(number, handler)
     try:
-        process.communicate(json_text(facts, None).encode() + b"\n", timeout=timeout)
+        process.communicate(json_line(facts).encode() + b"\n", timeout=timeout)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

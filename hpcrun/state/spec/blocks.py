@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -96,21 +97,32 @@ class SpecBlocks:
         def __getattr__(self, name):
             if name not in BLOCKS:
                 raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-            # Readers of a plan's head alone are spared the import.
-            from hpcrun.state.spec import experiment
-
-            kind = getattr(experiment, name.capitalize())
             given = self.spec.get(name)
-            block = None
-            if given is not None or name not in _OPTIONAL:
-                block = _block(kind, {**_ABSENT.get(name, {}), **(given or {})})
-            self.__dict__[name] = block
-            return block
+            last = _LAST.get(name)
+            if last is None or last[0] is not given or last[1] != given:
+                last = _LAST[name] = given, copy(given), _typed(name, given)
+            self.__dict__[name] = last[2]
+            return last[2]
 
     @property
     def has_rank_directories(self) -> bool:
         """Each rank has a working directory of its own."""
         return self.spec.get("working_directory") == "rank"
+
+
+# A block's name -> the data of the last one, that data as it was then, and its view: the runs of a
+# sweep share most of their blocks, and so their views.
+_LAST: dict[str, tuple[Any, Any, Any]] = {}
+
+
+def _typed(name: str, given: dict[str, Any] | None) -> Any:
+    # Readers of a plan's head alone are spared the import.
+    from hpcrun.state.spec import experiment
+
+    if given is None and name in _OPTIONAL:
+        return None
+    kind = getattr(experiment, name.capitalize())
+    return _block(kind, {**_ABSENT.get(name, {}), **(given or {})})
 
 
 def _block(kind: Any, data: Mapping[str, Any]) -> Any:

@@ -6,6 +6,12 @@ from dataclasses import field
 
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
 
+FINISHED = "finished"
+FAILED = "failed"
+NEEDS_PERSON = "needs_person"
+
+EVENTS = (FINISHED, FAILED, NEEDS_PERSON)
+
 
 @spec_dataclass
 class Notify:
@@ -26,7 +32,7 @@ class Notify:
     the batch log has what it prints, and nothing depends on how it ends. A path is relative to this
     file, a name without a slash is looked up."""
 
-    events: list[str] = field(default_factory=lambda: ["finished", "failed", "needs_person"])
+    events: list[str] = field(default_factory=lambda: [*EVENTS])
     """What the command is run for: ``finished``; ``failed``, where a run stopped for good by what
     it did itself; ``needs_person``, where it stopped though it could not help it (too many lost
     nodes), or Slurm did not requeue it."""

@@ -17,7 +17,7 @@ from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.status import RunStatus, statuses
 from hpcrun.slurm.queue import JobState
 from hpcrun.state import files, ledger
-from hpcrun.text import json_text
+from hpcrun.text import json_pieces
 from tests.support.experiment import T0, Experiment, path_with, shim_calls, slurm_shim
 
 FIELDS = {
@@ -157,7 +157,11 @@ def test_numbers_that_json_cannot_hold(study: Experiment, shim: Path) -> None:
     study.metrics(0, 1, [1], loss=float("nan"), up=float("inf"), fine=1.0)
     slurm_shim(shim)
     data = of(study)[0].to_data()
-    assert json.loads(json_text(data))["metrics"] == {"loss": None, "up": None, "fine": 1.0}
+    assert json.loads("".join(json_pieces(data)))["metrics"] == {
+        "loss": None,
+        "up": None,
+        "fine": 1.0,
+    }
 
 
 def test_resubmitted_after_a_failure(study: Experiment, shim: Path) -> None:

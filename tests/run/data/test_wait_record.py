@@ -12,8 +12,8 @@ class Ranks:
 
     world_size = 1  # no process group is asked for
 
-    def gather(self, value: float) -> list[float]:
-        return [value, value, value, 9 * value]
+    def gather(self, value: float | None) -> list[float | None]:
+        return [value, value, value, None if value is None else 9 * value]
 
 
 class Loader:
@@ -48,3 +48,23 @@ def test_without_waits_nothing_is_recorded() -> None:
     waits = DataWaits(Ranks(), events)  # type: ignore[arg-type]
     assert {waits.after_step(step, [], 0.1) for step in range(1, 20)} == {None}
     assert events.written == []
+
+
+def test_ranks_without_loaders_wait_for_each_other_once() -> None:
+    class Alone:
+        world_size = 1
+        asked = 0
+
+        def gather(self, own: object) -> list[object]:
+            self.asked += 1
+            return [own]
+
+    ranks = Alone()
+    waits = DataWaits(ranks, Events())  # type: ignore[arg-type]
+    for step in range(1, 40):
+        waits.after_step(step, [], 0.1)
+    assert ranks.asked == 1
+    waits = DataWaits(ranks, Events())  # type: ignore[arg-type]
+    for step in range(1, 40):
+        waits.after_step(step, [Loader()], 0.1)
+    assert ranks.asked == 1 + 3

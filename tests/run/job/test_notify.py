@@ -15,6 +15,7 @@ from hpcrun.run.job import notify
 from hpcrun.run.protocol import stop_flag
 from hpcrun.state import files, ledger
 from hpcrun.state.plan import Entry, RunPlan
+from hpcrun.state.spec.notify_block import EVENTS
 from tests.support.place import Place
 from tests.support.waiting import until
 
@@ -22,7 +23,7 @@ from tests.support.waiting import until
 NOTE = 'cat >> told; echo "$HPCRUN_EVENT $HPCRUN_RUN $HPCRUN_ATTEMPT $HPCRUN_MESSAGE" >> variables'
 
 
-def wanted(script: str = NOTE, events: tuple[str, ...] = notifications.EVENTS) -> dict[str, Any]:
+def wanted(script: str = NOTE, events: tuple[str, ...] = EVENTS) -> dict[str, Any]:
     return {"command": ["bash", "-c", script], "events": list(events)}
 
 

@@ -58,3 +58,13 @@ def test_readers_that_ask_for_no_block_are_spared_the_import() -> None:
         "sys.exit('hpcrun.state.spec.experiment' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_runs_share_the_view_of_a_block_that_they_share() -> None:
+    shared = {"nodes": 2}
+    one, other = SpecBlocks({"resources": shared}), SpecBlocks({"resources": shared})
+    assert one.resources is other.resources
+    shared["nodes"] = 3
+    assert SpecBlocks({"resources": shared}).resources.nodes == 3
+    assert SpecBlocks({"resources": {"nodes": 4}}).resources.nodes == 4
+    assert one.resources.nodes == 2
