@@ -28,6 +28,7 @@ TOPICS = {
     "commands": ("cli", "the root, exit codes, and every command's options"),
     "examining": ("doctor", "what `hpcrun doctor` judges, and how it finds bad nodes"),
     "bad-nodes": ("health", "the check of a job's nodes, and the suspect ones"),
+    "storage": ("storage", "what is relied on of shared storage, and what mount options change"),
     "checks": ("check", "what is checked against the cluster before the queue"),
     "estimates": ("estimate", "memory, time and money of a run: formulas and their sources"),
     "optimizers": ("optimizers", "which optimizer runs where; schedules, scaled rates, layers"),

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.usually("24.11")]
 
 def test_a_run_is_looked_into_and_ends_as_if_it_were_not(reference: Reference) -> None:
     ward = reference.ward
-    (run,) = ward.submit_each(SINGLE, "looked-into", STAGE, [1])
+    (run,) = ward.submit_each(SINGLE, "looked-into", STAGE, [1], config={"pause": 1.0})
     ward.wait_for_step(run, 8)
     where = "import os, socket; print(os.environ['RANK'], socket.gethostname(), os.getcwd())"
     python = ward.cluster.python

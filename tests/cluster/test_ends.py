@@ -177,7 +177,7 @@ def test_one_rank_for_each_gpu_and_each_sees_all_of_its_node(bench: Workbench) -
 def test_jobs_that_share_their_nodes_have_ports_of_their_own(bench: Workbench) -> None:
     pair = {"resources": {**TWO_BY_TWO, "sbatch": {"nodelist": "n1,n2"}}}
     grid = {"sweep": {"grid": {"environment.variables.WHICH": ["one", "two"]}}}
-    start(bench, "ports", 8, environment={"variables": {"WHICH": "none"}}, **pair, **grid)
+    start(bench, "ports", 40, environment={"variables": {"WHICH": "none"}}, **pair, **grid)
     first, second = said(bench, "ports", 0), said(bench, "ports", 1)
     states = bench.status("ports")
     assert [run["state"] for run in states] == ["running", "running"]

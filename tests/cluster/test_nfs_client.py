@@ -125,10 +125,11 @@ def test_open_sees_what_another_host_closed(mount: Callable[..., Host]) -> None:
     server and is permitted to the opener by sending a GETATTR or ACCESS request."
     """
     a, b = mount(), mount()
-    for text in ("1", "12", "x2", "123456", "X23456"):
+    for text in ("1", "12", "x2", "123456", "X23456", "1", ""):
         (a / "file").write_text(text)
         assert (b / "file").read_text() == text
         assert (b / "file").stat().st_size == len(text)
+        assert (a / "file").read_text() == text
 
 
 def test_open_finds_a_file_that_another_host_replaced(mount: Callable[..., Host]) -> None:

@@ -81,14 +81,14 @@ class Workbench:
     root
         `runs_root`.
     environment
-        Variables of the hpcrun command.
+        Further variables of the hpcrun command.
     """
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster = cluster
         self.directory = Path(cluster.root) / "home" / name
         self.root = runs_root(cluster)
-        self.environment = {"HPCRUN_ROOT": str(self.root)}
+        self.environment: dict[str, str] = {}
         profiles = self.directory / "configs" / "clusters"
         cluster.run(["mkdir", "-p", str(profiles)])
         self.write("configs/clusters/bed.yaml", PROFILE)
@@ -114,7 +114,7 @@ class Workbench:
         """The hpcrun command on the login node, as the user."""
         return self.cluster.run(
             [self.cluster.python, "-m", "hpcrun", *map(str, arguments)],
-            env=self.environment,
+            env={"HPCRUN_ROOT": str(self.root), **self.environment},
             cwd=str(self.directory),
             check=check,
             timeout=timeout,

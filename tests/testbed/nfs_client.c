@@ -328,7 +328,7 @@ static void own_readlink(fuse_req_t request, fuse_ino_t ino) {
     char target[4096];
     call(READ);
     ssize_t size = readlinkat(of(ino)->fd, "", target, sizeof target - 1);
-    if (size < 0) { fuse_reply_err(request, errno == ENOENT ? ESTALE : errno); return; }
+    if (size < 0 || stale(of(ino))) { fuse_reply_err(request, ESTALE); return; }
     target[size] = 0;
     fuse_reply_readlink(request, target);
 }
@@ -580,7 +580,14 @@ static void own_statfs(fuse_req_t request, fuse_ino_t ino) {
     if (fstatvfs(root.fd, &found)) fuse_reply_err(request, errno); else fuse_reply_statfs(request, &found);
 }
 
+/* Truncated by a call of its own as it is opened, once it was looked up again. */
+static void own_init(void *unused, struct fuse_conn_info *connection) {
+    (void)unused;
+    connection->want &= ~FUSE_CAP_ATOMIC_O_TRUNC;
+}
+
 static const struct fuse_lowlevel_ops operations = {
+    .init = own_init,
     .lookup = own_lookup, .forget = own_forget, .getattr = own_getattr, .setattr = own_setattr,
     .readlink = own_readlink, .mknod = own_mknod, .mkdir = own_mkdir, .symlink = own_symlink, .link = own_link,
     .unlink = own_unlink, .rmdir = own_rmdir, .rename = own_rename, .open = own_open, .create = own_create,
