@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -158,9 +159,8 @@ def test_daemons_that_are_stopped_cost_a_reader_seconds(desk: Desk) -> None:
     until(lambda: not any(run["reason"] for run in desk.status()[2:5]), "all at work", 120, 0.5)
     intent = layout.experiment(desk.root, "looked-at").run(5)
     ledger.set_intent(intent, ledger.CANCELLED)
-    desk.cluster.run(
-        ["chown", "-R", f"{desk.cluster.uid}:{desk.cluster.uid}", str(intent.directory)], user=False
-    )
+    for path in (intent.directory, intent.intent):
+        shutil.chown(path, desk.cluster.uid, desk.cluster.uid)
     runs, said, _ = desk.look()
     assert said == ""
     known = states(runs)
