@@ -100,7 +100,8 @@ def test_a_parameter_server_with_a_killed_worker_and_a_killed_server(start: Star
     found = lines()
     # The update that a worker was killed in may be lost.
     assert found[-1]["step"] >= 799
-    assert found[-1]["loss"] < 0.01 < found[0]["loss"]
+    # Others may have trained for long before the first line.
+    assert found[-1]["loss"] < min(0.01, found[0]["loss"])
     served = running.run.attempt(1).rank_log(5).read_text().splitlines()
     assert len(served) == 2
     # What it had saved, of up to 800 updates, and no more than 20 of them less.
