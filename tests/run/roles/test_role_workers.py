@@ -66,7 +66,7 @@ def test_a_killed_server_and_a_killed_worker_are_started_anew_alone(place: Place
     until(lambda: _lines(place, "served-1") == 2)
     old, new = map(int, _work(place, "served-1").read_text().split())
     assert b"sleep" not in command_of(old)
-    assert b"sleep" in command_of(new)
+    until(lambda: b"sleep" in command_of(new))
     os.killpg(_pid(place, 2), signal.SIGKILL)
     until(lambda: _lines(place, "worked-2") == 2)
     _work(place, "done").touch()

@@ -1,0 +1,82 @@
+"""What the Python of the bed does without: half of what a rank with DeepSpeed needs to start.
+
+Laid over the packages of the tests' Python, inside the bed only. MLflow is imported by DeepSpeed's
+autotuner wherever it is installed, torch's compiler by the functions of its Muon and by each
+optimizer: three of six seconds of processor time, in hundreds of ranks that compile nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+
+def _as_it_is(function: Any = None, *_: Any, **__: Any) -> Any:
+    """Decorate nothing, with arguments or without."""
+    return _as_it_is if function is None else function
+
+
+@contextmanager
+def _no_muon_is_compiled(_: ModuleType) -> Iterator[None]:
+    import torch
+
+    before, torch.compile = torch.compile, _as_it_is
+    try:
+        yield
+    finally:
+        torch.compile = before
+
+
+@contextmanager
+def _no_function_is_hidden_from_the_compiler(module: ModuleType) -> Iterator[None]:
+    yield
+    module._disable_dynamo = _as_it_is  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _no_graph_is_broken_by_a_step(module: ModuleType) -> Iterator[None]:
+    import torch
+
+    def use_grad(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def step(self: Any, *rest: Any, **named: Any) -> Any:
+            with torch.set_grad_enabled(self.defaults["differentiable"]):
+                return function(self, *rest, **named)
+
+        return step
+
+    yield
+    module._use_grad_for_differentiable = use_grad  # type: ignore[attr-defined]
+
+
+_AROUND: dict[str, Callable[[ModuleType], Any]] = {
+    "deepspeed.runtime.zero.muon.original_muon": _no_muon_is_compiled,
+    "torch.optim.optimizer": _no_graph_is_broken_by_a_step,
+    "torch._compile": _no_function_is_hidden_from_the_compiler,
+}
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        around = _AROUND.get(name)
+        spec = PathFinder.find_spec(name, path, target) if around else None
+        if around is None or spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def within(module: ModuleType) -> None:
+            with around(module):
+                execute(module)
+
+        spec.loader.exec_module = within  # type: ignore[method-assign]
+        return spec
+
+
+sys.modules["mlflow"] = None  # type: ignore[assignment]
+sys.meta_path.insert(0, _Finder())
