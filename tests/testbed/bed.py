@@ -82,7 +82,7 @@ class Bed:
             over = self._guardian is None or self._guardian.poll() is not None
             return over and not place.alive()
 
-        until(gone, "down", 30)
+        until(gone, "down", 120)
         guardian.remove(place)
         self._guardian = None
 
