@@ -211,7 +211,7 @@ def main() -> None:
     options = parser.parse_args()
     steps = round(options.minutes * STEPS_A_MINUTE)
     seconds = options.minutes * 60
-    with Cluster(options.slurm, NODES, cred_expire=CRED_EXPIRE) as cluster:
+    with Cluster(options.slurm, NODES, cred_expire=CRED_EXPIRE, light=True) as cluster:
         expected = Reference.make(cluster, steps, **SPEC)
         ward = expected.ward
         config = {"total_steps": steps, "pause": PAUSE}

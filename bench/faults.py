@@ -58,7 +58,7 @@ class Campaign:
 
     def _version(self, version: str) -> list[Row]:
         rows = []
-        with Cluster(version, NODES, cred_expire=CRED_EXPIRE) as cluster:
+        with Cluster(version, NODES, cred_expire=CRED_EXPIRE, light=True) as cluster:
             expected = reference(cluster)
             for number, case in self._wanted:
                 if case.slurm == version:

@@ -1,6 +1,7 @@
 """From a fault to the first optimizer step after it: in place, with a spare node, and by a requeue.
 
-    python -m bench.recovery [--times 5] [--slurm 22.05] [--output bench/results] [--json]
+    python -m bench.recovery [--times 5] [--slurm 22.05] [--against COMMIT]
+        [--output bench/results] [--json]
 
 Brings up the test bed's Slurm (root) with four nodes and Slurm's own delay of a requeue. Each time
 a run of two ranks on two nodes is hurt once it has done a few steps. See bench/README.md.
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from bench import against
 from bench.publish import add_options, circumstances, publish
 from hpcrun.run.protocol.heartbeat import SILENCE
 from tests.cluster.ward import Ward
@@ -119,7 +121,7 @@ def measure(ward: Ward, case: Case, name: str) -> Sample:
     )
 
 
-def row(case: Case, samples: list[Sample]) -> dict[str, Any]:
+def row(case: Case, version: str, samples: list[Sample]) -> dict[str, Any]:
     """A line of the table: medians."""
 
     def median(value: Callable[[Sample], float]) -> float:
@@ -127,6 +129,7 @@ def row(case: Case, samples: list[Sample]) -> dict[str, Any]:
 
     return {
         "case": case.name,
+        "version": version,
         "times": len(samples),
         "cold_start": median(lambda sample: sample.cold),
         "recovery": median(lambda sample: sample.recovery),
@@ -142,10 +145,12 @@ def row(case: Case, samples: list[Sample]) -> dict[str, Any]:
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """For a person."""
     columns = ("cold_start", "recovery", "beyond_cold_start", "target")
-    lines = ["seconds, medians" + " " * 16 + "".join(f"{name:>19}" for name in columns)]
+    lines = ["seconds, medians" + " " * 26 + "".join(f"{name:>19}" for name in columns)]
     for line in rows:
         values = ("-" if line[name] is None else f"{line[name]:.2f}" for name in columns)
-        lines.append(f"{line['case']:<32}" + "".join(f"{value:>19}" for value in values))
+        label = f"{line['case']:<32}{line['version']:<10}"
+        lines.append(label + "".join(f"{value:>19}" for value in values))
+    rows = [line for line in rows if line["version"] == against.NOW]
     peer = next((line["recovery"] for line in rows if line["target"] is None), None)
     for line in rows:
         if line["target"] is not None:
@@ -160,20 +165,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--times", type=int, default=5, help="samples of each case")
     parser.add_argument("--slurm", choices=["22.05", "24.11"], default="22.05")
+    against.add_option(parser)
     add_options(parser, "recovery")
     options = parser.parse_args()
     began = time.monotonic()
     rows = []
-    with Cluster(options.slurm, cred_expire=CRED_EXPIRE) as cluster:
-        ward = Ward(cluster, "ward")
-        ward.get_ready()
+    with (
+        against.versions(options.against) as found,
+        Cluster(options.slurm, cred_expire=CRED_EXPIRE, visible=against.visible(found)) as cluster,
+    ):
+        wards = {version: Ward(cluster, version) for version in found}
+        for version, ward in wards.items():
+            against.use(ward, found[version])
+            ward.get_ready()
         for index, case in enumerate(CASES):
-            samples = []
+            samples: dict[str, list[Sample]] = {version: [] for version in wards}
             for number in range(options.times):
-                samples.append(measure(ward, case, f"case-{index}-{number}"))
-                took = f"{samples[-1].recovery:.1f} s, cold start {samples[-1].cold:.1f} s"
-                print(f"{case.name} {number + 1}: {took}", file=sys.stderr, flush=True)
-            rows.append(row(case, samples))
+                for version, ward in wards.items():
+                    last = measure(ward, case, f"case-{index}-{number}-{version}")
+                    samples[version].append(last)
+                    took = f"{last.recovery:.1f} s, cold start {last.cold:.1f} s"
+                    print(
+                        f"{case.name} {number + 1} {version}: {took}", file=sys.stderr, flush=True
+                    )
+            rows += [row(case, version, measured) for version, measured in samples.items()]
     setting = circumstances(
         seconds=round(time.monotonic() - began),
         slurm=options.slurm,

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from bench import against
 from bench.publish import add_options, circumstances, publish
 from tests.cluster.ward import Ward, Where
 from tests.cluster.workbench import give_operators
@@ -28,7 +28,6 @@ RUNS = 1_000
 STEPS, EVERY = 160, 20
 # Counted between these, without a save.
 FIRST, LAST = 30, 150
-REPOSITORY = Path(__file__).resolve().parents[1]
 NODES = ("n1", "n2")
 
 
@@ -104,12 +103,10 @@ def looked(ward: Ward) -> dict[str, dict[str, float]]:
     return found
 
 
-def measure(python_path: str | None) -> dict[str, Any]:
-    visible = (python_path,) if python_path else ()
-    with Cluster(storage=REAL, visible=visible) as cluster:
+def measure(checkout: Path | None) -> dict[str, Any]:
+    with Cluster(storage=REAL, visible=against.visible({"": checkout})) as cluster:
         ward = Desk(cluster, "calls")
-        if python_path:
-            ward.environment["PYTHONPATH"] = python_path
+        against.use(ward, checkout)
         give_operators(cluster, operators.build())
         ward.get_ready()
         calm, saving = trained(ward, "calm", 10_000), trained(ward, "saving", EVERY)
@@ -148,22 +145,11 @@ def table(results: dict[str, dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.storage_calls", description=__doc__)
-    parser.add_argument("--against", metavar="COMMIT", help="count those of a commit first")
+    against.add_option(parser)
     add_options(parser, "storage_calls")
     options = parser.parse_args()
-    results = {}
-    if options.against:
-        with tempfile.TemporaryDirectory(prefix="hpcrun-bench-") as directory:
-            Path(directory).chmod(0o755)
-            other = Path(directory, "other")
-            add = ["git", "-C", REPOSITORY, "worktree", "add", "--quiet", "--detach", other]
-            subprocess.run([*add, options.against], check=True)
-            try:
-                results[options.against[:9]] = measure(str(other))
-            finally:
-                remove = ["git", "-C", REPOSITORY, "worktree", "remove", "--force", other]
-                subprocess.run(remove, check=True)
-    results["now"] = measure(None)
+    with against.versions(options.against) as found:
+        results = {version: measure(checkout) for version, checkout in found.items()}
     setting = circumstances(storage=REAL, nodes=len(NODES))
     publish(options, "storage_calls", setting, table(results), calls=results)
 

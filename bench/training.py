@@ -1,6 +1,7 @@
 """Our training loop against the same model in a bare DeepSpeed script, on the same nodes.
 
-    python -m bench.training [--program NAME] [--pairs 10] [--steps 100] [--output bench/results]
+    python -m bench.training [--program NAME] [--pairs 10] [--steps 100] [--against COMMIT]
+        [--output bench/results]
 
 Brings up the test bed's Slurm (root) with two nodes. For every pair, hpcrun submits one run and
 sbatch one job of the peer; both stand on both nodes with one rank each and take turns of a few
@@ -20,6 +21,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from bench import against
 from bench import training_report as report
 from bench.publish import add_options, circumstances, publish
 from bench.turns import Referee
@@ -104,11 +106,16 @@ class Bench:
     ----------
     options
         The command line's.
+    version, checkout
+        Of hpcrun (`bench.against`).
     """
 
-    def __init__(self, cluster: Cluster, options: argparse.Namespace) -> None:
-        self.cluster, self.options = cluster, options
-        self.desk = Workbench(cluster, "bench")
+    def __init__(
+        self, cluster: Cluster, options: argparse.Namespace, version: str, checkout: Path | None
+    ) -> None:
+        self.cluster, self.options, self.version = cluster, options, version
+        self.desk = Workbench(cluster, version)
+        against.use(self.desk, checkout)
         self.desk.write("configs/clusters/bed.yaml", PROFILE)
         self.socket = self.desk.directory / "turns"
         self.desk.copy_job(f"{options.program}.py")
@@ -128,8 +135,9 @@ class Bench:
         batch = BATCHES.get(options.program, SPEC["deepspeed"]["train_batch_size"])
         sizes = {"train_batch_size": batch, "train_micro_batch_size_per_gpu": batch // NODES}
         spec = {**SPEC, "config": config, "deepspeed": {**SPEC["deepspeed"], **sizes}}
-        self.spec = self.desk.spec("training", spec)
-        self.warm = self.desk.spec("beside", {**spec, "recovery": {"warm_after": "00:00:01"}})
+        self.spec = self.desk.spec(f"training-{version}", spec)
+        warm = {**spec, "recovery": {"warm_after": "00:00:01"}}
+        self.warm = self.desk.spec(f"beside-{version}", warm)
         plan = json.loads(self.desk.hpcrun("plan", self.spec, "--json").stdout)
         self.deepspeed: dict[str, Any] = plan["runs"][0]["spec"]["deepspeed"]
         self.desk.write("deepspeed.json", json.dumps(self.deepspeed))
@@ -155,10 +163,10 @@ class Bench:
                 bare = (self.desk.directory / "bare.log").read_text()
                 raise RuntimeError(
                     f"a side did not come to its end: {error}\n"
-                    f"{self.desk.explain(f'training/{run}')}\n{bare}"
+                    f"{self.desk.explain(f'{self.spec.stem}/{run}')}\n{bare}"
                 ) from error
         self.cluster.wait_job(job, "COMPLETED")
-        attempt = self.desk.root / "training" / "runs" / str(run) / "attempts" / "1"
+        attempt = self.desk.root / self.spec.stem / "runs" / str(run) / "attempts" / "1"
         counted = self._finished(attempt / "session.jsonl")
         self._same_work(referee, results, attempt)
         steps = slice(self.options.warm_up, self.options.warm_up + self.options.steps)
@@ -220,9 +228,8 @@ class Bench:
             referee.turn("hpcrun")
             after, seconds = self._used(), time.monotonic() - began
             referee.end()
-        self._finished(
-            self.desk.root / "beside" / "runs" / str(run) / "attempts" / "1" / "session.jsonl"
-        )
+        attempt = self.desk.root / self.warm.stem / "runs" / str(run) / "attempts" / "1"
+        self._finished(attempt / "session.jsonl")
         return {
             "seconds": seconds,
             **{
@@ -258,6 +265,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--block", type=int, default=2, help="steps of a turn")
     parser.add_argument("--peer", choices=["rank0", "average"], default="rank0")
     parser.add_argument("--slurm", choices=["22.05", "24.11"], default="22.05")
+    against.add_option(parser)
     add_options(parser, "training")
     options = parser.parse_args()
     if options.steps % options.block:
@@ -271,21 +279,25 @@ def main() -> None:
     """Measure, print, and write the results where ``--output`` says."""
     options = parse()
     began = time.monotonic()
-    pairs: list[report.Pair] = []
-    with Cluster(options.slurm, NODES) as cluster:
-        bench = Bench(cluster, options)
+    with (
+        against.versions(options.against) as found,
+        Cluster(options.slurm, NODES, visible=against.visible(found)) as cluster,
+    ):
+        benches = [Bench(cluster, options, *version) for version in found.items()]
+        pairs: dict[str, list[report.Pair]] = {version: [] for version in found}
         for number in range(options.pairs + 1):
-            pair = bench.pair(number % 2)
-            kind = f"pair {number} of {options.pairs}" if number else "rehearsal, not counted"
-            print(
-                f"{kind}: {pair.slowdown:+.2f} %, own {pair.own:.3f} %,"
-                f" processor {pair.processor:+.2f} %, {time.monotonic() - began:.0f} s",
-                file=sys.stderr,
-                flush=True,
-            )
-            if number:
-                pairs.append(pair)
-        beside = bench.beside()
+            for bench in benches:
+                pair = bench.pair(number % 2)
+                kind = f"pair {number} of {options.pairs}" if number else "rehearsal, not counted"
+                print(
+                    f"{bench.version}, {kind}: {pair.slowdown:+.2f} %, own {pair.own:.3f} %,"
+                    f" processor {pair.processor:+.2f} %, {time.monotonic() - began:.0f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                if number:
+                    pairs[bench.version].append(pair)
+        beside = {bench.version: bench.beside() for bench in benches}
     setting = circumstances(
         seconds=round(time.monotonic() - began),
         python=platform.python_version(),
@@ -301,8 +313,13 @@ def main() -> None:
         peer=options.peer,
     )
     name = "training" if options.program == "language_model" else f"training-{options.program}"
-    said = pairs, options.program, beside
-    publish(options, name, setting, report.lines(*said), **report.summary(*said))
+    lines: list[str] = []
+    results: dict[str, dict[str, Any]] = {}
+    for version in found:
+        said = pairs[version], options.program, beside[version]
+        lines += [f"hpcrun of {version}", *report.lines(*said), ""]
+        results[version] = report.summary(*said)
+    publish(options, name, setting, lines[:-1], **results.pop(against.NOW), **results)
 
 
 if __name__ == "__main__":

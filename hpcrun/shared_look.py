@@ -11,8 +11,13 @@ rules; `hpcrun.state.files` opens every file by them.
 from __future__ import annotations
 
 import errno
+import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 # Seconds after which every client of storage that keeps nfs(5)'s default times sees a name, also
 # where opening its directory asks nothing: acdirmax is 60.
@@ -43,22 +48,34 @@ def is_absence(error: OSError) -> bool:
     return error.errno in (errno.ENOENT, errno.ESTALE)
 
 
+def asked(look: Callable[[], T], directory: Path | str) -> T:
+    """Return what a look tells; where a name seems absent, of a second look.
+
+    Before that one this host asks the server what the directory of the name holds. Raises what the
+    look raises.
+    """
+    try:
+        return look()
+    except OSError as error:
+        if not is_absence(error) or not refresh(directory):
+            raise
+    return look()
+
+
 def names(directory: Path) -> list[str]:
     """Return what a directory holds, in any order; nothing if there is none.
 
     Raises OSError if it cannot be read.
     """
-    for is_last in (False, True):
-        try:
-            return os.listdir(directory)  # noqa: PTH208 - there may be ten thousand of them
-        except NotADirectoryError:
-            return []
-        except OSError as error:
-            if not is_absence(error):
-                raise
-            if is_last or not refresh(directory.parent):
-                return []
-    return []
+    try:
+        # There may be ten thousand of them.
+        return asked(functools.partial(os.listdir, directory), directory.parent)
+    except NotADirectoryError:
+        return []
+    except OSError as error:
+        if not is_absence(error):
+            raise
+        return []
 
 
 def is_there(path: Path) -> bool:
@@ -71,12 +88,7 @@ def status(path: Path) -> os.stat_result:
 
     Raises OSError if there is none.
     """
-    try:
-        return path.stat()
-    except OSError as error:
-        if not is_absence(error) or not refresh(path.parent):
-            raise
-    return path.stat()
+    return asked(path.stat, path.parent)
 
 
 def is_directory(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -66,15 +67,23 @@ def _bed(nodeid: str) -> str:
     return "Slurm 24.11" if "24.11" in nodeid else f"Slurm 22.05, {module in _COMPARE}"
 
 
+@functools.cache
+def _has_fixtures(module: str) -> bool:
+    """Check whether tests of a module share what one of them would make."""
+    text = Path(__file__).parents[1].joinpath(module).read_text()
+    return 'scope="module"' in text or 'scope="session"' in text
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where several processes test: what shares a cluster, or ranks, stays together."""
+    """Where several processes test: what shares a cluster, ranks or a fixture stays together."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith("tests/cluster/"):
                 return _bed(nodeid)
-            return nodeid.partition("::")[0] if nodeid.startswith(_OF_RANKS) else nodeid
+            module = nodeid.partition("::")[0]
+            return module if nodeid.startswith(_OF_RANKS) or _has_fixtures(module) else nodeid
 
     # They come as `_longest_first` has them.
     config.option.loadscopereorder = False

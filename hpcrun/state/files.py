@@ -136,7 +136,8 @@ def open_regular(path: Path | str) -> tuple[int, int]:
     cannot be opened.
     """
     try:
-        descriptor = _open(path)
+        above = os.path.dirname(path) or "."  # noqa: PTH120 - thousands of them
+        descriptor = shared_look.asked(functools.partial(os.open, path, _READ), above)
     except ValueError as error:  # a NUL byte
         raise Refused(path, str(error)) from None
     except OSError as error:
@@ -149,17 +150,6 @@ def open_regular(path: Path | str) -> tuple[int, int]:
         kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
         raise Refused(path, f"{kind}, not a regular file")
     return descriptor, found.st_size
-
-
-def _open(path: Path | str) -> int:
-    """Open a file to read it, also one that this host believes to be absent."""
-    try:
-        return os.open(path, _READ)
-    except OSError as error:
-        above = os.path.dirname(path)  # noqa: PTH120 - thousands of them
-        if not shared_look.is_absence(error) or not shared_look.refresh(above or "."):
-            raise
-    return os.open(path, _READ)
 
 
 def _again_if_stale(read: Callable[P, T]) -> Callable[P, T]:

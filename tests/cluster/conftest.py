@@ -58,7 +58,7 @@ def clusters() -> Iterator[Clusters]:
 def _cluster(version: str, clusters: Clusters) -> Cluster:
     _require(version)
     if version not in clusters:
-        cluster = Cluster(version, extra=_EXTRA[version])
+        cluster = Cluster(version, extra=_EXTRA[version], light=True)
         cluster.up()
         clusters[version] = cluster
         if version == VERSIONS[0] and find_spec("deepspeed"):
@@ -98,7 +98,7 @@ def make_cluster() -> Iterator[Callable[..., Cluster]]:
 
     def make(version: str = VERSIONS[0], nodes: int = 4, **options: object) -> Cluster:
         _require(version)
-        cluster = Cluster(version, nodes, **options)
+        cluster = Cluster(version, nodes, light=True, **options)
         cluster.up()
         made.append(cluster)
         return cluster

@@ -40,14 +40,14 @@ ALONE = {"nodes": 1, "cpus_per_task": 1, "time": "00:10:00", "mem": 200}
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def ward(request: pytest.FixtureRequest) -> Iterator[Ward]:
-    with Cluster(request.param, storage=REAL) as cluster:
+    with Cluster(request.param, storage=REAL, light=True) as cluster:
         yield Ward(cluster, "ward")
 
 
 @pytest.fixture
 def blind() -> Iterator[Ward]:
     """Storage on which opening a directory refreshes nothing."""
-    with Cluster(storage=f"{REAL},blind") as cluster:
+    with Cluster(storage=f"{REAL},blind", light=True) as cluster:
         yield Ward(cluster, "ward")
 
 

@@ -36,7 +36,7 @@ HUNGRY: dict[str, Any] = {
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
     },
     "estimate": {"parameters": 8},
-    "resources": {"nodes": 2, "cpus_per_task": 1, "time": "00:10:00", "mem": 700},
+    "resources": {"nodes": 2, "cpus_per_task": 1, "time": "00:10:00", "mem": 550},
 }
 
 

@@ -7,12 +7,15 @@ import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import yaml
 
 from hpcrun.run.node import op_cache
-from tests.support import operators
+from tests.support import command, operators
+from tests.support.nursery import COMMANDS, Nursery
 from tests.testbed import Cluster
+from tests.testbed.bed import checked
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -71,6 +74,26 @@ def give_operators(cluster: Cluster, cache: Path, root: Path | None = None) -> N
     subprocess.run(["chown", "-R", str(cluster.uid), str(destination)], check=True)
 
 
+def commands(cluster: Cluster) -> Nursery:
+    """Return what forks hpcrun's commands on a cluster's login node, as the user."""
+
+    def start(arguments: list[str], descriptor: int) -> subprocess.Popen[Any]:
+        return cluster.popen(
+            [cluster.python, *arguments],
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[descriptor],
+        )
+
+    found = _commands.get(cluster)
+    if found is None or not found.is_alive():
+        found = _commands[cluster] = Nursery(start, COMMANDS)
+    return found
+
+
+_commands: WeakKeyDictionary[Cluster, Nursery] = WeakKeyDictionary()
+
+
 class Workbench:
     """A directory of the cluster's ordinary user.
 
@@ -112,9 +135,15 @@ class Workbench:
         self, *arguments: str | Path, check: bool = True, timeout: float = 600
     ) -> subprocess.CompletedProcess[str]:
         """The hpcrun command on the login node, as the user."""
+        more = {"HPCRUN_ROOT": str(self.root), **self.environment}
+        if "PYTHONPATH" not in more and self.cluster.settings.light:
+            environment = {**self.cluster.environment(), **more}
+            where = commands(self.cluster)
+            done = command.forked(where, arguments, self.directory, environment, timeout)
+            return checked(done) if check else done
         return self.cluster.run(
             [self.cluster.python, "-m", "hpcrun", *map(str, arguments)],
-            env={"HPCRUN_ROOT": str(self.root), **self.environment},
+            env=more,
             cwd=str(self.directory),
             check=check,
             timeout=timeout,

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.support.nursery import COMMANDS, Nursery, nursery
+
+# What Python reads as it starts.
+_OF_PYTHON = ("PYTHON", "LC_", "LANG", "COVERAGE")
 
 
 def argv(*arguments: str | Path, python: str = sys.executable) -> list[str]:
@@ -38,6 +45,8 @@ def hpcrun(
     environment = {**options.pop("environment", os.environ), **(env or {})}
     if root is not None:
         environment["HPCRUN_ROOT"] = str(root)
+    if python == sys.executable and not options and _for_python(environment) == _AT_START:
+        return forked(nursery(of=COMMANDS), arguments, cwd or Path.cwd(), environment, timeout)
     return subprocess.run(
         argv(*arguments, python=python),
         cwd=cwd,
@@ -49,6 +58,38 @@ def hpcrun(
         check=False,
         **options,
     )
+
+
+def _for_python(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(_OF_PYTHON)}
+
+
+_AT_START = _for_python(os.environ)
+
+
+def forked(
+    where: Nursery,
+    arguments: Sequence[str | Path],
+    cwd: Path,
+    environment: Mapping[str, str],
+    timeout: float,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, forked by a nursery; TimeoutExpired is raised after a time."""
+    words = argv(*arguments)
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        child = where.start(
+            words[1:], env=environment, output=output.fileno(), errors=errors.fileno(), cwd=cwd
+        )
+        code = child.poll(timeout)
+        child.kill()
+        said = []
+        for stream in (output, errors):
+            stream.seek(0)
+            # As a pipe in text mode reads it.
+            said.append(io.TextIOWrapper(stream).read())
+    if code is None:
+        raise subprocess.TimeoutExpired(words, timeout, *said)
+    return subprocess.CompletedProcess(words, code, *said)
 
 
 def start(*arguments: str | Path, root: Path) -> subprocess.Popen[str]:

@@ -1,6 +1,7 @@
-"""Processes forked from one that has imported torch and DeepSpeed: a start takes 0.1 s, not 5.
+"""Processes forked from one that has imported what they need.
 
-For tests of what ranks do. How ranks are started is tested with real starts.
+Of ranks, which have torch and DeepSpeed then: a start takes 0.1 s, not 5. And of hpcrun's commands,
+which begin 0.2 s earlier. How ranks and commands are started is tested with real starts.
 """
 
 from __future__ import annotations
@@ -8,16 +9,20 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import importlib
 import json
 import os
+import pkgutil
 import runpy
 import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +30,18 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class Child:
-    """A process of the nursery's, whose parent this one is not."""
+    """A process of a nursery's, whose parent this one is not.
 
-    def __init__(self, pid: int, status: int) -> None:
+    Attributes
+    ----------
+    pid
+        Its number where the nursery is, which may be another machine of a bed.
+    """
+
+    def __init__(self, nursery: Nursery, pid: int, status: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
+        self._nursery = nursery
         self._status = status
 
     def poll(self, timeout: float = 0.0) -> int | None:
@@ -48,35 +60,60 @@ class Child:
     def kill(self) -> None:
         """Kill it, unless it has ended."""
         if self.poll() is None:
-            # Perhaps it is being reaped at this moment.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+            self._nursery.kill(self.pid)
+
+
+RANKS, COMMANDS = "ranks", "commands"
 
 
 @functools.lru_cache
-def nursery(python: str = sys.executable) -> Nursery:
+def nursery(python: str = sys.executable, of: str = RANKS) -> Nursery:
     """The nursery of a Python, which ends with this process."""
-    return Nursery(python)
+
+    def start(arguments: list[str], descriptor: int) -> subprocess.Popen[Any]:
+        return subprocess.Popen(
+            [python, *arguments],
+            pass_fds=[descriptor],
+            stdin=subprocess.DEVNULL,
+            cwd=REPOSITORY,
+            env={**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"},
+        )
+
+    return Nursery(start, of)
 
 
 class Nursery:
-    """One process that forks others."""
+    """One process that forks others.
 
-    def __init__(self, python: str) -> None:
+    Parameters
+    ----------
+    start
+        Starts a Python with these arguments, which is given this descriptor.
+    of
+        What it forks: `RANKS` or `COMMANDS`.
+    """
+
+    def __init__(self, start: Callable[[list[str], int], subprocess.Popen[Any]], of: str) -> None:
+        self._lock = threading.Lock()
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
-                [python, "-m", "tests.support.nursery", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                cwd=REPOSITORY,
-                env={**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"},
-            )
+            arguments = ["-m", "tests.support.nursery", str(theirs.fileno()), of]
+            self._process = start(arguments, theirs.fileno())
         atexit.register(self._end)
 
     def _end(self) -> None:
         self._ours.close()
         self._process.wait()
+
+    def is_alive(self) -> bool:
+        """Check whether it can be asked."""
+        return self._process.poll() is None
+
+    def kill(self, pid: int) -> None:
+        """Kill one of its own, unless that has ended."""
+        with self._lock:
+            self._ours.send(json.dumps({"kill": pid}).encode())
+            self._ours.recv(16)
 
     def start(
         self,
@@ -84,6 +121,7 @@ class Nursery:
         *,
         env: Mapping[str, str],
         output: int,
+        errors: int | None = None,
         pass_fds: Sequence[int] = (),
         cwd: Path = REPOSITORY,
     ) -> Child:
@@ -93,23 +131,24 @@ class Nursery:
         ----------
         env
             Its whole environment.
-        output
-            The descriptor that it writes to.
+        output, errors
+            The descriptors that it writes to; by default one for both.
         pass_fds
             Descriptors whose numbers are its last arguments.
         """
         ended, status = os.pipe()
         told = {"program": [*program], "environment": dict(env), "directory": str(cwd)}
-        socket.send_fds(self._ours, [json.dumps(told).encode()], [output, status, *pass_fds])
-        os.close(status)
-        return Child(int(self._ours.recv(16)), ended)
+        streams = [output, output if errors is None else errors]
+        descriptors = [status, *streams, *pass_fds]
+        with self._lock:
+            socket.send_fds(self._ours, [json.dumps(told).encode()], descriptors)
+            os.close(status)
+            return Child(self, int(self._ours.recv(16)), ended)
 
 
 def main() -> None:
     """Fork at each message; tell how each child ended."""
-    import deepspeed  # noqa: F401
-    import torch._inductor.compile_fx  # noqa: F401 - what an engine imports
-
+    _import_for_ranks() if sys.argv[2] == RANKS else _import_for_commands()
     asked = socket.socket(fileno=int(sys.argv[1]))
     ended_here, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -126,17 +165,37 @@ def main() -> None:
         text, descriptors, _, _ = socket.recv_fds(asked, 1 << 20, 32)
         if not text:
             return
-        output, status, *passed = descriptors
+        told = json.loads(text)
+        if "kill" in told:
+            if told["kill"] in running:
+                os.kill(told["kill"], signal.SIGKILL)
+            asked.send(b"done")
+            continue
+        status, *passed = descriptors
         pid = os.fork()
         if not pid:
             asked.close()
             for other in (ended_here, wake, status, *running.values()):
                 os.close(other)
-            _become(json.loads(text), output, passed)
+            _become(told, *passed)
         running[pid] = status
-        for descriptor in (output, *passed):
+        for descriptor in passed:
             os.close(descriptor)
         asked.send(str(pid).encode())
+
+
+def _import_for_ranks() -> None:
+    import deepspeed  # noqa: F401
+    import torch._inductor.compile_fx  # noqa: F401 - what an engine imports
+
+
+def _import_for_commands() -> None:
+    for name in ("cli", "compile", "observe", "policy", "slurm", "state", "submission"):
+        package = importlib.import_module(f"hpcrun.{name}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            # It has libraries of its own.
+            if ".top" not in module.name:
+                importlib.import_module(module.name)
 
 
 def _reap(running: dict[int, int]) -> None:
@@ -148,16 +207,19 @@ def _reap(running: dict[int, int]) -> None:
             os.close(status)
 
 
-def _become(told: dict[str, Any], output: int, passed: list[int]) -> None:
+def _become(told: dict[str, Any], output: int, errors: int, *passed: int) -> None:
     """Run the program in this process and end it."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.dup2(output, 1)
-        os.dup2(output, 2)
+        os.dup2(errors, 2)
+        os.close(output)
+        os.close(errors)
         os.environ.clear()
         os.environ.update(told["environment"])
+        time.tzset()
         os.chdir(told["directory"])
         kind, what, *arguments = told["program"]
         sys.argv = [kind, *arguments, *map(str, passed)]

@@ -86,6 +86,21 @@ class Bed:
         guardian.remove(place)
         self._guardian = None
 
+    def environment(self, *, user: bool = True) -> dict[str, str]:
+        """Return what commands find in their environment."""
+        clean = {
+            "PATH": f"{Path(self.python).parent}:/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(self.layout.home) if user else "/",
+            "LANG": "C.UTF-8",
+            "SHELL": "/bin/bash",
+            "SLURM_CONF": "/etc/slurm/slurm.conf",
+            "USER": self.user if user else "root",
+            "LOGNAME": self.user if user else "root",
+        }
+        if not user:
+            clean["PATH"] += ":/usr/sbin:/sbin"
+        return clean
+
     def popen(
         self,
         argv: Sequence[str],
@@ -97,24 +112,13 @@ class Bed:
         **options: Any,
     ) -> subprocess.Popen[Any]:
         """Start a command on the login node, as the ordinary user (see `run`)."""
-        home = str(self.layout.home) if user else "/"
-        clean = {
-            "PATH": f"{Path(self.python).parent}:/usr/local/bin:/usr/bin:/bin",
-            "HOME": home,
-            "LANG": "C.UTF-8",
-            "SHELL": "/bin/bash",
-            "SLURM_CONF": "/etc/slurm/slurm.conf",
-            "USER": self.user if user else "root",
-            "LOGNAME": self.user if user else "root",
-        }
-        if not user:
-            clean["PATH"] += ":/usr/sbin:/sbin"
+        clean = self.environment(user=user)
         child = popen(
             self._machine(machine),
             argv,
             uid=self.uid if user else 0,
             env=clean | dict(env or {}),
-            cwd=str(cwd or home),
+            cwd=str(cwd or clean["HOME"]),
             **options,
         )
         self._children = [old for old in self._children if old.poll() is None] + [child]
@@ -162,11 +166,8 @@ class Bed:
             if isinstance(error, subprocess.TimeoutExpired):
                 note(error, f"stdout: {out}\nstderr: {err}")
             raise
-        if check and child.returncode:
-            failure = subprocess.CalledProcessError(child.returncode, list(argv), out, err)
-            note(failure, f"stdout: {out}\nstderr: {err}")
-            raise failure
-        return subprocess.CompletedProcess(list(argv), child.returncode, out, err)
+        done = subprocess.CompletedProcess(list(argv), child.returncode, out, err)
+        return checked(done) if check else done
 
     def on(
         self, node: str, argv: Sequence[str], *, user: bool = False, **options: Any
@@ -270,6 +271,17 @@ def remove_dead_beds() -> None:
         settled = place.lock.exists() or time.time() - place.base.stat().st_mtime > 600
         if settled and not place.alive():
             guardian.remove(place)
+
+
+def checked(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    """Return what a command answered; CalledProcessError, with all it said, if it failed."""
+    if done.returncode:
+        failure = subprocess.CalledProcessError(
+            done.returncode, done.args, done.stdout, done.stderr
+        )
+        note(failure, f"stdout: {done.stdout}\nstderr: {done.stderr}")
+        raise failure
+    return done
 
 
 def note(error: BaseException, text: str) -> None:

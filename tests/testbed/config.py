@@ -32,6 +32,8 @@ class Settings:
         Further directories of this machine that the bed's machines can read, at the same paths.
     storage
         How the clients of the shared file system cache (`tests.testbed.storage`).
+    light
+        Whether Python leaves out what ranks import and do not use (`tests/testbed/light`).
     """
 
     version: str = "22.05"
@@ -49,6 +51,7 @@ class Settings:
     features: Mapping[str, str] = field(default_factory=dict)
     visible: tuple[str, ...] = ()
     storage: str = storage.TENTH
+    light: bool = False
 
 
 def slurm_conf(settings: Settings, layout: Layout) -> str:

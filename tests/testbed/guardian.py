@@ -18,7 +18,7 @@ import traceback
 from pathlib import Path
 
 from . import cgroups, database, kernel, network, rootfs
-from .layout import Layout, visible_paths
+from .layout import Layout, is_light, visible_paths
 
 BED = "bed"
 
@@ -96,7 +96,7 @@ def _set_up(layout: Layout) -> None:
     network.apply(network.bridge_commands())
     nodes = network.node_names(state["nodes"])
     user = (state["user"], state["uid"])
-    rootfs.build(layout, state["lower"], user, nodes, visible_paths(layout))
+    rootfs.build(layout, state["lower"], user, nodes, visible_paths(layout), is_light(layout))
     layout.pid_file(BED).parent.mkdir(parents=True)
     layout.pid_file(BED).write_text(str(kernel.pid_in_mounted_proc()))
 

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PREFIX = "hb-"
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -143,6 +144,16 @@ def existing() -> Iterator[Layout]:
             yield Layout(path.resolve())
 
 
+def _settings(layout: Layout) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(layout.state.read_text())["settings"]
+    return found
+
+
+def is_light(layout: Layout) -> bool:
+    """Check whether the Python of the bed leaves out some imports."""
+    return bool(_settings(layout)["light"])
+
+
 def visible_paths(layout: Layout) -> list[tuple[str, bool]]:
     """Return what must be at the same path inside: (path, whether it is read-only there)."""
     wanted = {str(REPOSITORY): True, sys.prefix: True, sys.base_prefix: True}
@@ -153,7 +164,7 @@ def visible_paths(layout: Layout) -> list[tuple[str, bool]]:
         for path in packages
         if not any(path.is_relative_to(prefix) for prefix in (sys.prefix, sys.base_prefix))
     }
-    wanted |= dict.fromkeys(json.loads(layout.state.read_text())["settings"]["visible"], True)
+    wanted |= dict.fromkeys(_settings(layout)["visible"], True)
     wanted[str(layout.base)] = False
     # The outer one of two nested paths first, or it would cover the inner one.
     return sorted((os.path.realpath(path), locked) for path, locked in wanted.items())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from . import cgroups, daemons, kernel, network, rootfs, storage
 from .enter import script_environment
-from .layout import LOGIN, Layout, visible_paths
+from .layout import LOGIN, Layout, is_light, visible_paths
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def _boot(layout: Layout, machine: str, cgroup: str, up: int, plugged: int) -> N
     network.quiet_ipv6()
     network.apply(network.machine_commands(machine))
     root = str(layout.rootfs)
-    rootfs.make_private(root, visible_paths(layout))
+    rootfs.make_private(root, visible_paths(layout), is_light(layout))
     kernel.mount("tmpfs", f"{root}/sys/fs/cgroup", "tmpfs", 0, "mode=755,size=1m")
     cgroups.mount_all(Path(root, "sys/fs/cgroup"))
     Path(root, "run/munge").mkdir()

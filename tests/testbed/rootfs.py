@@ -21,6 +21,7 @@ def build(
     user: tuple[str, int],
     nodes: list[str],
     paths: list[tuple[str, bool]],
+    light: bool,
 ) -> None:
     """Mount the common root directory, in the mount namespace of the bed.
 
@@ -32,6 +33,8 @@ def build(
         Name and id of the ordinary user.
     paths
         What to show at its own path, and whether read-only.
+    light
+        See `lighten`.
     """
     root, overlay = str(layout.rootfs), layout.overlay
     kernel.mount("tmpfs", str(overlay), "tmpfs", 0, "mode=755,size=1g")
@@ -43,6 +46,8 @@ def build(
         Path(root, top).mkdir(exist_ok=True)
     kernel.bind("/dev", f"{root}/dev")
     expose(root, paths)
+    if light:
+        lighten(root, paths)
     Path(root, "etc/slurm").mkdir(exist_ok=True)
     kernel.bind(str(layout.etc), f"{root}/etc/slurm", deep=False)
     _write_names(Path(root, "etc"), layout, user, nodes)
@@ -74,8 +79,7 @@ def expose(root: str, paths: list[tuple[str, bool]]) -> None:
     """Show each path at the same place below `root`, reachable for everybody.
 
     A closed directory on the way (a 0700 home, say) is covered by an open, empty one, in which
-    nothing but the wanted path appears. Over the packages of this Python lies what spares the bed's
-    processes seconds of imports.
+    nothing but the wanted path appears.
     """
     for path, read_only in paths:
         for parent in reversed(Path(path).parents):
@@ -84,6 +88,10 @@ def expose(root: str, paths: list[tuple[str, bool]]) -> None:
                 kernel.mount("tmpfs", str(inside), "tmpfs", 0, "mode=755,size=1m")
             inside.mkdir(mode=0o755, exist_ok=True)
         _show(path, Path(root + path), read_only)
+
+
+def lighten(root: str, paths: list[tuple[str, bool]]) -> None:
+    """Lay what leaves out some imports over this Python's packages, if they are shown there."""
     packages = os.path.realpath(sysconfig.get_path("purelib"))
     if any(Path(packages).is_relative_to(path) for path, _ in paths):
         options = f"lowerdir={LIGHT}:{packages}"
@@ -106,11 +114,14 @@ def _show(path: str, inside: Path, read_only: bool) -> None:
         kernel.bind(entry.path, str(target), read_only=read_only)
 
 
-def make_private(root: str, paths: list[tuple[str, bool]]) -> None:
+def make_private(root: str, paths: list[tuple[str, bool]], light: bool) -> None:
     """Give one machine, in its own mount namespace, its own /tmp, /run and /dev/shm."""
     kernel.mount("proc", f"{root}/proc", "proc")
     kernel.mount("sysfs", f"{root}/sys", "sysfs")
     kernel.mount("tmpfs", f"{root}/dev/shm", "tmpfs", 0, _SHM)
     for top, options in PRIVATE.items():
         kernel.mount("tmpfs", root + top, "tmpfs", 0, options)
-        expose(root, [item for item in paths if item[0].startswith(top + "/")])
+        below = [item for item in paths if item[0].startswith(top + "/")]
+        expose(root, below)
+        if light:
+            lighten(root, below)

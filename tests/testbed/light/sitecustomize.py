@@ -1,8 +1,8 @@
 """What the Python of the bed does without: half of what a rank with DeepSpeed needs to start.
 
-Laid over the packages of the tests' Python, inside the bed only. MLflow is imported by DeepSpeed's
-autotuner wherever it is installed, torch's compiler by the functions of its Muon and by each
-optimizer: three of six seconds of processor time, in hundreds of ranks that compile nothing.
+Laid over the packages of the tests' Python inside a bed that is `light`. MLflow is imported by
+DeepSpeed's autotuner wherever it is installed, torch's compiler by the functions of its Muon and by
+each optimizer: three of six seconds of processor time, in hundreds of ranks that compile nothing.
 """
 
 from __future__ import annotations

@@ -1,0 +1,52 @@
+"""Another commit's hpcrun, measured beside this one's in the same run."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.cluster.workbench import Workbench
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+NOW = "now"
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """``--against``."""
+    parser.add_argument("--against", metavar="COMMIT", help="another commit, in the same run")
+
+
+@contextmanager
+def versions(commit: str | None) -> Iterator[dict[str, Path | None]]:
+    """Return where the hpcrun of each version lies, the other commit's first; this one is None.
+
+    A checkout of the other commit is there for as long.
+    """
+    if commit is None:
+        yield {NOW: None}
+        return
+    with tempfile.TemporaryDirectory(prefix="hpcrun-bench-") as directory:
+        # The bed's user reads it.
+        Path(directory).chmod(0o755)
+        other = Path(directory, "other")
+        worktree = ["git", "-C", REPOSITORY, "worktree"]
+        subprocess.run([*worktree, "add", "--quiet", "--detach", other, commit], check=True)
+        try:
+            yield {commit[:9]: other, NOW: None}
+        finally:
+            subprocess.run([*worktree, "remove", "--force", other], check=True)
+
+
+def visible(found: dict[str, Path | None]) -> tuple[str, ...]:
+    """Return what the machines of a bed must see."""
+    return tuple(str(path) for path in found.values() if path)
+
+
+def use(desk: Workbench, checkout: Path | None) -> None:
+    """Have a desk's commands, and their jobs, be those of a version."""
+    if checkout:
+        desk.environment["PYTHONPATH"] = str(checkout)
