@@ -27,7 +27,7 @@ from hpcrun.state import files, permissions
 from hpcrun.state.layout import slurm_path
 from hpcrun.state.spec.blocks import early
 from hpcrun.submission import sbatch
-from hpcrun.submission.code import snapshot
+from hpcrun.submission.code import own_package
 from hpcrun.text import Say, duration, plural
 
 _PREFIX = ".hpcrun-doctor-"
@@ -116,7 +116,7 @@ def _remove_old(root: Path) -> None:
 def _prepare(directory: Path, profile: DoctorProfile, request: NodeJobRequest) -> Path:
     """Write the package, the request and the script; return the script."""
     package = directory / "package.zip"
-    snapshot.package(package)
+    own_package.write(package)
     asked = {
         "fabric": profile.data["fabric"],
         "gpus": request.choice.gpus,

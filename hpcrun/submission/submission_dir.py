@@ -23,7 +23,7 @@ from hpcrun.state.journal import job_of
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.plan import Plan
 from hpcrun.submission import run_actions
-from hpcrun.submission.code import code_files, snapshot
+from hpcrun.submission.code import code_files, own_package, snapshot
 from hpcrun.submission.python_probe import Probe
 from hpcrun.submission.run_actions import Decision
 
@@ -80,7 +80,7 @@ class Draft:
                     with activity.doing(f"freezing the code of {plan.code_root}"):
                         frozen = self._freeze_code(plan)
                     code, notes = frozen.to_data(), frozen.notes
-                snapshot.package(self.paths.package)
+                own_package.write(self.paths.package)
                 plan_file.write(plan, self.paths.plan)
                 files.write_json(self.paths.submission, self._facts(probe, code, argv, environment))
                 for index, array in enumerate(plan.arrays):

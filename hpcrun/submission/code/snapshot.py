@@ -1,4 +1,4 @@
-"""Archives of the user's code at submission, and of hpcrun itself.
+"""Archives of the user's code at submission.
 
 An archive is named by its content. Inside git it holds the tracked files and the untracked ones
 that are not ignored, as they are in the working tree; elsewhere everything except what `code_files`
@@ -19,13 +19,11 @@ import os
 import stat
 import tarfile
 import uuid
-import zipfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import hpcrun
 from hpcrun import activity
 from hpcrun.errors import UsageError
 from hpcrun.state import files as state_files
@@ -222,25 +220,6 @@ def recorded(submission: SubmissionPaths) -> dict[str, Any]:
 
 def _data(info: tarfile.TarInfo, data: bytes) -> bytes:
     return f"link to {info.linkname}\n".encode() if info.issym() else data
-
-
-def package(path: Path) -> None:
-    """Write the running hpcrun to a zip file that Python imports from.
-
-    ``PYTHONPATH=hpcrun.zip python -m hpcrun.run.supervisor`` then runs this version, whatever is
-    installed, upgraded or removed later.
-    """
-    source = Path(hpcrun.__file__).resolve().parent
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(source.rglob("*.py")):
-            name = file.relative_to(source)
-            if name.parts[0] != "_data" and "__pycache__" not in name.parts:
-                info = zipfile.ZipInfo(f"hpcrun/{name.as_posix()}", (2000, 1, 1, 0, 0, 0))
-                info.external_attr = 0o644 << 16
-                info.compress_type = zipfile.ZIP_DEFLATED
-                archive.writestr(info, file.read_bytes())
-    state_files.write_bytes(path, buffer.getvalue())
 
 
 def _check_size(content: _Content, paths: Sequence[str]) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import os
 import subprocess
-import sys
 import tarfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -402,36 +400,3 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, code: Path) -> None:
     (code / "secret.py").chmod(0)
     with pytest.raises(UsageError, match="cannot be frozen"):
         snapshot.freeze(code, tmp_path / "a")
-
-
-def test_hpcrun_runs_from_its_zip(tmp_path: Path) -> None:
-    package = tmp_path / "hpcrun.zip"
-    snapshot.package(package)
-    first = package.read_bytes()
-    snapshot.package(package)
-    assert package.read_bytes() == first
-    names = zipfile.ZipFile(package).namelist()
-    assert "hpcrun/run/supervisor.py" in names
-    assert all(name.endswith(".py") for name in names)
-    answer = subprocess.run(
-        [sys.executable, "-S", "-m", "hpcrun.run.supervisor", "--help"],
-        env={"PYTHONPATH": str(package), "PATH": os.environ["PATH"]},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert answer.returncode == 0, answer.stderr
-    assert "--run" in answer.stdout
-
-
-def test_what_runs_on_compute_nodes_needs_only_the_standard_library(tmp_path: Path) -> None:
-    package = tmp_path / "hpcrun.zip"
-    snapshot.package(package)
-    modules = "hpcrun.submission.local.executor, hpcrun.slurm.client, hpcrun.slurm.steps"
-    subprocess.run(
-        [sys.executable, "-S", "-c", f"import {modules}"],
-        env={"PYTHONPATH": str(package)},
-        cwd=tmp_path,
-        check=True,
-    )
