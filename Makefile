@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
 # More than there are processors: much of a test is a wait.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt

@@ -9,7 +9,7 @@ from typing import Any
 from hpcrun.state import files, plan_file
 from hpcrun.state.layout import SubmissionPaths, experiment
 from hpcrun.state.plan import Array, Entry, Plan, RunPlan
-from hpcrun.submission.code import snapshot
+from hpcrun.submission.code import own_package, snapshot
 
 
 def command_plan(
@@ -52,7 +52,7 @@ def submission_of(plan: Plan, root: Path) -> SubmissionPaths:
     paths = experiment(root, plan.name).submission(1)
     paths.directory.mkdir(parents=True)
     frozen = snapshot.freeze(Path(plan.code_root), paths.experiment.code, without=[root])
-    snapshot.package(paths.package)
+    own_package.write(paths.package)
     plan_file.write(plan, paths.plan)
     files.write_json(paths.submission, {"number": 1, "code": frozen.to_data()})
     return paths

@@ -70,9 +70,10 @@ class Bed:
         if self._guardian is None:
             if place.alive():
                 os.kill(int(place.lock.read_text()), signal.SIGTERM)
-        elif self._guardian.stdin:
-            self._guardian.stdin.close()
         else:
+            if self._guardian.stdin:
+                self._guardian.stdin.close()
+            # A process that a test forked and left may have the other end of that, too.
             self._guardian.terminate()
 
         def gone() -> bool:
