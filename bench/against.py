@@ -42,11 +42,11 @@ def versions(commit: str | None) -> Iterator[dict[str, Path | None]]:
 
 
 def visible(found: dict[str, Path | None]) -> tuple[str, ...]:
-    """Return what the machines of a bed must see."""
+    """Return the directories that the machines of a bed have to see."""
     return tuple(str(path) for path in found.values() if path)
 
 
 def use(desk: Workbench, checkout: Path | None) -> None:
-    """Have a desk's commands, and their jobs, be those of a version."""
+    """Run the commands of a desk, and their jobs, with the hpcrun of a checkout."""
     if checkout:
         desk.environment["PYTHONPATH"] = str(checkout)

@@ -49,7 +49,7 @@ def is_absence(error: OSError) -> bool:
 
 
 def asked(look: Callable[[], T], directory: Path | str) -> T:
-    """Return what a look tells; where a name seems absent, of a second look.
+    """Return the answer of a look; where a name seems absent, that of a second look.
 
     Before that one this host asks the server what the directory of the name holds. Raises what the
     look raises.

@@ -75,7 +75,7 @@ def give_operators(cluster: Cluster, cache: Path, root: Path | None = None) -> N
 
 
 def commands(cluster: Cluster) -> Nursery:
-    """Return what forks hpcrun's commands on a cluster's login node, as the user."""
+    """Return the nursery of the commands of hpcrun on a login node; they run as the user."""
 
     def start(arguments: list[str], descriptor: int) -> subprocess.Popen[Any]:
         return cluster.popen(

@@ -88,7 +88,7 @@ class Bed:
         self._guardian = None
 
     def environment(self, *, user: bool = True) -> dict[str, str]:
-        """Return what commands find in their environment."""
+        """Return the environment variables of commands."""
         clean = {
             "PATH": f"{Path(self.python).parent}:/usr/local/bin:/usr/bin:/bin",
             "HOME": str(self.layout.home) if user else "/",
@@ -275,7 +275,7 @@ def remove_dead_beds() -> None:
 
 
 def checked(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
-    """Return what a command answered; CalledProcessError, with all it said, if it failed."""
+    """Return a command that has ended; raise CalledProcessError, with its output, if it failed."""
     if done.returncode:
         failure = subprocess.CalledProcessError(
             done.returncode, done.args, done.stdout, done.stderr

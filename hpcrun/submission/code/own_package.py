@@ -6,7 +6,6 @@ import importlib.machinery
 import importlib.util
 import io
 import marshal
-import os
 import types
 import zipfile
 from pathlib import Path
@@ -40,23 +39,19 @@ def write(path: Path) -> None:
                 continue
             inside = f"hpcrun/{name.as_posix()}"
             add(inside, file.read_bytes())
-            if (len(name.parts) == 1 or name.parts[0] in _OF_JOBS) and (
-                compiled := _compiled(file, f"{path}/{inside}")
-            ):
-                add(f"{inside}c", compiled)
+            if len(name.parts) == 1 or name.parts[0] in _OF_JOBS:
+                add(f"{inside}c", _compiled(file, f"{path}/{inside}"))
     state_files.write_bytes(path, buffer.getvalue())
 
 
-def _compiled(file: Path, shown: str) -> bytes | None:
-    """Return a module as `zipimport` takes it without a look at the source, if it is compiled.
+def _compiled(file: Path, shown: str) -> bytes:
+    """Return a module as `zipimport` takes it without a look at the source.
 
-    ``shown`` is the path that tracebacks are to have.
+    ``shown`` is the path that tracebacks are to have. Python keeps beside the source what it had to
+    compile, if it may write there.
     """
-    if not os.path.exists(importlib.util.cache_from_source(str(file))):  # noqa: PTH110 - hundreds
-        return None
     code = importlib.machinery.SourceFileLoader(file.stem, str(file)).get_code(file.stem)
-    if code is None:
-        return None
+    assert code is not None, file
     # PEP 552: by the hash of the source, which is not to be checked.
     header = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)
     return header + marshal.dumps(_renamed(code, shown))

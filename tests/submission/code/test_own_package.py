@@ -75,12 +75,13 @@ def test_another_python_compiles_the_source(package: Path, monkeypatch: pytest.M
     assert (compiled, files) == ("True", f"{inside} {inside}")
 
 
-def test_what_was_never_compiled_stays_source(
+def test_what_was_never_compiled_is_compiled_now(
     package: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "empty"))
     own_package.write(package)
-    assert all(name.endswith(".py") for name in zipfile.ZipFile(package).namelist())
+    assert "hpcrun/run/supervisor.pyc" in zipfile.ZipFile(package).namelist()
+    assert _run(package, "-c", LOOK).stdout.splitlines()[0] == "False"
 
 
 def test_what_runs_on_compute_nodes_needs_only_the_standard_library(package: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the Python of the bed does without: half of what a rank with DeepSpeed needs to start.
+"""This module spares the Python of a bed imports, which are half of the start of a rank.
 
 Laid over the packages of the tests' Python inside a bed that is `light`. MLflow is imported by
 DeepSpeed's autotuner wherever it is installed, torch's compiler by the functions of its Muon and by
