@@ -37,9 +37,11 @@ def save(desk: Desk, part: Part) -> None:
         "plain_save": steps[every // 2]["plain_save"],
     }
     part.note(**found)
-    blocked, step = max(found["blocked"]), found["step_seconds"]
+    (first, *later), step = found["blocked"], found["step_seconds"]
+    blocked = max(later)
     part.say(
-        f"{found['bytes'] / 1e9:.2f} GB of state: training stood still {blocked:.2f} s a save "
+        f"{found['bytes'] / 1e9:.2f} GB of state: training stood still {first:.2f} s at the first "
+        f"save, which allocates memory, and {blocked:.2f} s at the next "
         f"({100 * blocked / (every * step):.1f} % of {every} steps of {1000 * step:.0f} ms); on "
         f"disk after {max(found['durable_after']):.1f} s; engine.save_checkpoint and fsync "
         f"{found['plain_save']:.1f} s"

@@ -27,6 +27,8 @@ COPIED = (
     *(HERE / "program.py", ROOT / "jobs/causal_language_model.py"),
     *(HERE.parent / name for name in ("turns.py", "training_hpcrun.py", "training_bare.py")),
 )
+# Without it no product of matrices is the same to the bit.
+DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 TORCH_ADAM = {"torch_adam": True}
 # As an agent would: what it compiles is found by the runs that come later.
 _BUILD = """
@@ -113,7 +115,7 @@ class Desk:
         if self._sites():
             variables["PYTHONPATH"] = os.pathsep.join(self._sites())
         if (config or {}).get("deterministic"):
-            variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+            variables |= DETERMINISTIC
         spec: dict[str, Any] = {
             "name": name,
             "entry": entry,
@@ -146,7 +148,7 @@ class Desk:
             "telemetry": {"every": 1},
         }
         path = self.code / f"{name}.yaml"
-        path.write_text(yaml.safe_dump({**spec, **more}))
+        path.write_text(yaml.safe_dump({**spec, **more}, sort_keys=False))
         return path
 
     def start(self, *arguments: Any, log: Path, behind: bool = False) -> subprocess.Popen[bytes]:

@@ -70,8 +70,10 @@ def _compared(whole: dict[int, Any], killed: dict[int, Any], steps: int) -> dict
         return {"same": False, "apart": None, "last": None,
                 "steps": [len(whole), len(killed)]}  # fmt: skip
     pairs = [(whole[step]["loss"], killed[step]["loss"]) for step in wanted]
+    parted = [step for step, (one, other) in enumerate(pairs, 1) if one != other]
     return {
-        "same": all(one == other for one, other in pairs),
+        "same": not parted,
+        "parted_at": min(parted, default=None),
         "apart": max(abs(other / one - 1) for one, other in pairs),
         "last": pairs[-1][1],
         "first": pairs[0][1],
@@ -99,7 +101,8 @@ def _recovery(desk: Desk, name: str, number: int) -> dict[str, Any]:
 
 
 def _stage_line(found: dict[str, Any], steps: int) -> str:
-    same = "the same losses to the bit" if found["same"] else f"losses apart: {found['apart']}"
+    same = "the same losses to the bit" if found["same"] else \
+        f"losses apart: {found['apart']}, from step {found.get('parted_at')}"  # fmt: skip
     came = found.get("seconds_to_next_step")
     back = "not back" if came is None else f"{came:.1f} s from its end to the next step"
     first, last = found.get("first") or 0, found["last"] or 0

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench.on_gpu.desk import Desk
+from bench.on_gpu.desk import DETERMINISTIC, Desk
 from bench.on_gpu.record import Part
 from bench.turns import Referee
 from hpcrun.run.node import op_cache
@@ -36,6 +36,7 @@ def loop(desk: Desk, part: Part) -> None:
         "data_bytes": 2_000_000,
         "tokenizer": None,
         "turns": str(socket),
+        "deterministic": True,
         "side": SIDES[0],
     }
     schedule = {"type": "WarmupLR", "params": {"warmup_num_steps": 10}}
@@ -88,7 +89,7 @@ def _add_schedule(spec: Path, schedule: dict[str, Any]) -> None:
 
     data = yaml.safe_load(spec.read_text())
     data["deepspeed"]["scheduler"] = schedule
-    spec.write_text(yaml.safe_dump(data))
+    spec.write_text(yaml.safe_dump(data, sort_keys=False))
 
 
 def _bare(desk: Desk) -> tuple[list[str], Path, dict[str, str]]:
@@ -102,6 +103,7 @@ def _bare(desk: Desk) -> tuple[list[str], Path, dict[str, str]]:
         **{"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0"},
         **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(number)},
         "OMP_NUM_THREADS": "4" if desk.card.on_gpu else "1",
+        **DETERMINISTIC,
     }
     if not desk.card.on_gpu:
         # What runs before had compiled: DeepSpeed's collectives of processors.
@@ -135,5 +137,6 @@ def _compared(
         "turns": ratios,
         "processor": processor["hpcrun"] / processor["bare"] - 1,
         "same": all(one == other for one, other in pairs),
+        "losses": losses,
         "apart": max(abs(one / other - 1) for one, other in pairs),
     }

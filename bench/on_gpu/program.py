@@ -6,6 +6,7 @@ memory. `measure` makes one engine after the other in one process, and times and
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -93,7 +94,7 @@ def train(session: hpcrun.Session) -> None:
     steps DeepSpeed's own save is timed.
     """
     config = session.config
-    torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
+    torch.use_deterministic_algorithms(config.deterministic)
     tokens = read_tokens(config.tokens, config.vocabulary)
     torch.manual_seed(session.seed)
     with session.device:
@@ -133,6 +134,7 @@ def saved_plainly(engine: Any, directory: Path) -> float:
 
 def measure(session: hpcrun.Session) -> None:
     """Write a line for each of ``config.cases`` as soon as it is measured, or has failed."""
+    kept = _tensors(session.device)
     with open(session.directory / "cases.jsonl", "a") as lines:
         for case in session.config.to_dict()["cases"]:
             try:
@@ -143,9 +145,28 @@ def measure(session: hpcrun.Session) -> None:
             lines.write(json.dumps({"name": case["name"], **found}) + "\n")
             lines.flush()
             torch._dynamo.reset()
-            gc.collect()
+            _release(session.device, kept)
             if session.device.type == "cuda":
                 torch.cuda.empty_cache()
+
+
+def _tensors(device: torch.device) -> dict[int, Tensor]:
+    """Return all plain tensors of a device by their ids."""
+    gc.collect()
+    # By their types: isinstance would ask proxies of what is gone.
+    found = [one for one in gc.get_objects() if type(one) in (Tensor, nn.Parameter)]
+    return {id(one): one for one in found if one.device.type == device.type}
+
+
+def _release(device: torch.device, kept: dict[int, Tensor]) -> None:
+    """Free all tensors but ``kept``: DeepSpeed's hooks and the session hold an engine for longer.
+
+    One that is still there would count in the peak of the next case.
+    """
+    for key, one in _tensors(device).items():
+        if key not in kept:
+            with contextlib.suppress(RuntimeError):  # memory that torch did not allocate
+                one.untyped_storage().resize_(0)
 
 
 def measured(session: hpcrun.Session, case: dict[str, Any]) -> dict[str, Any]:

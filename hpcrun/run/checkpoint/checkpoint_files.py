@@ -16,6 +16,7 @@ from hpcrun.state.manifest import Fault, File
 
 _BLOCK = 1 << 23
 _SYNC_FILE_RANGE_WRITE = 2
+_PINNED = "use_pinned_memory_for_d2h"
 
 
 class Checksum:
@@ -196,13 +197,22 @@ def save(state: Any, path: Path, *, durable: bool = True) -> File:
 
 
 def save_into(target: ChecksummedFile | MemoryFile, state: Any) -> None:
-    """``torch.save`` to an open target, without torch's CRC-32: the manifest has a better one."""
+    """``torch.save`` to an open target, without torch's CRC-32: the manifest has a better one.
+
+    What is on a GPU comes through pinned memory, which torch keeps for the next save.
+    """
     import torch
     from torch import serialization
+    from torch.utils.serialization import config
 
+    pinned = getattr(config.save, _PINNED, None)  # None: this torch does not know it
     before = serialization.get_crc32_options()
     serialization.set_crc32_options(False)
+    if pinned is not None:
+        setattr(config.save, _PINNED, True)
     try:
         torch.save(state, target)
     finally:
         serialization.set_crc32_options(before)
+        if pinned is not None:
+            setattr(config.save, _PINNED, pinned)
