@@ -1,6 +1,6 @@
-"""This module spares the Python of a bed imports, which are half of the start of a rank.
+"""This module spares the tests' Python imports, which are half of the start of a rank.
 
-Laid over the packages of the tests' Python inside a bed that is `light`. MLflow is imported by
+Laid over its packages inside a bed that is `light`, and around the tests. MLflow is imported by
 DeepSpeed's autotuner wherever it is installed, torch's compiler by the functions of its Muon and by
 each optimizer: three of six seconds of processor time, in hundreds of ranks that compile nothing.
 """
@@ -20,6 +20,18 @@ from typing import Any
 def _as_it_is(function: Any = None, *_: Any, **__: Any) -> Any:
     """Decorate nothing, with arguments or without."""
     return _as_it_is if function is None else function
+
+
+@contextmanager
+def _no_mlflow_is_found(_: ModuleType) -> Iterator[None]:
+    if "mlflow" in sys.modules:
+        yield
+        return
+    sys.modules["mlflow"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["mlflow"]
 
 
 @contextmanager
@@ -56,6 +68,7 @@ def _no_graph_is_broken_by_a_step(module: ModuleType) -> Iterator[None]:
 
 
 _AROUND: dict[str, Callable[[ModuleType], Any]] = {
+    "deepspeed.autotuning.autotuner": _no_mlflow_is_found,
     "deepspeed.runtime.zero.muon.original_muon": _no_muon_is_compiled,
     "torch.optim.optimizer": _no_graph_is_broken_by_a_step,
     "torch._compile": _no_function_is_hidden_from_the_compiler,
@@ -78,5 +91,4 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-sys.modules["mlflow"] = None  # type: ignore[assignment]
 sys.meta_path.insert(0, _Finder())
