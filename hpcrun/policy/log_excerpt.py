@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from hpcrun.text import shortened
+from hpcrun.text import shortened, signal_name
 
 LINES = 20
 # So many of them for the cause, where it is further up than the last lines.
@@ -134,53 +135,195 @@ def _apart(lines: Sequence[bytes]) -> list[bytes]:
     return found
 
 
-def raised(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return the exception that an `excerpt` ends with, and its message; None if none did.
+@dataclass(frozen=True)
+class LoggedEnd:
+    """What a log tells of the end of its program; None where it does not.
 
-    Of a launcher that reports the end of its child, the child's. One that was printed long before
-    the end may have been handled.
+    Of a launcher (torchrun, accelerate, DeepSpeed's, a shell) that reports the end of a process
+    that it started, the end of that one.
     """
-    log = [line.encode() for line in lines]
-    cause = _cause(log)
-    if cause is None:
-        return None
-    after = log[cause.stop :]
-    if any(line.startswith("…".encode()) for line in after) and not any(map(_of_launcher, after)):
-        return None
-    found = _RAISED.match(log[cause.stop - 1].decode(errors="replace"))
+
+    exception: str | None = None
+    message: str | None = None
+    exit_code: int | None = None
+    """Of a launcher's process."""
+    signal: str | None = None
+    """That ended a launcher's process."""
+
+
+def end(data: bytes) -> LoggedEnd:
+    """Return what a log's last bytes tell of the end of its program.
+
+    An exception counts if a launcher's report follows, or little but what trackers say at an end:
+    one that was printed long before may have been handled.
+    """
+    lines = _apart(folded(data)) if data else []
+    told, cause = _told(lines), _cause(lines)
+    if told is not None and cause is not None and cause.start > told.at:
+        is_later = _TRACEBACK in lines[cause.start] and not _is_launchers(lines, cause)
+        told = None if is_later else told
+    if told is not None and told.signal:
+        return LoggedEnd(exit_code=told.exit_code, signal=told.signal)
+    code = told.exit_code if told else None
+    if cause is None or code not in (None, 1) or _is_launchers(lines, cause):
+        return LoggedEnd(exit_code=code)
+    after = [line for line in lines[cause.stop :] if not _EPILOGUE.match(line)]
+    if len(after) >= LINES and told is None and not _LAUNCHER.search(b"\n".join(after)):
+        return LoggedEnd()
+    line = lines[cause.stop - 1].removeprefix(_before(lines[cause.start]))
+    found = _RAISED.match(line.decode(errors="replace"))
     if found is None or not (len(cause) > 1 or found[1] in _OF_SYNTAX):
-        return None
-    return found[1], found[2] or ""
+        return LoggedEnd(exit_code=code)
+    return LoggedEnd(found[1], found[2] or "", code)
 
 
 _RAISED = re.compile(r"(?:\[[^\]]{1,20}\]: )?(?:[^\W\d]\w*\.)*([^\W\d]\w*)(?:: (.*))?$")
 # These have no traceback.
 _OF_SYNTAX = ("SyntaxError", "IndentationError", "TabError")
+# What is said once all is over: by trackers, by torch of process groups that nobody destroyed.
+_EPILOGUE = re.compile(rb"\s*$|wandb: |\[rank\d+\]:\[W|[WEI]\d{4} [\d:.]+ +\d+ |\s*\x1b\[0m$")
 
 
-def _of_launcher(line: bytes) -> bool:
-    return b"ChildFailedError" in line or b"CalledProcessError" in line
+@dataclass(frozen=True)
+class _Told:
+    """A launcher's report of the process that failed first; ``at`` is the line where it begins."""
+
+    at: int
+    exit_code: int | None
+    signal: str | None
+    rank: int | None = None
+
+
+# torchrun's; lines of DeepSpeed's launcher; of accelerate, of torch's and Lightning's processes.
+_ROOT_CAUSE = b"Root Cause (first observed failure):"
+_ROOT_RANK = re.compile(rb"\s*rank +: (\d+) ")
+_ROOT_CODE = re.compile(rb"\s*exitcode +: (-?\d+) ")
+_CODE_TOLD = re.compile(
+    rb"\[launch\.py:\d+:\w+\] .* exits with return code = (?P<code>-?\d+)$"
+    rb"|Child process with PID \d+ terminated with code (?P<code_2>-?\d+)\."
+    rb"|subprocess\.CalledProcessError: .*returned non-zero exit status (?P<code_3>\d+)\.$"
+    rb"|subprocess\.CalledProcessError: .*died with <Signals\.(?P<signal>SIG\w+): \d+>\.$"
+    rb"|ProcessExitedException: process \d+ terminated with signal (?P<signal_2>SIG\w+)$"
+    rb"|ProcessExitedException: process \d+ terminated with exit code (?P<code_4>\d+)$"
+    rb"|srun: error: \S+: tasks? [\d,-]+: Exited with exit code (?P<code_5>\d+)$"
+    rb"|srun: error: \S+: tasks? [\d,-]+: (?P<word>[A-Z][\w ]*?)(?: \(core dumped\))?$"
+    rb"|\bline \d+: +\d+ (?P<word_2>[A-Z][a-z ]+?) +(?:\(core dumped\) +)?\S"
+    rb"|.*exited on signal (?P<number>\d+)\b"
+)
+_WORDS = {
+    "Killed": "SIGKILL", "Segmentation fault": "SIGSEGV", "Aborted": "SIGABRT",
+    "Bus error": "SIGBUS", "Illegal instruction": "SIGILL", "Floating point exception": "SIGFPE",
+    "Terminated": "SIGTERM", "Out Of Memory": "SIGKILL",
+}  # fmt: skip
+# Lines of torchrun's report on one process.
+_OF_ONE = 12
+
+
+def _told(lines: Sequence[bytes]) -> _Told | None:
+    """Return the last report of a launcher at a log's end; None without one.
+
+    Processes that were asked to leave (SIGTERM) are no cause where another one ended otherwise.
+    """
+    asked: _Told | None = None
+    others = 0
+    for index in range(len(lines) - 1, -1, -1):
+        told = _report(lines, index)
+        if told is not None and told.signal != "SIGTERM":
+            return told
+        asked = asked or told
+        others += told is None and not _EPILOGUE.match(lines[index])
+        if others >= LINES:
+            break
+    return asked
+
+
+def _report(lines: Sequence[bytes], index: int) -> _Told | None:
+    """Return the report that a line belongs to; None if it is no launcher's."""
+    line = lines[index]
+    if _ROOT_CAUSE in line:
+        report = lines[index + 1 : index + _OF_ONE]
+        code, rank = (
+            next((int(found[1]) for one in report if (found := pattern.match(one))), None)
+            for pattern in (_ROOT_CODE, _ROOT_RANK)
+        )
+        begin = _begin(lines, index)
+        return None if code is None else _Told(begin, *_code_and_signal(code), rank)
+    if len(line) > 1 << 16 or not (found := _CODE_TOLD.search(line)):
+        return None
+    begin = _begin(lines, index)
+    if b"CalledProcessError" in line and not _is_launchers(lines, range(begin, index + 1)):
+        return None
+    name, value = next((key, text) for key, text in found.groupdict().items() if text is not None)
+    name, text = name.partition("_")[0], value.decode(errors="replace")
+    if name == "word":
+        return _Told(begin, None, _WORDS[text]) if text in _WORDS else None
+    if name == "signal":
+        return _Told(begin, None, text)
+    return _Told(begin, *_code_and_signal(-int(text) if name == "number" else int(text)))
+
+
+def _code_and_signal(code: int) -> tuple[int | None, str | None]:
+    return (code, None) if code >= 0 else (None, signal_name(-code))
+
+
+def _begin(lines: Sequence[bytes], index: int) -> int:
+    """Return the first line of a launcher's report that has this one: of its own traceback."""
+    for first in range(index, max(-1, index - 100), -1):
+        if _TRACEBACK in lines[first] and _is_launchers(lines, range(first, index + 1)):
+            return first
+    while index and b"[launch.py:" in lines[index - 1]:
+        index -= 1
+    return index
+
+
+# Modules of launchers, in their tracebacks.
+_LAUNCHER = re.compile(
+    rb"ChildFailedError|ProcessExitedException|/torch/distributed/(?:run|launch)\b"
+    rb"|/accelerate/commands/|/deepspeed/launcher/"
+)
+
+
+def _is_launchers(lines: Sequence[bytes], block: range) -> bool:
+    """Check whether a traceback is that of a launcher, which tells the end of its child."""
+    return _LAUNCHER.search(b"\n".join(lines[block.start : block.stop])) is not None
+
+
+def _before(header: bytes) -> bytes:
+    """Return what stands before each line of a traceback: torch's "[rank0]: ", say."""
+    before, found, _ = header.partition(_TRACEBACK)
+    if not found:
+        return b""
+    # In torchrun's report the lines after the first are indented.
+    return b"  " if before.strip() == b"traceback :" else before
 
 
 def _cause(lines: Sequence[bytes]) -> range | None:
     """Return the place of the last traceback; else of the last line that names an error.
 
-    Launchers (torchrun, DeepSpeed's) end with a traceback of their own after that of their child.
+    Launchers end with a traceback of their own after that of their child, and say which of several
+    ranks failed first.
     """
+    told = _told(lines)
+    first = None if told is None or told.rank is None else b"[rank%d]: " % told.rank
+    found: range | None = None
     own: range | None = None
     for index in range(len(lines) - 1, -1, -1):
-        before, found, _ = lines[index].partition(_TRACEBACK)
-        if found:
-            # torch.distributed puts "[rank0]: " before each line.
-            end = index + 1
-            while end < len(lines) and _inside(lines[end], before):
-                end += 1
-            here = range(index, min(end + 1, len(lines)))
-            if not _of_launcher(lines[here.stop - 1]):
-                return here
+        if _TRACEBACK not in lines[index]:
+            continue
+        before = _before(lines[index])
+        # torch.distributed puts "[rank0]: " before each line.
+        end = index + 1
+        while end < len(lines) and _inside(lines[end], before):
+            end += 1
+        here = range(index, min(end + 1, len(lines)))
+        if _is_launchers(lines, here):
             own = own or here
-    if own is not None:
-        return own
+        elif first is None or before == first:
+            return here
+        else:
+            found = found or here
+    if found is not None or own is not None:
+        return found or own
     for index in range(len(lines) - 1, -1, -1):
         if len(lines[index]) <= 1 << 16 and _ERROR.search(lines[index]):
             return range(index, index + 1)

@@ -99,9 +99,7 @@ def find(
             return found
     if compiling := _COMPILER.search(message) or (not exception and _RAISED_IN.search(text)):
         return PermanentError(f"an extension cannot be compiled ({compiling[0]})")
-    # A launcher such as torchrun ends with an exception and a code of its own.
-    is_of_launcher = exception in ("ChildFailedError", "CalledProcessError")
-    return _of_exit_code(int(code), lines) if not exception or is_of_launcher else None
+    return None if exception else _of_exit_code(int(code), lines)
 
 
 def missing_module(failure: Mapping[str, Any]) -> str | None:

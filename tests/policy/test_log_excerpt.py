@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from hpcrun.policy.log_excerpt import BarFolder, excerpt, folded, is_bar, raised
+from hpcrun.policy.log_excerpt import BarFolder, LoggedEnd, end, excerpt, folded, is_bar
 
 
 def bar(number: int) -> str:
@@ -112,7 +116,28 @@ ENDS: dict[str, tuple[list[str], tuple[str, str] | None]] = {
         [*TRACEBACK, *["x"] * 90, *LAUNCHER],
         ("ValueError", "batch 17 is bad"),
     ),
-    "a launcher's alone": (LAUNCHER, ("ChildFailedError", "")),
+    "a launcher's alone": (LAUNCHER, None),
+    "behind more calls than are shown": (
+        [TRACEBACK[0], *TRACEBACK[1:3] * 30, TRACEBACK[-1]],
+        ("ValueError", "batch 17 is bad"),
+    ),
+    "with a tracker's summary after it": (
+        [*TRACEBACK, *["wandb: loss ▁▂"] * 40, "[rank0]:[W1127 08:00:00.1 x.cpp:1] warning"],
+        ("ValueError", "batch 17 is bad"),
+    ),
+    "of a group of exceptions": (
+        [
+            "  + Exception Group Traceback (most recent call last):",
+            '  |   File "a.py", line 1, in <module>',
+            "  | ExceptionGroup: two (1 sub-exception)",
+            "  +-+---------------- 1 ----------------",
+            "    | Traceback (most recent call last):",
+            '    |   File "a.py", line 1, in <module>',
+            "    | ValueError: inner",
+            "    +------------------------------------",
+        ],
+        ("ValueError", "inner"),
+    ),
     "of the syntax": (['  File "a.py", line 1', "SyntaxError: bad"], ("SyntaxError", "bad")),
     "handled long before": ([*TRACEBACK, *["x"] * 90], None),
     "only a word": (["I met a ValueError: bad"], None),
@@ -124,7 +149,8 @@ ENDS: dict[str, tuple[list[str], tuple[str, str] | None]] = {
 @pytest.mark.parametrize("name", ENDS)
 def test_the_exception_that_a_program_ended_with(name: str) -> None:
     lines, expected = ENDS[name]
-    assert raised(excerpt(text(lines))) == expected
+    found = end(text(lines))
+    assert (found.exception and (found.exception, found.message)) == expected
 
 
 def test_a_line_is_what_a_terminal_shows_and_bounded() -> None:
@@ -143,3 +169,131 @@ def test_bars_are_folded_over_blocks() -> None:
     assert folder.feed_block(b"b\n") == text([shown, "b"])
     assert folder.feed_block(text([bar(4), "c"])) == text([bar(4), "c"])
     assert folder.flush() == []
+
+
+def torchrun(
+    code: str, rank: int = 0, told: str = "To enable traceback see: https://x"
+) -> list[str]:
+    """Return what torchrun 2.13 ends with, its own traceback shortened."""
+    return [
+        f"E1127 08:19:24.117000 30989 torch/distributed/elastic/multiprocessing/api.py:1002] "
+        f"failed (exitcode: {code}) local_rank: {rank} (pid: 7) of binary: /bin/python",
+        "Traceback (most recent call last):",
+        '  File "/bin/torchrun", line 8, in <module>',
+        "    sys.exit(main())",
+        "             ^^^^^^",
+        '  File "/lib/torch/distributed/run.py", line 1028, in main',
+        "    run(args)",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "=" * 60,
+        "train.py FAILED",
+        "-" * 60,
+        "Failures:",
+        "  <NO_OTHER_FAILURES>",
+        "-" * 60,
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  time      : 2026-11-27_08:19:24",
+        "  host      : n1",
+        f"  rank      : {rank} (local_rank: {rank})",
+        f"  exitcode  : {code} (pid: 7) " + (" (SIGKILL)" if code == "-9" else ""),
+        "  error_file: <N/A>",
+        *f"  traceback : {told}".split("\n"),
+        "=" * 60,
+    ]
+
+
+DEEPSPEED = "[2026-11-27 08:22:08,713] [{}] [launch.py:253:sigkill_handler] {}"
+ACCELERATE = [
+    "Traceback (most recent call last):",
+    '  File "/lib/accelerate/commands/launch.py", line 999, in simple_launcher',
+    "    raise subprocess.CalledProcessError(returncode=process.returncode, cmd=cmd)",
+]
+CALLED = "subprocess.CalledProcessError: Command '['python', 'a.py']' {}"
+SPAWNED = "torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with "
+BAD = LoggedEnd("ValueError", "batch 17 is bad", 1)
+KILLED = LoggedEnd(signal="SIGKILL")
+RANK_1 = [f"[rank1]: {line}" for line in TRACEBACK]
+RANK_0 = [
+    f"[rank0]: {line}" for line in (*TRACEBACK[:3], "RuntimeError: Connection closed by peer")
+]
+# name: (lines, how the process ended that a launcher had started)
+REPORTS: dict[str, tuple[list[str], LoggedEnd]] = {
+    "torchrun's": ([*TRACEBACK, *torchrun("1")], BAD),
+    "torchrun's, of a rank that another one followed": (
+        [*RANK_1, *RANK_0, *torchrun("1", 1)],
+        BAD,
+    ),
+    "torchrun's, of a signal": ([*TRACEBACK, *["x"] * 9, *torchrun("-9")], KILLED),
+    "torchrun's, of another exit code": ([*TRACEBACK, *torchrun("3")], LoggedEnd(exit_code=3)),
+    "torchrun's, with the traceback in it": (
+        torchrun("1", 0, "\n  ".join([*TRACEBACK, ""])),
+        LoggedEnd("ValueError", "batch 17 is bad"),
+    ),
+    "accelerate's": (
+        [*TRACEBACK, *ACCELERATE, CALLED.format("returned non-zero exit status 1.")],
+        BAD,
+    ),
+    "accelerate's, of a signal": (
+        [*ACCELERATE, CALLED.format("died with <Signals.SIGKILL: 9>.")],
+        KILLED,
+    ),
+    "a program's own command that failed": (
+        [*TRACEBACK[:3], CALLED.format("returned non-zero exit status 3.")],
+        LoggedEnd(
+            "CalledProcessError", "Command '['python', 'a.py']' returned non-zero exit status 3."
+        ),
+    ),
+    "DeepSpeed's": (
+        [
+            *TRACEBACK,
+            DEEPSPEED.format("INFO", "Killing subprocess 7"),
+            DEEPSPEED.format("ERROR", "['python', '-u', 'a.py'] exits with return code = 1"),
+        ],
+        BAD,
+    ),
+    "DeepSpeed's, of a signal": (
+        [DEEPSPEED.format("ERROR", "['python', '-u', 'a.py'] exits with return code = -9")],
+        KILLED,
+    ),
+    "torch.multiprocessing's": ([*TRACEBACK[:3], SPAWNED + "signal SIGKILL"], KILLED),
+    "torch.multiprocessing's, of an exit code": (
+        [*TRACEBACK[:3], SPAWNED + "exit code 3"],
+        LoggedEnd(exit_code=3),
+    ),
+    "a shell's": (["./run.sh: line 3: 12345 Killed                  python a.py"], KILLED),
+    "srun's": (
+        ["srun: error: n1: task 1: Killed", "srun: error: n2: task 0: Terminated"],
+        KILLED,
+    ),
+    "srun's, of an exit code": (
+        [*TRACEBACK, "srun: error: n1: task 1: Exited with exit code 1"],
+        BAD,
+    ),
+    "mpirun's": (["mpirun noticed that process rank 1 exited on signal 9 (Killed)."], KILLED),
+    "one long before the end": (
+        ["srun: error: n1: task 1: Exited with exit code 2", *["x"] * 30, *TRACEBACK],
+        LoggedEnd("ValueError", "batch 17 is bad"),
+    ),
+    "one before a traceback": (
+        ["srun: error: n1: task 1: Exited with exit code 2", *TRACEBACK],
+        LoggedEnd("ValueError", "batch 17 is bad"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_what_a_launcher_reports_of_its_process(name: str) -> None:
+    lines, expected = REPORTS[name]
+    assert end(text(lines)) == expected
+
+
+def test_torchrun_as_it_is_installed(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = tmp_path / "killed.py"
+    script.write_text("import os\nos.kill(os.getpid(), 9)\n")
+    argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", str(script)]
+    done = subprocess.run(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=120
+    )
+    assert end(done.stdout) == KILLED, done.stdout.decode()

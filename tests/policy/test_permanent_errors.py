@@ -62,7 +62,7 @@ TABLE: dict[str, tuple[dict[str, Any] | tuple[dict[str, Any], list[str]], str, b
     ),
     "arguments": (ended(2, *USAGE), "refuses its arguments (train.py: error: unrecog", True),
     "arguments under torchrun": (
-        ended(1, *USAGE, exception="ChildFailedError"),
+        ended(1, *USAGE, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "),
         "the program refuses its arguments",
         True,
     ),

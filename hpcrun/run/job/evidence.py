@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from hpcrun.state import files, history, ledger, manifest, metrics_file, session
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.session_log import SessionLog
-from hpcrun.text import shortened
+from hpcrun.text import shortened, signal_name
 
 # Progress bars may write that much after the cause.
 _TAIL_BYTES = 1 << 20
@@ -30,6 +29,9 @@ WAITING_MODULES = ("hpcrun.run.rank.async_allreduce", "hpcrun.run.checkpoint.nod
 _WAITED = re.compile(
     "|".join([COLLECTIVE.pattern, *(f"/{name.replace('.', '/')}[.]py" for name in WAITING_MODULES)])
 )
+# What a shell ends with is this and the number of the signal that ended its command.
+_BY_SIGNAL = 128
+_OF_SHELLS = {_BY_SIGNAL + number for number in (4, 6, 7, 8, 9, 11)}
 _OOM_KILL = re.compile(r"oom[-_ ]kill", re.IGNORECASE)
 
 
@@ -131,8 +133,9 @@ def failure(
     found = _first(attempt, seen, ends or {}, gone)
     if found is None:
         return None
-    lines = tail(attempt.rank_log(found["rank"]))
-    found = _with_exception(found, lines)
+    data = _end_of(attempt.rank_log(found["rank"]))
+    found = _as_told(found, data)
+    lines = log_excerpt.excerpt(data)
     by_kernel = any(_OOM_KILL.search(line) for line in lines)
     return {
         **found,
@@ -142,12 +145,19 @@ def failure(
     }
 
 
-def _with_exception(found: dict[str, Any], lines: Sequence[str]) -> dict[str, Any]:
-    """Add the exception of a Python program in a process of its own, which leaves no record."""
-    if found.get("exit_code") != 1 or found.get("exception") or found.get("signal"):
+def _as_told(found: dict[str, Any], data: bytes) -> dict[str, Any]:
+    """Add what the log tells of a process that leaves no record: a Python program, a launcher's.
+
+    A launcher ends with a code of its own; that of its process, or the signal, takes the place.
+    """
+    code = found.get("exit_code")
+    if not code or code == EXIT_SAVED or found.get("exception") or found.get("signal"):
         return found
-    exception, message = log_excerpt.raised(lines) or (None, None)
-    return {**found, "exception": exception, "message": message}
+    told = log_excerpt.end(data)
+    code = told.exit_code or code
+    signal = told.signal or (signal_name(code - _BY_SIGNAL) if code in _OF_SHELLS else None)
+    said = {"exception": told.exception, "message": told.message} if code == 1 else {}
+    return {**found, "exit_code": code, "signal": signal, **said}
 
 
 def permanent(
@@ -211,18 +221,16 @@ def _texts(value: Any) -> Iterator[str]:
 def _permanent_error(
     attempt: AttemptPaths, found: Mapping[str, Any], named: Collection[str]
 ) -> PermanentError | None:
-    lines: list[str] = []
-    with contextlib.suppress(OSError):
-        data = files.read_tail(attempt.rank_log(found["rank"]), _TAIL_BYTES)
-        last = log_excerpt.folded(data)[-permanent_errors.LINES :]
-        lines = [shortened(line.decode(errors="replace")) for line in last]
+    data = _end_of(attempt.rank_log(found["rank"]))
+    last = log_excerpt.folded(data)[-permanent_errors.LINES :] if data else []
+    lines = [shortened(line.decode(errors="replace")) for line in last]
     return permanent_errors.find(found, lines, named)
 
 
 def _record(attempt: AttemptPaths, end: RankEnd) -> dict[str, Any]:
     """Return the record that a rank left, or else how its launcher saw it end."""
     found = _exit_record(attempt.exit_record(end.rank)) or dict(vars(end))
-    return _with_exception(found, tail(attempt.rank_log(end.rank)))
+    return _as_told(found, _end_of(attempt.rank_log(end.rank)))
 
 
 def _first(
@@ -282,7 +290,11 @@ def _saved(record: Mapping[str, Any]) -> bool:
 
 def tail(path: Path) -> list[str]:
     """Return the lines at a log's end that tell why, from its last MiB; empty if there is none."""
+    return log_excerpt.excerpt(_end_of(path))
+
+
+def _end_of(log: Path) -> bytes:
     try:
-        return log_excerpt.excerpt(files.read_tail(path, _TAIL_BYTES))
+        return files.read_tail(log, _TAIL_BYTES)
     except OSError:
-        return []
+        return b""

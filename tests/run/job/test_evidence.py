@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun.errors import EXIT_SAVED
 from hpcrun.run.checkpoint import checkpoint_files
 from hpcrun.run.job import evidence
 from hpcrun.run.job.rank_places import RankEnd
@@ -123,6 +124,31 @@ def test_what_a_script_raised_is_read_from_its_log(
     found = evidence.failure(attempt, end)
     assert found is not None
     assert (found.get("exception"), found.get("message")) == raised
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "told"),
+    [
+        (1, "DeepSpeed [launch.py:2:x] [] exits with return code = -9", (None, "SIGKILL")),
+        (1, "DeepSpeed [launch.py:2:x] [] exits with return code = 2", (2, None)),
+        (
+            1,
+            f"DeepSpeed [launch.py:2:x] [] exits with return code = {EXIT_SAVED}",
+            (EXIT_SAVED, None),
+        ),
+        (137, "", (None, "SIGKILL")),
+        (3, "", (3, None)),
+    ],
+)
+def test_a_launchers_process_ended_and_not_the_launcher(
+    attempt: AttemptPaths, code: int, line: str, told: tuple[int | None, str | None]
+) -> None:
+    """What is said of a launcher's end would hide the out of memory, the usage, the save."""
+    attempt.rank_log(1).write_text(f"{line}\n")
+    found = evidence.failure(attempt, RankEnd(1, "n1", code, None))
+    assert found is not None
+    assert found["signal"] == told[1]
+    assert told[0] in (None, found["exit_code"])
 
 
 def test_slurm_writes_into_the_ranks_log_that_the_kernel_killed_it(attempt: AttemptPaths) -> None:
