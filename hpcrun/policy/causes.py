@@ -141,6 +141,8 @@ class Evidence:
     """What `hpcrun.policy.node_health` decided about them: ``replace``, ``exclude``, ``refuse``."""
     hardware: Mapping[str, str] = field(default_factory=dict)
     """Those of them whose hardware is broken -> what is wrong with it."""
+    doubt: str | None = None
+    """What speaks against the ranks' exit code 0."""
     hang: Mapping[str, Any] | None = None
     """``message``, ``rank`` and ``node`` of ranks that made no progress, and the ``lock`` that they
     wait for if one was found; None if they did."""
@@ -163,6 +165,8 @@ class End:
     """The exit code of the supervisor."""
     cause: dict[str, Any] | None = None
     """``kind``, ``message`` and details; None for a run that completed."""
+    doubt: str | None = None
+    """What speaks against that it completed."""
 
     @property
     def kind(self) -> str | None:
@@ -179,7 +183,7 @@ def decide(evidence: Evidence) -> End:
     if evidence.intent == INTENT_CANCELLED:
         return _end(CANCELLED, BY_USER)
     if evidence.finished and evidence.exit_code in (0, None) and evidence.failure is None:
-        return End(COMPLETED, EXIT_OK)
+        return End(COMPLETED, EXIT_OK, doubt=evidence.doubt)
     if evidence.stop == INTERRUPTED:
         return _end(CANCELLED, f"interrupted by {interrupted_by(evidence.signal)}")
     if job.cancelled_by:

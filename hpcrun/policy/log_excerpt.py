@@ -276,6 +276,8 @@ def _begin(lines: Sequence[bytes], index: int) -> int:
     return index
 
 
+# The line before the traceback of what ended nothing.
+_HARMLESS = re.compile(rb"Exception ignored |--- Logging error ---")
 # Modules of launchers, in their tracebacks.
 _LAUNCHER = re.compile(
     rb"ChildFailedError|ProcessExitedException|/torch/distributed/(?:run|launch)\b"
@@ -308,7 +310,7 @@ def _cause(lines: Sequence[bytes]) -> range | None:
     found: range | None = None
     own: range | None = None
     for index in range(len(lines) - 1, -1, -1):
-        if _TRACEBACK not in lines[index]:
+        if _TRACEBACK not in lines[index] or (index and _HARMLESS.match(lines[index - 1])):
             continue
         before = _before(lines[index])
         # torch.distributed puts "[rank0]: " before each line.

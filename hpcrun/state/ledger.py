@@ -162,7 +162,7 @@ _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
         {
             **{**_HEAD, "outcome": TEXT, "exit_code": WHOLE, "cause": mapping(_CAUSE)},
             **dict.fromkeys(("restored_step", "reached_step", "checkpoint_step"), WHOLE),
-            **{"first_step": WHOLE, "saves": INDEX},
+            **{"first_step": WHOLE, "saves": INDEX, "doubt": TEXT},
             **{"total_steps": WHOLE, "metrics": METRICS, "logged": TIME},
         },
         ("outcome",),

@@ -136,9 +136,10 @@ def _decide(evidence: RunEvidence) -> Verdict:
         return Verdict(UNKNOWN, evidence.broken)
     last = evidence.current
     if evidence.intent == INTENT_FINISHED or (last and last.outcome == "completed"):
-        found = (
-            _notices(last.alone, last.overwriting, recovery.smaller_batch(last)) if last else None
-        )
+        found = None
+        if last is not None:
+            smaller = recovery.smaller_batch(last)
+            found = _notices(last.end.get("doubt"), last.alone, last.overwriting, smaller)
         return Verdict(COMPLETED, found, over=True)
     if evidence.intent == INTENT_CANCELLED:
         return _cancelled(evidence, last)

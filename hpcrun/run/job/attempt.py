@@ -143,8 +143,11 @@ class RunningAttempt:
                 self._record_if_alone(code)
             self._end_work()
         failure = None if self._workers is None else self._failure(self._workers, first)
+        finished = code == 0 and evidence.session(self._paths).finished
+        is_program = self._run.entry.kind != "function"
         return Evidence(
-            finished=code == 0 and evidence.session(self._paths).finished,
+            finished=finished,
+            doubt=evidence.doubt(self._paths) if finished and is_program else None,
             exit_code=code,
             failure=failure,
             stop=self._stop_request.reason,

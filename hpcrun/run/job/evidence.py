@@ -32,6 +32,10 @@ _WAITED = re.compile(
 # What a shell ends with is this and the number of the signal that ended its command.
 _BY_SIGNAL = 128
 _OF_SHELLS = {_BY_SIGNAL + number for number in (4, 6, 7, 8, 9, 11)}
+_HIDDEN = "does a pipe or a later command hide the program's? (bash: set -eo pipefail)"
+# Ranks whose logs are read although they ended well.
+_DOUBTED = 8
+_KILLED_FOR_MEMORY = re.compile(rb"[Dd]etected \d+ oom[-_ ]kill")
 _OOM_KILL = re.compile(r"oom[-_ ]kill", re.IGNORECASE)
 
 
@@ -158,6 +162,26 @@ def _as_told(found: dict[str, Any], data: bytes) -> dict[str, Any]:
     signal = told.signal or (signal_name(code - _BY_SIGNAL) if code in _OF_SHELLS else None)
     said = {"exception": told.exception, "message": told.message} if code == 1 else {}
     return {**found, "exit_code": code, "signal": signal, **said}
+
+
+def doubt(attempt: AttemptPaths) -> str | None:
+    """Return what speaks against a program's exit code 0 in the logs of its first ranks, or None.
+
+    A pipe and a later command of a shell have an exit code of their own; a process that the kernel
+    kills may be missed by nobody.
+    """
+    for rank, path in sorted(attempt.rank_logs().items())[:_DOUBTED]:
+        data = _end_of(path)
+        if _KILLED_FOR_MEMORY.search(data):
+            return f"a process of rank {rank} was killed as memory ran out, and its exit code is 0"
+        told = log_excerpt.end(data)
+        if told.signal or told.exit_code:
+            how = told.signal or f"exit code {told.exit_code}"
+            return f"a process of rank {rank} ended with {how}, and its exit code is 0: {_HIDDEN}"
+        if told.exception:
+            said = shortened(f"{told.exception}: {told.message}".rstrip(": "), _LONGEST_REASON)
+            return f"the log of rank {rank} ends with {said}; its exit code is 0: {_HIDDEN}"
+    return None
 
 
 def permanent(

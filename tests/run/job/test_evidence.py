@@ -370,3 +370,27 @@ def test_a_record_cannot_say_that_its_error_is_permanent(of_run: AttemptPaths) -
     found = evidence.failure(of_run, None)
     assert found is not None
     assert not {"permanent", "seen_on"} & {*found}
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (
+            ["Traceback (most recent call last):", '  File "a.py"', "KeyError: 'lr'"],
+            "KeyError: 'lr'",
+        ),
+        (["Traceback (most recent call last):", '  File "a.py"', "KeyError: 'lr'", "done"], "KeyE"),
+        (["run.sh: line 3: 123 Killed      python a.py"], "SIGKILL"),
+        (["slurmstepd: error: Detected 1 oom_kill event in StepId=5.1."], "memory ran out"),
+        (["step 1", "saved"], None),
+        (["error: one file of 7 is left out"], None),
+        (["Exception ignored in: <f>", "Traceback (most recent call last):", "OSError: x"], None),
+        (["Traceback (most recent call last):", "  File", "OSError: x", *["step"] * 30], None),
+    ],
+)
+def test_what_speaks_against_an_exit_code_of_zero(
+    attempt: AttemptPaths, lines: list[str], told: str | None
+) -> None:
+    attempt.rank_log(0).write_text("".join(f"{line}\n" for line in lines))
+    found = evidence.doubt(attempt)
+    assert found is None if told is None else told in str(found), found
