@@ -98,9 +98,13 @@ class Trial:
                 raise TimeoutError("\n".join([str(error), *stories, explained])) from None
             return self._judge(runs, victim, attempt, when)
 
+    @property
+    def _is_of_disk(self) -> bool:
+        return (self._fault.from_outside or "").endswith("disk")
+
     @contextlib.contextmanager
     def _desk(self) -> Iterator[Disk | None]:
-        if not (self._fault.from_outside or "").endswith("disk"):
+        if not self._is_of_disk:
             self._ward = self._reference.ward
             yield None
             return
@@ -186,8 +190,9 @@ class Trial:
         ward.assert_reconciled(victim)
         for other in runs:
             if other != victim:
-                # It shares the nodes.
-                assert fault.blames == NODE or ward.kinds(other) == [None], stories
+                # It shares the nodes, and the disk.
+                shared = fault.blames == NODE or self._is_of_disk
+                assert shared or ward.kinds(other) == [None], stories
                 Reference(ward, self._reference.outcomes).assert_same(other, case.stage)
         return Outcome(
             kinds=kinds,
