@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hpcrun.observe.diagnosis import known_troubles
 from hpcrun.observe.diagnosis.attempts import CANCELLED, NO_END, RunStory
 from hpcrun.observe.status import run_state
 from hpcrun.policy import batch, causes, node_health, recovery, resume
@@ -168,6 +169,8 @@ def advise(run: RunStory, where: str, *, several: bool = False) -> str | None:
 def _crash(case: _Case) -> str:
     rank, exception = case.cause.get("rank"), case.cause.get("exception")
     log = case.run.status.name + ("" if rank is None else f" --rank {rank}")
+    if known := known_troubles.told(case.cause, case.run.status.name):
+        return f"{known}. {case.go_on}."
     first = f"Look at what the rank wrote: `hpcrun logs {log}`. Then fix it"
     if exception == "HpcrunError":
         first = "Change what the message above names"

@@ -1,0 +1,102 @@
+"""Troubles of a node, a site or a job that end programs whose code is right.
+
+Pure. Each is known by the words of the system, of Python, torch or NCCL, in what a rank wrote last;
+the first that is found counts, so the narrower ones come first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+# Words that say it -> what it is and what helps. {name}: the run; {node}: of the rank; {0}, {1}: of
+# the pattern's groups.
+_TROUBLES = (
+    (
+        r"[Uu]ncorrectable (?:NVLink |ECC )?error|NVRM: Xid|fallen off the bus|NVLink error"
+        r"|CUDA error: (?:unspecified launch failure|hardware)",
+        "The GPU{on_node} is broken or was reset: tell those who run the site; with {exclude} the "
+        "run does without that node",
+    ),
+    (
+        r"Stale (?:NFS )?file handle",
+        "A file or directory that was in use is gone from its file server: replaced or removed "
+        "from another host, or the export was mounted anew. What the program reads must stay for "
+        "as long as it runs (the frozen code, environment.venv=frozen and staging.paths do)",
+    ),
+    (
+        r"[Dd]isk quota exceeded|\bEDQUOT\b",
+        "The quota of the file system that it wrote to is used up: `quota -s` (`lfs quota -h` on "
+        "Lustre) tells it, `hpcrun clean` removes what old runs left, and checkpoint.keep bounds "
+        "what this one keeps",
+    ),
+    (
+        r"insufficient shared memory|unable to (?:open|allocate|mmap) shared memory"
+        r"|DataLoader worker .*killed by signal: Bus error|/dev/shm\S*['\"]?[:,].*No space left"
+        r"|No space left on device[^\n]*/dev/shm|Error while creating shared memory",
+        "Shared memory{on_node} is too small or full (`hpcrun exec {name} df -h /dev/shm` while it "
+        "runs): fewer or no workers of the DataLoader, smaller batches, or in the program "
+        "torch.multiprocessing.set_sharing_strategy('file_system')",
+    ),
+    (
+        r"No space left on device|\bENOSPC\b",
+        "A disk{on_node} is full. Where it is shared storage, `hpcrun clean` removes what old runs "
+        "left; where it is the node's own, TMPDIR and caches belong on another one "
+        "(environment.variables.TMPDIR)",
+    ),
+    (
+        r"[Aa]ddress already in use|\bEADDRINUSE\b",
+        "A port that the program names is another process's{on_node}: let it be chosen. hpcrun "
+        "sets MASTER_ADDR and MASTER_PORT to a free one for each attempt: use them in place of a "
+        "number (torchrun alone on a node: --standalone)",
+    ),
+    (
+        r"\^M: bad interpreter|\$?'?\\r'?: command not found|\r: command not found"
+        r"|\r'?: No such file or directory|syntax error near unexpected token `\S*\\r'",
+        "The script has the line ends of Windows: `sed -i 's/\\r$//' SCRIPT` mends it",
+    ),
+    (
+        r"failed to map segment from shared object|\.so[\w.]*: cannot open shared object file: "
+        r"Operation not permitted",
+        "A library lies where nothing may be executed (a TMPDIR or home that is mounted noexec): "
+        "environment.variables.TMPDIR (or TORCH_EXTENSIONS_DIR, TRITON_CACHE_DIR) has to name "
+        "another place",
+    ),
+    (
+        r"(?:<frozen os>|/os\.py)\"?, line \d+, in __getitem__[^$]*\bKeyError: '([A-Za-z_]\w*)'"
+        r"|\b([A-Za-z_]\w*): unbound variable",
+        "The job has no variable {0}: it does not get those of the shell that submitted it. Name "
+        "it in the spec: environment.variables.{0}=…",
+    ),
+    (
+        r"\bncclSystemError|\bncclRemoteError|\bncclInternalError|NCCL (?:error|WARN)"
+        r"|NCCL communicator was aborted|Watchdog caught collective operation timeout"
+        r"|Connection closed by (?:remote )?peer|Connection reset by peer",
+        "A collective operation broke off: mostly another rank ended first (`hpcrun logs {name} "
+        "--rank all`), or a link failed (`hpcrun doctor --nodes` measures them; "
+        "environment.variables.NCCL_DEBUG=INFO has NCCL say more)",
+    ),
+)
+_PATTERNS = [(re.compile(pattern), told) for pattern, told in _TROUBLES]
+
+
+def told(cause: Mapping[str, Any], name: str) -> str | None:
+    """Return what it was and what helps, as a sentence without its period; None if it is unknown.
+
+    ``cause`` is that of a rank that ended badly, as the ledger has it; ``name`` the run's.
+    """
+    said = f"{cause.get('exception') or ''}: {cause.get('message') or ''}"
+    written = "\n".join(map(str, cause.get("log_tail") or ()))
+    node = cause.get("node")
+    words = {
+        "name": name,
+        "on_node": f" of {node}" if node else "",
+        "exclude": f"resources.exclude={node}" if node else "resources.exclude",
+    }
+    for text in (said, written):
+        for pattern, sentence in _PATTERNS:
+            if found := pattern.search(text):
+                group = next(filter(None, found.groups()), "")
+                return sentence.format(group, **words)
+    return None

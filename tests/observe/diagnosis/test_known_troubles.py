@@ -1,0 +1,58 @@
+"""Troubles of which a program's code is innocent, by the words in which they come."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcrun.observe.diagnosis import known_troubles
+
+SHM = "unable to open shared memory object </torch_7_1> in read-write mode: No space left on device"
+SOCKET = "The server socket has failed to listen"
+# What the exception or the log says, and a part of the advice.
+SAID = [
+    ("OSError", "[Errno 116] Stale file handle: 'data/x'", "gone from its file server"),
+    ("OSError", "[Errno 122] Disk quota exceeded", "quota -s"),
+    ("OSError", "[Errno 28] No space left on device: '/dev/shm/x'", "memory of n2"),
+    ("RuntimeError", SHM, "memory of n2"),
+    ("OSError", "[Errno 28] No space left on device: 'out.pt'", "A disk of n2 is full"),
+    ("OSError", "[Errno 98] Address already in use", "MASTER_PORT"),
+    ("DistNetworkError", f"{SOCKET} (errno: 98 - Address already in use)", "MASTER_PORT"),
+    ("RuntimeError", "DataLoader worker (pid 7) is killed by signal: Bus error.", "memory of n2"),
+    ("AcceleratorError", "CUDA error: uncorrectable ECC error encountered", "resources.exclude=n2"),
+    ("DistBackendError", "NCCL error in: x.cpp:3, unhandled system error", "collective"),
+    ("RuntimeError", "[x.cc:5] Connection closed by peer [10.0.0.1]:1", "collective"),
+    ("ImportError", "/tmp/x.so: failed to map segment from shared object", "noexec"),
+]  # fmt: skip
+WRITTEN = [
+    (["/bin/bash^M: bad interpreter: No such file or directory"], "line ends of Windows"),
+    (["run.sh: line 2: $'\\r': command not found"], "line ends of Windows"),
+    (['  File "<frozen os>", line 679, in __getitem__', "KeyError: 'DATA_DIR'"],
+     "environment.variables.DATA_DIR=…"),
+    (["run.sh: line 4: DATA_DIR: unbound variable"], "environment.variables.DATA_DIR=…"),
+    (["NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus"], "broken or was reset"),
+]  # fmt: skip
+OWN = [
+    ("KeyError", "'DATA_DIR'", ['  File "a.py", line 3, in f', "KeyError: 'DATA_DIR'"]),
+    ("ValueError", "batch 17 is bad", ["ValueError: batch 17 is bad"]),
+    ("FileNotFoundError", "[Errno 2] No such file or directory: 'a.txt'", []),
+    ("PermissionError", "[Errno 13] Permission denied: 'a.txt'", []),
+]
+
+
+@pytest.mark.parametrize(("exception", "message", "told"), SAID)
+def test_what_an_exception_says(exception: str, message: str, told: str) -> None:
+    cause = {"exception": exception, "message": message, "node": "n2"}
+    assert told in str(known_troubles.told(cause, "study/0"))
+
+
+@pytest.mark.parametrize(("lines", "told"), WRITTEN)
+def test_what_a_log_ends_with(lines: list[str], told: str) -> None:
+    found = known_troubles.told({"log_tail": lines, "exception": None}, "study/0")
+    assert told in str(found)
+    assert "{" not in str(found)
+
+
+@pytest.mark.parametrize(("exception", "message", "lines"), OWN)
+def test_what_is_the_programs_own(exception: str, message: str, lines: list[str]) -> None:
+    cause = {"exception": exception, "message": message, "log_tail": lines}
+    assert known_troubles.told(cause, "study/0") is None
