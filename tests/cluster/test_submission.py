@@ -591,3 +591,36 @@ def test_all_files_follow_the_umask_of_the_profile(place: Workplace) -> None:
     assert {"own", "rank-00000.log", "ledger.jsonl", "plan.json"} <= found.keys()
     assert any(name.startswith("slurm-") for name in found)
     assert set(found.values()) == {0o750, 0o640}
+
+
+ENDS = """\
+case "$1" in
+killed) exec "$PYTHON" -m torch.distributed.run --nproc-per-node 1 killed.py ;;
+piped) "$PYTHON" -c 'raise ValueError("batch 17 is bad")' 2>&1 | cat; echo done ;;
+memory) "$PYTHON" -c 'x = b"x" * (2 << 30)'; sleep 2; echo went on ;;
+esac
+"""
+
+
+def test_ends_that_a_launcher_or_a_shell_hides(place: Workplace) -> None:
+    """torchrun's exit code is 1, whatever ended its process; a shell's that of its last command."""
+    place.write("ends.sh", ENDS)
+    place.write("killed.py", "import os\nos.kill(os.getpid(), 9)\n")
+    place.spec(
+        ["sh", "ends.sh", "${config.how}"],
+        config={"how": "killed"},
+        sweep={"grid": {"config.how": ["killed", "piped", "memory"]}},
+        resources={"mem": "1G"},
+        recovery={"max_failures": 1},
+        environment={
+            "python": place.cluster.python,
+            "variables": {"PYTHON": place.cluster.python},
+        },
+    )
+    answer = place.hpcrun("submit", "e.yaml", "--wait")
+    assert answer.returncode == 1, answer.stderr
+    killed, piped, memory = json.loads(place.hpcrun("status", "e", "--json").stdout)
+    assert killed["cause"]["message"].endswith("was ended by SIGKILL"), killed
+    assert piped["state"] == "completed", piped
+    assert "ends with ValueError: batch 17 is bad; its exit code is 0" in piped["reason"], piped
+    assert memory["cause"]["kind"] == "out_of_memory", (memory, place.rank_log(2))
