@@ -159,9 +159,10 @@ def end(data: bytes) -> LoggedEnd:
     """
     lines = _apart(folded(data)) if data else []
     told, cause = _told(lines), _cause(lines)
-    if told is not None and cause is not None and cause.start > told.at:
-        is_later = _TRACEBACK in lines[cause.start] and not _is_launchers(lines, cause)
-        told = None if is_later else told
+    if told is not None and cause is not None and _TRACEBACK in lines[cause.start]:
+        # A script ends its helpers, too, once its program has ended.
+        outweighs = cause.start > told.at or told.signal == "SIGTERM"
+        told = None if outweighs and not _is_launchers(lines, cause) else told
     if told is not None and told.signal:
         return LoggedEnd(exit_code=told.exit_code, signal=told.signal)
     code = told.exit_code if told else None

@@ -262,6 +262,10 @@ REPORTS: dict[str, tuple[list[str], LoggedEnd]] = {
         LoggedEnd(exit_code=3),
     ),
     "a shell's": (["./run.sh: line 3: 12345 Killed                  python a.py"], KILLED),
+    "a shell's, of its helper": (
+        [*TRACEBACK, "./run.sh: line 9: 123 Terminated  tensorboard"],
+        LoggedEnd("ValueError", "batch 17 is bad"),
+    ),
     "srun's": (
         ["srun: error: n1: task 1: Killed", "srun: error: n2: task 0: Terminated"],
         KILLED,

@@ -175,6 +175,8 @@ def doubt(attempt: AttemptPaths) -> str | None:
         if _KILLED_FOR_MEMORY.search(data):
             return f"a process of rank {rank} was killed as memory ran out, and its exit code is 0"
         told = log_excerpt.end(data)
+        if told.signal == "SIGTERM":  # a helper that a script ends
+            continue
         if told.signal or told.exit_code:
             how = told.signal or f"exit code {told.exit_code}"
             return f"a process of rank {rank} ended with {how}, and its exit code is 0: {_HIDDEN}"

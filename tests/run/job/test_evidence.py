@@ -383,6 +383,7 @@ def test_a_record_cannot_say_that_its_error_is_permanent(of_run: AttemptPaths) -
         (["run.sh: line 3: 123 Killed      python a.py"], "SIGKILL"),
         (["slurmstepd: error: Detected 1 oom_kill event in StepId=5.1."], "memory ran out"),
         (["step 1", "saved"], None),
+        (["run.sh: line 3: 123 Terminated  tensorboard"], None),
         (["error: one file of 7 is left out"], None),
         (["Exception ignored in: <f>", "Traceback (most recent call last):", "OSError: x"], None),
         (["Traceback (most recent call last):", "  File", "OSError: x", *["step"] * 30], None),
