@@ -22,6 +22,7 @@ from typing import Any
 
 from bench.faults import CRED_EXPIRE
 from bench.publish import add_options, circumstances, publish
+from hpcrun.observe.diagnosis import goodput
 from hpcrun.state import ledger
 from tests.cluster.injection import Injection
 from tests.cluster.ward import ARRAY, PROGRAM, STAGE, STAGES, Reference, Ward, problem
@@ -36,7 +37,7 @@ SPEC: dict[str, Any] = {
     "checkpoint": {"every": 20},
     "recovery": {"hang_after": "00:00:15"},
 }
-PARTS = ("useful", "replayed", "startup", "restore", "save", "waiting", "wall", "share")
+PARTS = (*goodput.WORDS, "wall", "share")
 
 
 @dataclass(frozen=True)
@@ -227,6 +228,7 @@ def main() -> None:
         for run, stage in zip(runs, STAGES, strict=True):
             wrong += filter(None, [problem(partial(expected.assert_same, run, stage))])
             wrong += filter(None, [problem(partial(ward.assert_reconciled, run))])
+        print("\n".join(wrong), file=sys.stderr)
         lines, rows = table(ward, runs, chaos.done)
     setting = circumstances(
         minutes_of_faults=round(took / 60, 1),
