@@ -11,6 +11,7 @@ import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -115,12 +116,12 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in self._waiting:
+        hook = self._waiting.pop(fullname, None)
+        # By the other finders: an editable installation has one, and so have other hooks.
+        found = importlib.util.find_spec(fullname) if hook else None
+        if hook is None or found is None or found.loader is None:
             return None
-        found = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if found is None or found.loader is None:
-            return None
-        hook, loader = self._waiting.pop(fullname), found.loader
+        loader = found.loader
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:

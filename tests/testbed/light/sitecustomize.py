@@ -1,18 +1,19 @@
-"""This module spares the tests' Python imports, which are half of the start of a rank.
+"""This module spares the Python of a bed imports, which are half of the start of a rank.
 
-Laid over its packages inside a bed that is `light`, and around the tests. MLflow is imported by
+Laid over the packages of the tests' Python inside a bed that is `light`. MLflow is imported by
 DeepSpeed's autotuner wherever it is installed, torch's compiler by the functions of its Muon and by
 each optimizer: three of six seconds of processor time, in hundreds of ranks that compile nothing.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -77,8 +78,9 @@ _AROUND: dict[str, Callable[[ModuleType], Any]] = {
 
 class _Finder(MetaPathFinder):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        around = _AROUND.get(name)
-        spec = PathFinder.find_spec(name, path, target) if around else None
+        around = _AROUND.pop(name, None)
+        # The others', as hpcrun's own hook is one of them.
+        spec = importlib.util.find_spec(name) if around else None
         if around is None or spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
