@@ -12,10 +12,11 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.support import no_slurm, slurm_version
+from tests.support import light_python, no_slurm, slurm_version
 
-# Before anything reads PATH.
+# Before anything reads PATH, or starts a rank.
 _LINKS = no_slurm.hide()
+light_python.lighten()
 
 from tests.support import operators  # noqa: E402
 from tests.support.nfs import mount, nfs_program, two_hosts  # noqa: E402, F401

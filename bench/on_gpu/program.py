@@ -145,8 +145,9 @@ def measure(session: hpcrun.Session) -> None:
             lines.write(json.dumps({"name": case["name"], **found}) + "\n")
             lines.flush()
             torch._dynamo.reset()
-            _release(session.device, kept)
+            gc.collect()
             if session.device.type == "cuda":
+                _release(session.device, kept)
                 torch.cuda.empty_cache()
 
 
@@ -159,9 +160,10 @@ def _tensors(device: torch.device) -> dict[int, Tensor]:
 
 
 def _release(device: torch.device, kept: dict[int, Tensor]) -> None:
-    """Free all tensors but ``kept``: DeepSpeed's hooks and the session hold an engine for longer.
+    """Free all tensors of a GPU but ``kept``: hooks and the session hold an engine for longer.
 
-    One that is still there would count in the peak of the next case.
+    One that is still there would count in the peak of the next case. Not those of processors, which
+    modules of torch have, too, that are imported as they are needed.
     """
     for key, one in _tensors(device).items():
         if key not in kept:

@@ -1,6 +1,6 @@
-"""This module spares the Python of a bed imports, which are half of the start of a rank.
+"""This module spares the tests' Python imports, which are half of the start of a rank.
 
-Laid over the packages of the tests' Python inside a bed that is `light`. MLflow is imported by
+Laid over its packages inside a bed that is `light`, and around the tests. MLflow is imported by
 DeepSpeed's autotuner wherever it is installed, torch's compiler by the functions of its Muon and by
 each optimizer: three of six seconds of processor time, in hundreds of ranks that compile nothing.
 """
