@@ -25,7 +25,7 @@ from bench import against
 from bench import training_report as report
 from bench.publish import add_options, circumstances, publish
 from bench.turns import Referee
-from tests.cluster.workbench import PROFILE, Workbench
+from tests.cluster.workbench import Workbench
 from tests.testbed import Cluster
 
 HERE = Path(__file__).parent
@@ -116,7 +116,6 @@ class Bench:
         self.cluster, self.options, self.version = cluster, options, version
         self.desk = Workbench(cluster, version)
         against.use(self.desk, checkout)
-        self.desk.write("configs/clusters/bed.yaml", PROFILE)
         self.socket = self.desk.directory / "turns"
         self.desk.copy_job(f"{options.program}.py")
         for name in ("turns.py", "training_hpcrun.py", "training_bare.py"):
