@@ -16,7 +16,7 @@ import pytest
 
 from hpcrun.state import ledger
 from hpcrun.state.layout import ExperimentPaths, RunPaths
-from tests.cluster.workbench import Workbench
+from tests.cluster.workbench import REPOSITORY, Workbench
 from tests.support.waiting import until
 from tests.testbed import VERSIONS, Cluster
 
@@ -89,7 +89,8 @@ def problem(check: Callable[[], object]) -> str:
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        return "".join(traceback.format_exception(error))
+        # Without this checkout's path: it goes into results.
+        return "".join(traceback.format_exception(error)).replace(f"{REPOSITORY}/", "")
     return ""
 
 
