@@ -32,9 +32,8 @@ def tell(experiment: ExperimentPaths, runs: Sequence[int], seconds: float, outpu
         output.say(note)
     bad = [one for one in found if one.status.state != run_state.COMPLETED]
     if not bad:
-        done = headline(found[0])
+        done = headline(found[0]) if len(found) == 1 else f"all {len(found)} runs have completed"
         if len(found) > 1:
-            done = f"all {len(found)} runs have completed"
             _say_causes([one for one in found if one.status.reason], output)
         where = f"{name}/{runs[0]}" if len(found) == 1 else name
         reads = ["logs"]

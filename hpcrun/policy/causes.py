@@ -142,7 +142,7 @@ class Evidence:
     hardware: Mapping[str, str] = field(default_factory=dict)
     """Those of them whose hardware is broken -> what is wrong with it."""
     doubt: str | None = None
-    """What speaks against the ranks' exit code 0."""
+    """A clause that says why the ranks' exit code 0 may be wrong; None if nothing does."""
     hang: Mapping[str, Any] | None = None
     """``message``, ``rank`` and ``node`` of ranks that made no progress, and the ``lock`` that they
     wait for if one was found; None if they did."""
@@ -166,7 +166,7 @@ class End:
     cause: dict[str, Any] | None = None
     """``kind``, ``message`` and details; None for a run that completed."""
     doubt: str | None = None
-    """What speaks against that it completed."""
+    """The doubt of `Evidence`, of a run that completed."""
 
     @property
     def kind(self) -> str | None:

@@ -109,7 +109,7 @@ def excerpt(data: bytes) -> list[str]:
     """
     lines = _apart(folded(data)) if data else []
     first = max(0, len(lines) - LINES)
-    cause = _cause(lines)
+    cause = _cause(lines, _last_report(lines))
     if cause is None or cause.stop > first:
         kept = lines[first:]
     else:
@@ -137,7 +137,7 @@ def _apart(lines: Sequence[bytes]) -> list[bytes]:
 
 @dataclass(frozen=True)
 class LoggedEnd:
-    """What a log tells of the end of its program; None where it does not.
+    """The end of a program, as far as its log tells it; None where it does not.
 
     Of a launcher (torchrun, accelerate, DeepSpeed's, a shell) that reports the end of a process
     that it started, the end of that one.
@@ -146,19 +146,20 @@ class LoggedEnd:
     exception: str | None = None
     message: str | None = None
     exit_code: int | None = None
-    """Of a launcher's process."""
+    """The exit code of a launcher's process."""
     signal: str | None = None
-    """That ended a launcher's process."""
+    """The name of the signal that ended a launcher's process."""
 
 
 def end(data: bytes) -> LoggedEnd:
-    """Return what a log's last bytes tell of the end of its program.
+    """Return the end of a program, as the last bytes of its log tell it.
 
     An exception counts if a launcher's report follows, or little but what trackers say at an end:
     one that was printed long before may have been handled.
     """
     lines = _apart(folded(data)) if data else []
-    told, cause = _told(lines), _cause(lines)
+    told = _last_report(lines)
+    cause = _cause(lines, told)
     if told is not None and cause is not None and _TRACEBACK in lines[cause.start]:
         # A script ends its helpers, too, once its program has ended.
         outweighs = cause.start > told.at or told.signal == "SIGTERM"
@@ -186,7 +187,7 @@ _EPILOGUE = re.compile(rb"\s*$|wandb: |\[rank\d+\]:\[W|[WEI]\d{4} [\d:.]+ +\d+ |
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Report:
     """A launcher's report of the process that failed first; ``at`` is the line where it begins."""
 
     at: int
@@ -220,15 +221,15 @@ _WORDS = {
 _OF_ONE = 12
 
 
-def _told(lines: Sequence[bytes]) -> _Told | None:
+def _last_report(lines: Sequence[bytes]) -> _Report | None:
     """Return the last report of a launcher at a log's end; None without one.
 
     Processes that were asked to leave (SIGTERM) are no cause where another one ended otherwise.
     """
-    asked: _Told | None = None
+    asked: _Report | None = None
     others = 0
     for index in range(len(lines) - 1, -1, -1):
-        told = _report(lines, index)
+        told = _report_at(lines, index)
         if told is not None and told.signal != "SIGTERM":
             return told
         asked = asked or told
@@ -238,7 +239,7 @@ def _told(lines: Sequence[bytes]) -> _Told | None:
     return asked
 
 
-def _report(lines: Sequence[bytes], index: int) -> _Told | None:
+def _report_at(lines: Sequence[bytes], index: int) -> _Report | None:
     """Return the report that a line belongs to; None if it is no launcher's."""
     line = lines[index]
     if _ROOT_CAUSE in line:
@@ -248,7 +249,7 @@ def _report(lines: Sequence[bytes], index: int) -> _Told | None:
             for pattern in (_ROOT_CODE, _ROOT_RANK)
         )
         begin = _begin(lines, index)
-        return None if code is None else _Told(begin, *_code_and_signal(code), rank)
+        return None if code is None else _Report(begin, *_code_and_signal(code), rank)
     if len(line) > 1 << 16 or not (found := _CODE_TOLD.search(line)):
         return None
     begin = _begin(lines, index)
@@ -257,10 +258,10 @@ def _report(lines: Sequence[bytes], index: int) -> _Told | None:
     name, value = next((key, text) for key, text in found.groupdict().items() if text is not None)
     name, text = name.partition("_")[0], value.decode(errors="replace")
     if name == "word":
-        return _Told(begin, None, _WORDS[text]) if text in _WORDS else None
+        return _Report(begin, None, _WORDS[text]) if text in _WORDS else None
     if name == "signal":
-        return _Told(begin, None, text)
-    return _Told(begin, *_code_and_signal(-int(text) if name == "number" else int(text)))
+        return _Report(begin, None, text)
+    return _Report(begin, *_code_and_signal(-int(text) if name == "number" else int(text)))
 
 
 def _code_and_signal(code: int) -> tuple[int | None, str | None]:
@@ -292,7 +293,7 @@ def _is_launchers(lines: Sequence[bytes], block: range) -> bool:
 
 
 def _before(header: bytes) -> bytes:
-    """Return what stands before each line of a traceback: torch's "[rank0]: ", say."""
+    """Return the prefix of each line of a traceback, such as torch's "[rank0]: "."""
     before, found, _ = header.partition(_TRACEBACK)
     if not found:
         return b""
@@ -300,13 +301,12 @@ def _before(header: bytes) -> bytes:
     return b"  " if before.strip() == b"traceback :" else before
 
 
-def _cause(lines: Sequence[bytes]) -> range | None:
+def _cause(lines: Sequence[bytes], told: _Report | None) -> range | None:
     """Return the place of the last traceback; else of the last line that names an error.
 
     Launchers end with a traceback of their own after that of their child, and say which of several
     ranks failed first.
     """
-    told = _told(lines)
     first = None if told is None or told.rank is None else b"[rank%d]: " % told.rank
     found: range | None = None
     own: range | None = None

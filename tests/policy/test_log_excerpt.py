@@ -174,7 +174,7 @@ def test_bars_are_folded_over_blocks() -> None:
 def torchrun(
     code: str, rank: int = 0, told: str = "To enable traceback see: https://x"
 ) -> list[str]:
-    """Return what torchrun 2.13 ends with, its own traceback shortened."""
+    """Return the last lines of torchrun 2.13, its own traceback shortened."""
     return [
         f"E1127 08:19:24.117000 30989 torch/distributed/elastic/multiprocessing/api.py:1002] "
         f"failed (exitcode: {code}) local_rank: {rank} (pid: 7) of binary: /bin/python",

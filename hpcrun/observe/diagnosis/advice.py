@@ -169,7 +169,7 @@ def advise(run: RunStory, where: str, *, several: bool = False) -> str | None:
 def _crash(case: _Case) -> str:
     rank, exception = case.cause.get("rank"), case.cause.get("exception")
     log = case.run.status.name + ("" if rank is None else f" --rank {rank}")
-    if known := known_troubles.told(case.cause, case.run.status.name):
+    if known := known_troubles.explanation(case.cause, case.run.status.name):
         return f"{known}. {case.go_on}."
     first = f"Look at what the rank wrote: `hpcrun logs {log}`. Then fix it"
     if exception == "HpcrunError":

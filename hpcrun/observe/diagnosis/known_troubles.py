@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# Words that say it -> what it is and what helps. {name}: the run; {node}: of the rank; {0}, {1}: of
-# the pattern's groups.
+# Words that say it -> what it is and what helps. {name}: the run; {on_node}, {exclude}: the rank's
+# node; {0}: the pattern's group that matched.
 _TROUBLES = (
     (
         r"[Uu]ncorrectable (?:NVLink |ECC )?error|NVRM: Xid|fallen off the bus|NVLink error"
@@ -78,11 +78,11 @@ _TROUBLES = (
         "environment.variables.NCCL_DEBUG=INFO has NCCL say more)",
     ),
 )
-_PATTERNS = [(re.compile(pattern), told) for pattern, told in _TROUBLES]
+_PATTERNS = [(re.compile(pattern), sentence) for pattern, sentence in _TROUBLES]
 
 
-def told(cause: Mapping[str, Any], name: str) -> str | None:
-    """Return what it was and what helps, as a sentence without its period; None if it is unknown.
+def explanation(cause: Mapping[str, Any], name: str) -> str | None:
+    """Return the trouble and what helps, as a sentence without its period; None for any other end.
 
     ``cause`` is that of a rank that ended badly, as the ledger has it; ``name`` the run's.
     """

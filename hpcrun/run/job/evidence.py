@@ -165,7 +165,7 @@ def _as_told(found: dict[str, Any], data: bytes) -> dict[str, Any]:
 
 
 def doubt(attempt: AttemptPaths) -> str | None:
-    """Return what speaks against a program's exit code 0 in the logs of its first ranks, or None.
+    """Return a clause that says why a program's exit code 0 may be wrong; None if nothing does.
 
     A pipe and a later command of a shell have an exit code of their own; a process that the kernel
     kills may be missed by nobody.

@@ -120,6 +120,8 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         # By the other finders: an editable installation has one, and so have other hooks.
         found = importlib.util.find_spec(fullname) if hook else None
         if hook is None or found is None or found.loader is None:
+            if hook is not None:
+                self._waiting[fullname] = hook
             return None
         loader = found.loader
         execute = loader.exec_module

@@ -42,12 +42,12 @@ OWN = [
 @pytest.mark.parametrize(("exception", "message", "told"), SAID)
 def test_what_an_exception_says(exception: str, message: str, told: str) -> None:
     cause = {"exception": exception, "message": message, "node": "n2"}
-    assert told in str(known_troubles.told(cause, "study/0"))
+    assert told in str(known_troubles.explanation(cause, "study/0"))
 
 
 @pytest.mark.parametrize(("lines", "told"), WRITTEN)
 def test_what_a_log_ends_with(lines: list[str], told: str) -> None:
-    found = known_troubles.told({"log_tail": lines, "exception": None}, "study/0")
+    found = known_troubles.explanation({"log_tail": lines, "exception": None}, "study/0")
     assert told in str(found)
     assert "{" not in str(found)
 
@@ -55,4 +55,4 @@ def test_what_a_log_ends_with(lines: list[str], told: str) -> None:
 @pytest.mark.parametrize(("exception", "message", "lines"), OWN)
 def test_what_is_the_programs_own(exception: str, message: str, lines: list[str]) -> None:
     cause = {"exception": exception, "message": message, "log_tail": lines}
-    assert known_troubles.told(cause, "study/0") is None
+    assert known_troubles.explanation(cause, "study/0") is None

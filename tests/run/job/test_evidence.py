@@ -143,7 +143,7 @@ def test_what_a_script_raised_is_read_from_its_log(
 def test_a_launchers_process_ended_and_not_the_launcher(
     attempt: AttemptPaths, code: int, line: str, told: tuple[int | None, str | None]
 ) -> None:
-    """What is said of a launcher's end would hide the out of memory, the usage, the save."""
+    """The launcher's own exit code would hide the memory that ran out, the usage, the save."""
     attempt.rank_log(1).write_text(f"{line}\n")
     found = evidence.failure(attempt, RankEnd(1, "n1", code, None))
     assert found is not None
