@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import sys
+import tempfile
 import time
 from itertools import chain
 from pathlib import Path
@@ -106,17 +107,24 @@ class Bench:
     ----------
     options
         The command line's.
+    socket
+        The referee's, on a local disk: through shared storage nobody hears it.
     version, checkout
         Of hpcrun (`bench.against`).
     """
 
     def __init__(
-        self, cluster: Cluster, options: argparse.Namespace, version: str, checkout: Path | None
+        self,
+        cluster: Cluster,
+        options: argparse.Namespace,
+        socket: Path,
+        version: str,
+        checkout: Path | None,
     ) -> None:
         self.cluster, self.options, self.version = cluster, options, version
         self.desk = Workbench(cluster, version)
         against.use(self.desk, checkout)
-        self.socket = self.desk.directory / "turns"
+        self.socket = socket
         self.desk.copy_job(f"{options.program}.py")
         for name in ("turns.py", "training_hpcrun.py", "training_bare.py"):
             self.desk.write(name, (HERE / name).read_text())
@@ -280,9 +288,13 @@ def main() -> None:
     began = time.monotonic()
     with (
         against.versions(options.against) as found,
-        Cluster(options.slurm, NODES, visible=against.visible(found)) as cluster,
+        tempfile.TemporaryDirectory(prefix="hpcrun-turns-") as turns,
+        Cluster(options.slurm, NODES, visible=(*against.visible(found), turns)) as cluster,
     ):
-        benches = [Bench(cluster, options, *version) for version in found.items()]
+        # The bed's user comes in.
+        Path(turns).chmod(0o755)
+        socket = Path(turns, "socket")
+        benches = [Bench(cluster, options, socket, *version) for version in found.items()]
         pairs: dict[str, list[report.Pair]] = {version: [] for version in found}
         for number in range(options.pairs + 1):
             for bench in benches:
