@@ -17,6 +17,8 @@ import platform
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -262,6 +264,13 @@ class Bench:
         return {name: count / os.sysconf("SC_CLK_TCK") for name, count in ticks.items()}
 
 
+@contextmanager
+def _open_directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="hpcrun-turns-") as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -288,12 +297,10 @@ def main() -> None:
     began = time.monotonic()
     with (
         against.versions(options.against) as found,
-        tempfile.TemporaryDirectory(prefix="hpcrun-turns-") as turns,
-        Cluster(options.slurm, NODES, visible=(*against.visible(found), turns)) as cluster,
+        _open_directory() as turns,
+        Cluster(options.slurm, NODES, visible=(*against.visible(found), str(turns))) as cluster,
     ):
-        # The bed's user comes in.
-        Path(turns).chmod(0o755)
-        socket = Path(turns, "socket")
+        socket = turns / "socket"
         benches = [Bench(cluster, options, socket, *version) for version in found.items()]
         pairs: dict[str, list[report.Pair]] = {version: [] for version in found}
         for number in range(options.pairs + 1):
