@@ -110,8 +110,9 @@ class MetricsLog:
     lines are written once a second at most: 500 runs of short steps would otherwise keep the
     metadata server of a shared file system busy.
 
-    Only rank 0 writes to ``path``, behind the training and after checking the ``fence``. The ``watched`` metrics have to be
-    finite. ``told_to_stop`` is called once per all-reduce for this rank's vote on a stop.
+    Only rank 0 writes to ``path``, behind the training and after checking the ``fence``. The
+    ``watched`` metrics have to be finite. ``told_to_stop`` is called once per all-reduce for this
+    rank's vote on a stop.
     """
 
     def __init__(
