@@ -54,7 +54,7 @@ def decided(launch: Launch) -> Launch:
     if not earlier or launch.entry.kind == "function":
         return launch
     block, entry = launch.spec.get("recovery") or {}, launch.entry
-    found = resume.of(block, launch.spec.get("framework"), entry.argv)
+    found = resume.of(block, launch.spec.get("framework"), entry.argv, entry.recipe)
     if found is None:
         return launch
     try:
