@@ -13,10 +13,12 @@ import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from hpcrun import shared_look
 from hpcrun.policy import resume
+from hpcrun.run.program.file_search import FoundFile
+from hpcrun.run.program.save_watch import STEP, Place, place_of
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.state import files, permissions, session_log
 from hpcrun.state.layout import AttemptPaths, NamedFile, RunPaths
@@ -88,17 +90,21 @@ def _source(
     words = repr([found.args, found.instead, found.config, found.environment])
     is_directory = f"${{hpcrun:{NEWEST_DIRECTORY}}}" in words
     damaged: list[str] = []
-    for path, is_directorys in _newest_first(found.when, launch):
+    matches = _newest_first(found.when, launch)
+    for index, match in enumerate(matches):
+        path = match.path
         why = damage(path)
-        if why is None and is_directory and is_directorys:
+        if why is None and is_directory and match.is_directorys:
             # The program reads all of it.
             why = damage(path.parent)
-        more = f" ({listed(damaged, 3, '; ')})" if damaged else ""
         if why is None:
-            return (
-                path,
-                f"resumes from {_shown(path.parent if is_directory else path, directory)}{more}",
-            )
+            later = next((one for one in matches[index + 1 :] if one.place.kind == STEP), None)
+            if later is not None and match.place.kind != STEP:
+                step = later.place.numbers[0]
+                damaged.append(f"newer than {_shown(later.path, directory)} of step {step:,}")
+            more = f" ({listed(damaged, 3, '; ')})" if damaged else ""
+            shown = _shown(path.parent if is_directory else path, directory)
+            return path, f"resumes from {shown}{more}"
         damaged.append(f"{_shown(path, directory)} {why}")
     patterns = " or ".join(found.when)
     if damaged:
@@ -106,13 +112,24 @@ def _source(
     raise _Nothing(f"no file matches {patterns}")
 
 
-def _newest_first(patterns: Sequence[str], launch: Launch) -> list[tuple[Path, bool]]:
-    """Return the files and directories that match, those that were changed last first.
-
-    With each, whether its directory is one save: the pattern chooses among such directories, as in
+class _Match(NamedTuple):
+    path: Path
+    is_directorys: bool
+    """Its directory is one save: the pattern chooses among such directories, as in
     ``checkpoint-*/trainer_state.json``. Where ``latest`` names the save, there are several in one.
     """
-    found: dict[Path, tuple[int, str, bool]] = {}
+    place: Place
+    modified: float
+
+
+def _newest_first(patterns: Sequence[str], launch: Launch) -> list[_Match]:
+    """Return the files and directories that match, the newest saves first.
+
+    Of those that tell their step the highest, whenever it was touched; likewise those of epochs,
+    and of names that differ in their numbers. Between such series, and where there is no number,
+    the time of change decides.
+    """
+    found: dict[Path, _Match] = {}
     for pattern in patterns:
         above = PurePosixPath(pattern).parent.name
         chooses = above != "**" and glob.has_magic(above)
@@ -124,8 +141,22 @@ def _newest_first(patterns: Sequence[str], launch: Launch) -> list[tuple[Path, b
                 state = path.stat()
                 if stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode):
                     is_one = chooses and path.name != "latest"
-                    found[path] = (state.st_mtime_ns, str(path), is_one)
-    return [(path, found[path][2]) for path in sorted(found, key=found.__getitem__, reverse=True)]
+                    is_there = stat.S_ISDIR(state.st_mode)
+                    file = FoundFile(path, state.st_size, state.st_mtime, state.st_ino, is_there)
+                    place = place_of(file, by_directory=is_one)
+                    found[path] = _Match(path, is_one, place, state.st_mtime)
+    series: dict[str, list[_Match]] = {}
+    for match in sorted(
+        found.values(), key=lambda one: (one.place.numbers, one.modified, one.path)
+    ):
+        series.setdefault(match.place.kind, []).append(match)
+    ordered: list[_Match] = []
+    while series:
+        kind = max(series, key=lambda one: (series[one][-1].modified, one))
+        ordered.append(series[kind].pop())
+        if not series[kind]:
+            del series[kind]
+    return ordered
 
 
 def _matches(pattern: str, launch: Launch) -> Iterator[Path]:

@@ -96,6 +96,57 @@ def test_the_newest_match_is_filled_in_for_all_ranks(launch: Launch) -> None:
     assert Launch.read(found.paths.launch) == found
 
 
+@pytest.mark.parametrize(
+    ("pattern", "names", "expected"),
+    [
+        # Names in the order in which they were touched.
+        (
+            "out/checkpoint-*/trainer_state.json",
+            "out/checkpoint-{}/trainer_state.json",
+            (300, 100, 200),
+        ),
+        ("**/*.ckpt", "logs/epoch=1-step={}.ckpt", (300, 100, 200)),
+        ("**/*.ckpt", "logs/version_{}/epoch=9-val_loss=0.31.ckpt", (3, 1, 2)),
+        ("**/*.ckpt", "logs/epoch={}-val_loss=0.31.ckpt", (3, 1, 2)),
+        ("out/epoch_*/random_states_0.pkl", "out/epoch_{}/random_states_0.pkl", (10, 1, 9)),
+        ("out/model*.pt", "out/model{}.pt", (10, 1, 9)),
+        ("out/*.pth", "out/resnet50_{}_0.31.pth", (10, 1, 9)),
+        ("runs/*/model.pt", "runs/r{}/model.pt", (10, 1, 9)),
+    ],
+)
+def test_the_step_decides_and_not_the_time_at_which_a_save_was_touched(
+    launch: Launch, pattern: str, names: str, expected: tuple[int, ...]
+) -> None:
+    work = launch.directory_of()
+    for age, step in zip((30, 20, 10), expected, strict=True):
+        path = work / names.format(step)
+        archive(path)
+        if path.suffix == ".json":
+            path.write_text(json.dumps({"global_step": step}))
+        aged(path, age)
+    resumed = decided(with_resume(launch, {"when": pattern, "args": ["${hpcrun:newest}"]}))
+    assert resumed.resume is not None
+    if "version_" in names:
+        # A later version of a log is no later save.
+        assert told(resumed) == f"resumes from {names.format(expected[-1])}"
+    else:
+        assert told(resumed) == f"resumes from {names.format(max(expected))}"
+
+
+def test_a_save_without_a_number_is_taken_by_its_time_and_the_step_passed_over_is_told(
+    launch: Launch,
+) -> None:
+    work = launch.directory_of()
+    for name, age in (("last.ckpt", 5), ("epoch=1-step=30.ckpt", 20), ("epoch=0-step=20.ckpt", 10)):
+        archive(work / name)
+        aged(work / name, age)
+    resume = {"when": "*.ckpt", "args": ["${hpcrun:newest}"]}
+    expected = "resumes from last.ckpt (newer than epoch=1-step=30.ckpt of step 30)"
+    assert told(decided(with_resume(launch, resume))) == expected
+    aged(work / "last.ckpt", 30)
+    assert told(decided(with_resume(launch, resume))) == "resumes from epoch=1-step=30.ckpt"
+
+
 def test_nothing_matches(launch: Launch) -> None:
     (launch.directory_of() / "out").mkdir()
     given = with_resume(launch, {"when": ["out/*.pt", "last.pt"], "args": ["--resume"]})
