@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun.run.job.resume_source import StartOver, damage, decided
+from hpcrun.run.job.resume_source import StartOver, decided
+from hpcrun.run.program.whole_saves import damage
 from hpcrun.run.protocol.launch import Launch, LaunchNode
 from hpcrun.state import files, ledger, session_log
 from hpcrun.state.layout import ExperimentPaths, experiment
@@ -322,6 +323,16 @@ def _log_files(launch: Launch) -> None:
     (launch.directory_of() / "out/empty.pt").write_text("")
 
 
+def _what_debuggers_and_caches_leave(launch: Launch) -> None:
+    work = launch.directory_of()
+    for name in ("core", "core.123", "vgcore.7", "out/trace.pt.trace.json", "out/loss.png"):
+        archive(work / name)
+    (work / "core-python-4711-n1-crash").write_bytes(b"\x7fELF\x02" + b"x" * 100)
+    (work / "a_program").write_bytes(b"\x7fELF\x02" + b"x" * 100)
+    for name in ("wandb/run-1/files/model", "hf_cache/hub/weights.bin", "mlruns/0/meta"):
+        archive(work / name)
+
+
 def _made_a_directory(launch: Launch) -> None:
     made = launch.directory_of() / "out"
     made.mkdir()
@@ -348,6 +359,7 @@ def _elsewhere(launch: Launch) -> None:
         (lambda launch: archive(launch.run_paths.directory / "output/a.pt"), "resumes: an earlier"),
         (_elsewhere, "resumes: an earlier attempt left "),
         (_log_files, "starts from nothing: "),
+        (_what_debuggers_and_caches_leave, "starts from nothing: "),
         # As nanoGPT does, long before it saves.
         (_made_a_directory, "starts from nothing: "),
         (_has_a_directory_of_the_code, "resumes: attempt 1 logged steps, and writes elsewhere"),
@@ -396,6 +408,83 @@ def test_a_program_that_begins_over(
     assert len(found) == (words is not None)
     if words is not None:
         assert words in found[0]["message"]
+
+
+def resumed_and_failed(
+    launch: Launch, attempt: int, source: str | None = None, **cause: Any
+) -> None:
+    run = launch.run_paths
+    nodes, ids = ["n1"], {"job_id": "1", "submission": 1, "restart_count": 0, "host": "h", "pid": 1}
+    ledger.write(run, ledger.STARTED, attempt, nodes=nodes, world_size=1, **ids)
+    ledger.write(run, ledger.RESUME, attempt, resumes=True, source=source, message="resumes")
+    cause = {"kind": "rank_crash", "message": "it failed", "exit_code": 1, **cause}
+    ledger.write(run, ledger.ENDED, attempt, outcome="failed", exit_code=1, cause=cause)
+    run.attempt(attempt).directory.mkdir(exist_ok=True)
+
+
+def attempt_after(launch: Launch, number: int) -> str:
+    return told(decided(replace(launch, attempt=number)))
+
+
+def test_a_start_with_arguments_that_resume_and_kill_is_followed_by_one_without(
+    launch: Launch,
+) -> None:
+    launch = with_resume(launch, resume_args=["--resume"])
+    archive(launch.directory_of() / "weights.bin")
+    logged(launch, 1, 2)
+    assert attempt_after(launch, 2).startswith("resumes: ")
+    resumed_and_failed(launch, 2)
+    expected = "starts from nothing: attempt 2, which resumed, ended before its first step; step 2"
+    assert attempt_after(launch, 3).startswith(expected)
+    # Once: the next one resumes again.
+    ledger.write(launch.run_paths, ledger.RESUME, 3, resumes=False, message="starts from nothing")
+    assert attempt_after(launch, 4).startswith("resumes: ")
+
+
+@pytest.mark.parametrize(
+    ("cause", "steps", "again"),
+    [
+        ({"kind": "node_failure"}, (), True),
+        ({"kind": "preempted"}, (), True),
+        ({}, (3,), True),
+        ({}, (), False),
+        ({"exit_code": 2}, (), False),
+    ],
+)
+def test_what_is_not_the_fault_of_the_arguments_changes_nothing(
+    launch: Launch, cause: dict[str, Any], steps: tuple[int, ...], again: bool
+) -> None:
+    launch = with_resume(launch, resume_args=["--resume"])
+    archive(launch.directory_of() / "weights.bin")
+    logged(launch, 1, 2)
+    resumed_and_failed(launch, 2, **cause)
+    logged(launch, *steps, attempt=2)
+    assert attempt_after(launch, 3).startswith("resumes: ") == again
+
+
+def test_a_program_whose_steps_nobody_knows_is_judged_by_its_exit_code(launch: Launch) -> None:
+    launch = with_resume(launch, resume_args=["--resume"])
+    archive(launch.directory_of() / "weights.bin")
+    resumed_and_failed(launch, 2)
+    assert attempt_after(launch, 3).startswith("resumes: ")
+    resumed_and_failed(launch, 3, exit_code=2)
+    assert attempt_after(launch, 4).startswith("starts from nothing: attempt 3, which resumed")
+
+
+def test_the_save_before_one_that_kills_is_next(launch: Launch) -> None:
+    work = launch.directory_of()
+    for step in (100, 200):
+        archive(work / f"ckpt-{step}.pt")
+    logged(launch, 1, 250)
+    launch = with_resume(launch, {"when": "ckpt-*.pt", "args": ["${hpcrun:newest}"]})
+    assert attempt_after(launch, 2) == "resumes from ckpt-200.pt"
+    resumed_and_failed(launch, 2, str(work / "ckpt-200.pt"))
+    why = "is not taken again: attempt 2, which resumed, ended before its first step"
+    assert attempt_after(launch, 3) == f"resumes from ckpt-100.pt (ckpt-200.pt {why})"
+    resumed_and_failed(launch, 3, str(work / "ckpt-100.pt"))
+    assert attempt_after(launch, 4).startswith(
+        f"starts from nothing: of ckpt-*.pt ckpt-200.pt {why}"
+    )
 
 
 # Real attempts, of programs that never heard of hpcrun.
