@@ -17,6 +17,8 @@ import platform
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -174,31 +176,31 @@ class Bench:
                 ) from error
         self.cluster.wait_job(job, "COMPLETED")
         attempt = self.desk.root / self.spec.stem / "runs" / str(run) / "attempts" / "1"
-        counted = self._finished(attempt / "session.jsonl")
+        self._finished(attempt / "session.jsonl")
         self._same_work(referee, results, attempt)
         steps = slice(self.options.warm_up, self.options.warm_up + self.options.steps)
         processor = {
             side: sum(sum(rank["processor"][steps]) for rank in results[side]) for side in SIDES
         }
+        own = results["hpcrun"][0]["own"]
         return report.Pair(
             first=SIDES[first],
             load=load,
             block=self.options.block,
             hpcrun=results["hpcrun"][0]["seconds"][steps],
             bare=results["bare"][0]["seconds"][steps],
-            own_seconds=counted["own_seconds"],
-            step_seconds=counted["step_seconds"] - results["hpcrun"][0]["waited"],
+            own_seconds=own[steps.stop] - own[steps.start],
+            step_seconds=sum(results["hpcrun"][0]["seconds"][steps]),
             processor=100 * (processor["hpcrun"] / processor["bare"] - 1),
         )
 
-    def _finished(self, path: Path) -> dict[str, Any]:
-        """The session's last word, which comes after the final checkpoint."""
+    def _finished(self, path: Path) -> None:
+        """Wait for the session's last word, which comes after the final checkpoint."""
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             events = [json.loads(line) for line in path.read_text().splitlines()]
             if events and events[-1]["event"] == "finished":
-                last: dict[str, Any] = events[-1]
-                return last
+                return
             time.sleep(0.2)
         raise RuntimeError(f"hpcrun's run did not finish: {path}")
 
@@ -262,6 +264,13 @@ class Bench:
         return {name: count / os.sysconf("SC_CLK_TCK") for name, count in ticks.items()}
 
 
+@contextmanager
+def _open_directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="hpcrun-turns-") as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -288,12 +297,10 @@ def main() -> None:
     began = time.monotonic()
     with (
         against.versions(options.against) as found,
-        tempfile.TemporaryDirectory(prefix="hpcrun-turns-") as turns,
-        Cluster(options.slurm, NODES, visible=(*against.visible(found), turns)) as cluster,
+        _open_directory() as turns,
+        Cluster(options.slurm, NODES, visible=(*against.visible(found), str(turns))) as cluster,
     ):
-        # The bed's user comes in.
-        Path(turns).chmod(0o755)
-        socket = Path(turns, "socket")
+        socket = turns / "socket"
         benches = [Bench(cluster, options, socket, *version) for version in found.items()]
         pairs: dict[str, list[report.Pair]] = {version: [] for version in found}
         for number in range(options.pairs + 1):

@@ -14,9 +14,12 @@ def train(session: Any) -> None:
     turns = Turns(session.config.turns, session.config.side)
     steps, log = session.steps, session.log
     losses: list[Any] = []
+    # Its own time, from the attempt's start to the top of each step.
+    own: list[float] = []
 
     def timed(total: int) -> Iterator[int]:
         for step in steps(total):
+            own.append(session._own_seconds)
             turns.at(step)
             yield step
 
@@ -26,4 +29,4 @@ def train(session: Any) -> None:
 
     session.steps, session.log = timed, noted
     importlib.import_module(session.config.program).train(session)
-    turns.finish(losses=[float(loss) for loss in losses])
+    turns.finish(losses=[float(loss) for loss in losses], own=own)

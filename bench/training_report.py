@@ -31,8 +31,7 @@ class Pair:
     hpcrun, bare
         Seconds of each measured step, as rank 0 saw them.
     own_seconds, step_seconds
-        What the session of rank 0 counted: its own time inside steps, and that of all steps, less
-        the waiting for turns.
+        The session's own time inside the measured steps, as it counts it in rank 0, and theirs.
     processor
         Per cent more processor time that hpcrun's ranks used in the measured steps, all threads.
     """

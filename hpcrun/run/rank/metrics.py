@@ -6,6 +6,8 @@ The all-reduce that averages them also carries the ranks' votes on a stop.
 from __future__ import annotations
 
 import math
+import queue
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -51,6 +53,55 @@ class _GpuValue:
         return float(self._host)
 
 
+class _Behind:
+    """Writes lines behind the training: storage that answers late holds no step up.
+
+    Parameters
+    ----------
+    file
+        Whose lines wait where it cannot be written.
+    fence
+        Checked before each write.
+    """
+
+    def __init__(self, file: files.Appender, fence: AttemptFence) -> None:
+        self._file, self._fence = file, fence
+        self._given: queue.SimpleQueue[list[dict[str, Any]]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._written = threading.Event()
+        self._failure: Exception | None = None
+
+    def write(self, lines: list[dict[str, Any]]) -> None:
+        """Write lines, and those that wait, soon."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, daemon=True)
+            self._thread.start()
+        self._given.put(lines)
+        if self._failure is not None:
+            raise self._failure
+
+    def wait(self) -> None:
+        """Wait until what was given is written, or cannot be."""
+        if self._thread is not None:
+            self._written.clear()
+            self._given.put([])
+            self._written.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        while True:
+            lines = self._given.get()
+            try:
+                if lines or self._file.error:
+                    self._fence.check()
+                    self._file.write(*lines)
+            except Exception as error:
+                self._failure = error
+            if not lines:
+                self._written.set()
+
+
 class MetricsLog:
     """Writer of what `Session.log` is given.
 
@@ -59,8 +110,9 @@ class MetricsLog:
     lines are written once a second at most: 500 runs of short steps would otherwise keep the
     metadata server of a shared file system busy.
 
-    Only rank 0 writes to ``path``, after checking the ``fence``. The ``watched`` metrics have to be
-    finite. ``told_to_stop`` is called once per all-reduce for this rank's vote on a stop.
+    Only rank 0 writes to ``path``, behind the training and after checking the ``fence``. The
+    ``watched`` metrics have to be finite. ``told_to_stop`` is called once per all-reduce for this
+    rank's vote on a stop.
     """
 
     def __init__(
@@ -73,7 +125,7 @@ class MetricsLog:
         told_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._rank, self._world_size = rank, world_size
-        self._fence, self._watched, self._told_to_stop = fence, watched, told_to_stop
+        self._watched, self._told_to_stop = watched, told_to_stop
         self._steps: list[_Step] = []
         self._over = 0
         self._sent: tuple[list[_Step], AsyncAllReduce] | None = None
@@ -83,6 +135,7 @@ class MetricsLog:
         self._stop = False
         self._lines: list[dict[str, Any]] = []
         self._file = files.Appender(path, tell)
+        self._behind = _Behind(self._file, fence)
         self._written = float("-inf")
         # The last values that this rank knows: all on rank 0, elsewhere those that were averaged.
         self.latest: dict[str, float] = {}
@@ -129,6 +182,7 @@ class MetricsLog:
             self._send(self._steps)
             self._receive()
         self._write()
+        self._behind.wait()
 
     def leave(self, patience: float, *, failing: bool = False) -> None:
         """Write what is known as this process ends; other ranks may be gone.
@@ -147,6 +201,7 @@ class MetricsLog:
                     self._finish(step, {**own, "ranks": 1} if own else {})
         finally:
             self._write()
+            self._behind.wait()
 
     def _complete(self, deadline: float, failing: bool) -> bool:
         """Average pending steps with the other ranks; False if that takes too long or fails."""
@@ -238,6 +293,5 @@ class MetricsLog:
     def _write(self) -> None:
         lines, self._lines = self._lines, []
         if lines or self._file.error:
-            self._fence.check()
-            self._file.write(*lines)
+            self._behind.write(lines)
             self._written = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import hashlib
 import random
 import sys
@@ -13,6 +14,8 @@ from typing import Any
 # Bytes of NumPy's state that differ once anything was drawn: 624 words and the place in them.
 _NUMPY_WORDS = 625 * 4
 
+# NumPy's own generator, and where its state lies: to ask for them takes longer than to seed.
+_numpy_state: tuple[Any, int] | None = None
 # What `seed_all` seeded with last, and NumPy's bytes just after.
 _seeded: tuple[int, bytes | None] = (0, None)
 
@@ -34,7 +37,7 @@ def seed_all(seed: int) -> None:
     global _seeded
     seed_host(seed)
     _seeded = seed, _numpy_words()
-    if torch.cuda.is_available():
+    if _has_cuda():
         torch.cuda.manual_seed_all(seed)
     if (other := _other_accelerator()) is not None:
         other.manual_seed_all(seed)
@@ -112,10 +115,13 @@ def _numpy_words() -> bytes | None:
     numpy = sys.modules.get("numpy")
     if numpy is None or not hasattr(numpy.random, "get_bit_generator"):
         return None
+    global _numpy_state
     generator = numpy.random.get_bit_generator()
-    if type(generator) is not numpy.random.MT19937:
-        return None
-    return ctypes.string_at(generator.ctypes.state_address, _NUMPY_WORDS)
+    if _numpy_state is None or _numpy_state[0] is not generator:
+        if type(generator) is not numpy.random.MT19937:
+            return None
+        _numpy_state = generator, generator.ctypes.state_address
+    return ctypes.string_at(_numpy_state[1], _NUMPY_WORDS)
 
 
 def _host_state(*, numpy_too: bool = True) -> dict[str, Any]:
@@ -134,6 +140,13 @@ def _restore_host(saved: dict[str, Any]) -> None:
     torch.set_rng_state(saved["torch"])
     if (numpy := sys.modules.get("numpy")) is not None and "numpy" in saved:
         numpy.random.set_state(saved["numpy"])
+
+
+@functools.cache
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _other_accelerator() -> Any:

@@ -162,9 +162,11 @@ def test_lines_of_short_steps_are_written_together(tmp_path: Path) -> None:
     log = MetricsLog(path, 0, 1, _fence(tmp_path))
     for step in range(1, 6):
         log.log({"loss": step}, step)
+    log._behind.wait()
     assert [line["step"] for line in files.read_lines(path)] == [1]
     log._written -= metrics.WINDOW
     log.log({"loss": 6}, 6)
+    log._behind.wait()
     assert [line["step"] for line in files.read_lines(path)] == [1, 2, 3, 4, 5]
     log.leave(1.0)
     assert [line["step"] for line in files.read_lines(path)] == [1, 2, 3, 4, 5, 6]
