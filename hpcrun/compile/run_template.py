@@ -12,7 +12,7 @@ from hpcrun.compile import identity
 from hpcrun.compile.freeze import CompiledRun
 from hpcrun.compile.source.marked_tree import Key
 from hpcrun.compile.source.problems import Problems, Reporter
-from hpcrun.compile.spec import checks, schema
+from hpcrun.compile.spec import checks, objective, schema
 from hpcrun.compile.sweep.resolver import Resolved
 from hpcrun.compile.target import (
     deepspeed,
@@ -150,6 +150,7 @@ class RunTemplates:
         of_file = deepspeed.keys_of_file(resolved.data.get("deepspeed_config"), report)
         config = spec["deepspeed"] = deepspeed.without_nulls(spec["deepspeed"], of_file)
         wanted, below, note = spec["resources"], report.below("deepspeed"), self.notes.setdefault
+        objective.settle(spec, report, note)
         framework, recipe = self._framework(located, spec, report)
         gpus, wanted_precision = wanted["gpus_per_node"], spec["precision"]
         deepspeed.check(config, kind, gpus, below, note)
