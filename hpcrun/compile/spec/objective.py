@@ -9,13 +9,14 @@ from typing import Any
 from hpcrun.compile.source.problems import Reporter
 
 _MORE = """
-acc accuracy acc1 acc5 ap ar auc aucpr auprc auroc bleu chrf dice em exact f1 gain hits iou jaccard kappa map mcc
-meteor mfu miou mrr ndcg pass precision prec psnr r2 recall return returns reward rewards roc rouge rouge1 rouge2
-rougel score spearman pearson ssim success throughput top1 top5 win
+acc accuracy acc1 acc5 ap ar auc aucpr auprc auroc bleu chrf dice em exact f1 gain hits iou
+jaccard kappa map mcc meteor mfu miou mrr ndcg pass precision prec psnr r2 recall return returns
+reward rewards roc rouge rouge1 rouge2 rougel score spearman pearson ssim success throughput top1
+top5 win
 """
 _LESS = """
-abs_rel bpb bpc bpd brier cer cost crossentropy divergence ece eer err error errors fid kl latency loss mae mape
-mse nll perplexity ppl regret rmse ter wer
+abs_rel bpb bpc bpd brier cer cost crossentropy divergence ece eer err error errors fid kl latency
+loss mae mape mse nll perplexity ppl regret rmse ter wer
 """
 _KNOWN = {**dict.fromkeys(_MORE.split(), "max"), **dict.fromkeys(_LESS.split(), "min")}
 _WORDS = re.compile(r"[A-Za-z]+[0-9]?")
@@ -36,4 +37,7 @@ def settle(spec: dict[str, Any], report: Reporter, note: Callable[[str], object]
     mode = known.pop()
     spec["objective"] = {**objective, "mode": mode}
     if mode == "max":
-        note(f"objective.mode: max: more of {metric!r} is better; 'mode: max' says so without this note")
+        note(
+            f"objective.mode: max: more of {metric!r} is better; 'mode: max' says so without this "
+            "note"
+        )

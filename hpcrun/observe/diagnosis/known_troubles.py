@@ -73,8 +73,8 @@ _TROUBLES = (
         r"\bncclSystemError|\bncclRemoteError|\bncclInternalError|NCCL (?:error|WARN)"
         r"|NCCL communicator was aborted|Watchdog caught collective operation timeout"
         r"|Connection closed by (?:remote )?peer|Connection reset by peer",
-        "A collective operation broke off: mostly another rank ended first (`hpcrun logs {name} "
-        "--rank all`), or a link failed (`hpcrun doctor --nodes` measures them; "
+        "A collective operation broke off: mostly another rank ended first (`hpcrun logs {name}` "
+        "shows all), or a link failed (`hpcrun doctor --nodes` measures them; "
         "environment.variables.NCCL_DEBUG=INFO has NCCL say more)",
     ),
 )
