@@ -182,6 +182,10 @@ def _commands(plan: Plan, no_flags: Collection[str]) -> Iterator[str]:
         )
     found = resume.of_run(first)
     if found is None or first.entry.resumed is None:
+        yield (
+            "(begins over from attempt 2 on, unless the program finds what it saved by itself: "
+            "recovery.resume says how)"
+        )
         return
     there = f"where {' or '.join(found.when)} exists" if found.when else "once something was saved"
     yield ""

@@ -12,7 +12,7 @@ from hpcrun.compile import identity
 from hpcrun.compile.freeze import CompiledRun
 from hpcrun.compile.source.marked_tree import Key
 from hpcrun.compile.source.problems import Problems, Reporter
-from hpcrun.compile.spec import checks, schema
+from hpcrun.compile.spec import checks, objective, schema
 from hpcrun.compile.sweep.resolver import Resolved
 from hpcrun.compile.target import (
     deepspeed,
@@ -47,6 +47,8 @@ class RunTemplate:
     root: Path | None
     framework: str
     """The framework that ranks are prepared for."""
+    recipe: str | None
+    """How the program resumes, if that was detected."""
     directory: Path
     """The directory of the spec's file."""
     problems: list[Problem]
@@ -78,7 +80,14 @@ class RunTemplate:
             config = role_layout.config_of_main(spec, config)
             spec = {**spec, ROLES: others}
         found, argv = entry.finish(
-            self.located, self.root, spec, config, report, self.referred, self.framework
+            self.located,
+            self.root,
+            spec,
+            config,
+            report,
+            self.referred,
+            self.framework,
+            self.recipe,
         )
         if problems:
             return None
@@ -141,7 +150,8 @@ class RunTemplates:
         of_file = deepspeed.keys_of_file(resolved.data.get("deepspeed_config"), report)
         config = spec["deepspeed"] = deepspeed.without_nulls(spec["deepspeed"], of_file)
         wanted, below, note = spec["resources"], report.below("deepspeed"), self.notes.setdefault
-        framework = self._framework(located, spec, report)
+        objective.settle(spec, report, note)
+        framework, recipe = self._framework(located, spec, report)
         gpus, wanted_precision = wanted["gpus_per_node"], spec["precision"]
         deepspeed.check(config, kind, gpus, below, note)
         optimizers.check(config, kind, gpus, below, note)
@@ -174,17 +184,21 @@ class RunTemplates:
         spec = {name: spec[name] for name in spec if name not in left_out}
         found, own = problems.found, self._directory
         return RunTemplate(
-            *(spec, located, self.code_root, framework, own, found, self._count, self._referred),
+            *(spec, located, self.code_root, framework, recipe),
+            *(own, found, self._count, self._referred),
             roles,
         )
 
     def _framework(
         self, located: entry.LocatedEntry | None, spec: dict[str, Any], report: Reporter
-    ) -> str:
-        """Return the name of the framework, and set the tasks of a node where it decides them."""
+    ) -> tuple[str, str | None]:
+        """Return the framework and the recipe that was detected.
+
+        Sets the tasks of a node where the framework decides them.
+        """
         name: str = spec["framework"]
         if located is None or report.problems.under("framework", *_SHAPE):
-            return name
+            return name, None
         directory = report.mark("entry").directory
         directory = directory if directory.is_absolute() else self._directory
         unused = framework_detection.unused_progress(located, spec, directory)
@@ -196,7 +210,7 @@ class RunTemplates:
         framework_detection.check(name, located.kind, spec["resources"], report)
         if frameworks.of(name).one_per_node and spec["resources"]["gpus_per_node"] > 1:
             spec["resources"]["ntasks_per_node"] = 1
-        return name
+        return name, framework_detection.recipe(located, spec, directory)
 
     def _count(self, length: int) -> None:
         self._text += length

@@ -76,8 +76,8 @@ class Framework:
     progress: str = AUTO
     """The default of the spec's progress source."""
     resume: str | None = None
-    """The default of ``recovery.resume``: a recipe's name. It holds only where the spec names the
-    framework, because a recipe adds arguments and a detected framework may not take them."""
+    """The default of ``recovery.resume``: a recipe's name. Where the framework was detected, it
+    holds if the program reads an option that the recipe gives."""
     one_per_node: bool = False
     """One process a node is started and has all its GPUs, in place of one process a GPU."""
     meets: bool = True

@@ -73,7 +73,9 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-def of(recovery: Mapping[str, Any], framework: object, argv: Sequence[str]) -> Resume | None:
+def of(
+    recovery: Mapping[str, Any], framework: object, argv: Sequence[str], detected: str | None = None
+) -> Resume | None:
     """Return how a script or command resumes; None where the spec says nothing about it.
 
     Parameters
@@ -84,12 +86,14 @@ def of(recovery: Mapping[str, Any], framework: object, argv: Sequence[str]) -> R
         The spec's ``framework``, whose recipe is the default.
     argv
         The program's arguments, in which a recipe finds the program's own options.
+    detected
+        The recipe of a program whose framework was detected, the default too.
     """
     given = recovery.get("resume")
     if given is None and (args := recovery.get("resume_args")):
         return Resume(args=list(args))
     if given is None:
-        given = frameworks.of(framework).resume
+        given = frameworks.of(framework).resume or detected
         if given is None or missing(given, argv):
             return None
     if isinstance(given, str):
@@ -112,7 +116,9 @@ def of(recovery: Mapping[str, Any], framework: object, argv: Sequence[str]) -> R
 def of_run(run: RunPlan) -> Resume | None:
     """Return how a run resumes, if it is a script or command; None where its spec does not say."""
     recovery, framework = run.spec.get("recovery") or {}, run.spec.get("framework")
-    return None if run.entry.kind == "function" else of(recovery, framework, run.entry.argv)
+    if run.entry.kind == "function":
+        return None
+    return of(recovery, framework, run.entry.argv, run.entry.recipe)
 
 
 def missing(name: str, argv: Sequence[str]) -> str | None:

@@ -29,7 +29,7 @@ class Retention:
     def of(cls, spec: SpecBlocks) -> Retention:
         """Return the retention of a resolved spec."""
         kept, objective = spec.checkpoint, spec.effective_objective
-        return cls(kept.keep, kept.keep_every, kept.keep_best, objective.metric, objective.mode)
+        return cls(kept.keep, kept.keep_every, kept.keep_best, objective.metric, objective.better)
 
     def superfluous(self, complete: Sequence[tuple[Path, Manifest]]) -> list[Path]:
         """Return the checkpoints that may be deleted, of the complete ones given newest first."""

@@ -260,3 +260,18 @@ def test_threads_end_before_the_exit_handlers_and_a_pool_holds_up_none() -> None
     argv = [sys.executable, "-c", _LEFT_BEHIND]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.splitlines() == ["in the pool", "in a thread", "at the exit"]
+
+
+def test_all_attempts_of_a_program_that_logs_to_wandb_are_one_of_its_runs(launch: Launch) -> None:
+    def found(rank: int, **spec: Any) -> dict[str, str]:
+        recovery = {"wandb": True, **spec.pop("recovery", {})}
+        given = {**launch.spec, "recovery": recovery, **spec}
+        tracked = replace(launch, spec=given, tracked="0123456789abcdef")
+        made = rank_environment.environment(tracked, rank)
+        return {name: value for name, value in made.items() if name.startswith("WANDB_")}
+
+    assert found(0) == {"WANDB_RUN_ID": "0123456789abcdef", "WANDB_RESUME": "allow"}
+    # Whoever logs in every rank has a run for each.
+    assert found(1) == {}
+    assert found(0, recovery={"wandb": False}) == {}
+    assert found(0, tracking={"wandb": {"project": "p"}}) == {}

@@ -43,10 +43,12 @@ def arguments(
     config: Mapping[str, Any],
     report: Reporter,
     referred: Collection[Key] = (),
+    recipe: str | None = None,
 ) -> Arguments:
     """Return the arguments of a ``script`` or ``command``; report what cannot be a flag.
 
-    ``referred`` are the keys of ``config`` that have arrived in a command already.
+    ``referred`` are the keys of ``config`` that have arrived in a command already, ``recipe`` is
+    that of the framework that was detected.
     """
     is_command = kind == "command"
     entry, args = list(spec["entry"]) if is_command else [], list(spec["args"])
@@ -60,7 +62,7 @@ def arguments(
     argv = _ordered(entry, args, flags)
     # As before there were other styles: flags came first, and commands had none.
     identity = argv if style != EQUALS else (*entry, *args) if is_command else (*flags, *args)
-    found = resume.of(spec["recovery"], spec.get("framework"), argv)
+    found = resume.of(spec["recovery"], spec.get("framework"), argv, recipe)
     if found is None:
         return Arguments(argv, None, identity)
     own = report.below("recovery.resume")

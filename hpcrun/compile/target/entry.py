@@ -101,14 +101,15 @@ def finish(
     report: Reporter,
     referred: Collection[Key] = (),
     framework: str = frameworks.NONE,
+    recipe: str | None = None,
 ) -> tuple[Entry, tuple[str, ...]]:
     """Return the plan's entry, with paths relative to the code root, and its identity's arguments.
 
     ``referred`` are the keys of ``config`` that a command refers to, ``framework`` is the one that
-    its ranks are prepared for.
+    its ranks are prepared for, ``recipe`` how it resumes if that was detected.
     """
     if located.kind != "function":
-        found = arguments(located.kind, spec, config, report, referred)
+        found = arguments(located.kind, spec, config, report, referred, recipe)
         file = None if located.file is None else _relative(located.file, root)
         entry = Entry(
             located.kind,
@@ -116,6 +117,7 @@ def finish(
             argv=found.argv,
             framework=framework,
             resumed=found.resumed,
+            recipe=recipe,
         )
         return entry, found.identity
     if spec["args"]:

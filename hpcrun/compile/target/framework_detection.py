@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from hpcrun.compile.source.problems import Reporter
 from hpcrun.compile.target import command_line
 from hpcrun.compile.target.entry import MOST_PARSED, LocatedEntry, given_progress
-from hpcrun.policy import frameworks
+from hpcrun.policy import frameworks, resume
 from hpcrun.state import files
 
 _PYTHON = re.compile(r"python[0-9.]*")
@@ -36,6 +36,13 @@ stdbuf taskset then time timeout uv
 _STARTERS = frozenset(_BEFORE.split())
 _LAUNCHER = "{} starts processes of its own, in each of the {} ranks that hpcrun starts: "
 _SCRIPT = "name the script itself as the entry, with framework: {name}"
+# Options that recipes give, and parsers that take them unnamed.
+_OPTIONS = {option for recipe in resume.RECIPES.values() for option in recipe.config}
+_PARSERS = {
+    "HfArgumentParser": "resume_from_checkpoint",
+    "LightningCLI": "ckpt_path",
+    "TrlParser": "resume_from_checkpoint",
+}
 _ONCE = "framework: torchrun starts it once a node"
 _MEANING = {
     "accelerate": "its ranks are told that they train together, on CPUs too",
@@ -71,12 +78,41 @@ def detect(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> tupl
             note += (_ONCE if name == "torchrun" else _SCRIPT).format(name=name)
             return frameworks.AUTO, note if ranks > 1 else None
         found = _of_module(words) or _of_file(located, words, directory, alone=ranks == 1)
-    if found is None or (found[0] == "lightning" and spec["recovery"]["stop_signal"] == "SIGUSR1"):
-        # Lightning saves at SIGUSR1 only where it believes to be alone with Slurm.
+    if found is None or _goes_its_own_way(found[0], spec):
         return frameworks.AUTO, None
     name, why = found
-    rest = f"'framework: none' switches that off, 'framework: {name}' is the same without this note"
+    same = "is the same without this note"
+    if frameworks.of(name).resume and recipe(located, spec, directory) is None:
+        same = "adds how it resumes, by an option that the program does not read"
+    rest = f"'framework: none' switches that off, 'framework: {name}' {same}"
     return name, f"framework: {name} ({why}): {_MEANING[name]}; {rest}"
+
+
+def recipe(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> str | None:
+    """Return the recipe by which an entry resumes whose spec names neither it nor a framework.
+
+    It is that of the framework which the program imports, also one that torchrun or Accelerate
+    starts. As a recipe adds an option, the program has to read that.
+    """
+    named = spec["framework"]
+    if located.kind == "function" or named not in (frameworks.AUTO, "accelerate", "torchrun"):
+        return None
+    words = spec["entry"] if located.kind == "command" else []
+    if _of_module(words):
+        return frameworks.of("huggingface").resume
+    path = _python_file(located, words, directory)
+    if path is None and _launcher(words):
+        path = next((directory / word for word in words if word.endswith(".py")), None)
+    uses = _Uses() if path is None else _of_path(path)
+    found = frameworks.of(uses.framework).resume
+    if _goes_its_own_way(uses.framework, spec):
+        return None
+    return found if found and uses.options.intersection(resume.RECIPES[found].config) else None
+
+
+def _goes_its_own_way(framework: str | None, spec: dict[str, Any]) -> bool:
+    """Lightning saves at SIGUSR1 only where it believes to be alone with Slurm."""
+    return framework == "lightning" and spec["recovery"]["stop_signal"] == "SIGUSR1"
 
 
 def unused_progress(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> str | None:
@@ -235,6 +271,8 @@ class _Uses(NamedTuple):
     does_without: bool = False
     """It does without RANK."""
     has_session: bool = False
+    options: frozenset[str] = frozenset()
+    """Those of recipes that it takes."""
 
 
 def _of_path(path: Path) -> _Uses:
@@ -260,7 +298,8 @@ def _uses(path: Path, version: tuple[int, int]) -> _Uses:
     names = set(_names(tree))
     others = names & {"import:hpcrun", "import:deepspeed"}
     does_without = not others and _ALONE.search(source) is not None
-    return _Uses(_of_names(names), does_without, {"import:hpcrun", "session"} <= names)
+    options = frozenset(_OPTIONS.intersection(_read(tree)))
+    return _Uses(_of_names(names), does_without, {"import:hpcrun", "session"} <= names, options)
 
 
 def _of_names(names: set[str]) -> str | None:
@@ -294,3 +333,18 @@ def _names(tree: ast.AST) -> Iterator[str]:
             yield node.attr
             if isinstance(node.value, ast.Name):
                 yield f"{node.value.id}.{node.attr}"
+
+
+def _read(tree: ast.AST) -> Iterator[str]:
+    """Yield what may be options of a program: the names that it reads, not those that it gives."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield _PARSERS.get(node.id, node.id)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value.lstrip("-").replace("-", "_")

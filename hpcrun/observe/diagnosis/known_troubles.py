@@ -73,11 +73,18 @@ _TROUBLES = (
         r"\bncclSystemError|\bncclRemoteError|\bncclInternalError|NCCL (?:error|WARN)"
         r"|NCCL communicator was aborted|Watchdog caught collective operation timeout"
         r"|Connection closed by (?:remote )?peer|Connection reset by peer",
-        "A collective operation broke off: mostly another rank ended first (`hpcrun logs {name} "
-        "--rank all`), or a link failed (`hpcrun doctor --nodes` measures them; "
+        "A collective operation broke off: mostly another rank ended first (`hpcrun logs {name}` "
+        "shows all), or a link failed (`hpcrun doctor --nodes` measures them; "
         "environment.variables.NCCL_DEBUG=INFO has NCCL say more)",
     ),
 )
+# They say by themselves what is wrong: a warning that was written before them is another matter.
+_OWN = """
+ArithmeticError AssertionError AttributeError ImportError IndentationError IndexError LookupError
+ModuleNotFoundError NameError NotImplementedError OverflowError RecursionError SyntaxError TypeError
+UnboundLocalError UnicodeDecodeError UnicodeEncodeError ValueError ZeroDivisionError
+"""
+_PROGRAMS_OWN = frozenset(_OWN.split())
 _PATTERNS = [(re.compile(pattern), sentence) for pattern, sentence in _TROUBLES]
 
 
@@ -87,7 +94,8 @@ def explanation(cause: Mapping[str, Any], name: str) -> str | None:
     ``cause`` is that of a rank that ended badly, as the ledger has it; ``name`` the run's.
     """
     said = f"{cause.get('exception') or ''}: {cause.get('message') or ''}"
-    written = "\n".join(map(str, cause.get("log_tail") or ()))
+    is_own = cause.get("exception") in _PROGRAMS_OWN
+    written = "" if is_own else "\n".join(map(str, cause.get("log_tail") or ()))
     node = cause.get("node")
     words = {
         "name": name,

@@ -150,7 +150,7 @@ def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) ->
     for one in selected:
         bases.setdefault(one.experiment.name, one)
     objective = selected[0].run.objective
-    name, mode = (objective.metric, objective.mode) if objective else ("", "min")
+    name, mode = (objective.metric, objective.better) if objective else ("", "min")
     ranked = _ranked(table, name, mode)
     return Report(
         made=now,

@@ -172,7 +172,7 @@ def collect(
             (objectives if metric == name else others).append(metric)
         if objective and name in curve.names:
             row[f"{name}.first"] = curve.first(objective.metric)
-            best = curve.best(objective.metric, objective.mode) or (None, None)
+            best = curve.best(objective.metric, objective.better) or (None, None)
             row[f"{name}.best_step"], row[f"{name}.best"] = best
         rows.append(row)
     columns = ["run", *keys, "state", "step"]

@@ -38,6 +38,7 @@ from hpcrun.run.protocol.launch import Launch, LaunchNode
 from hpcrun.run.protocol.output import say
 from hpcrun.run.roles.role_launch import RoleLaunches
 from hpcrun.run.roles.role_workers import RoleWorkers
+from hpcrun.run.tracking.interface import identity
 from hpcrun.run.work.shared_writes import SharedWrites
 from hpcrun.run.work.work_directory import WorkDirectory
 from hpcrun.slurm.background import BackgroundCall
@@ -212,6 +213,7 @@ class RunningAttempt:
             ranks_per_node=self._run.ranks_per_node,
             master_port=port,
             nodes=tuple(replace(node, adapters=None) for node in nodes),
+            tracked=identity(self._paths.run),
             rank_python=asdict(python) if python.is_container else None,
         )
         if self._run.role_plans:

@@ -5,39 +5,48 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import glob
-import itertools
 import os
 import re
 import stat
 import time
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, NamedTuple
 
 from hpcrun import shared_look
-from hpcrun.policy import resume
+from hpcrun.policy import causes, resume
+from hpcrun.run.program.file_search import FoundFile, walk
+from hpcrun.run.program.save_watch import STEP, Place, place_of
+from hpcrun.run.program.whole_saves import damage
 from hpcrun.run.protocol.launch import Launch
-from hpcrun.state import files, permissions, session_log
+from hpcrun.state import files, ledger, session_log
 from hpcrun.state.layout import AttemptPaths, NamedFile, RunPaths
 from hpcrun.state.metrics_file import parse
 from hpcrun.state.spec.recovery_block import NEWEST_DIRECTORY, Resume
 from hpcrun.text import listed
 
-# Directories that are looked into, and the files of a checkpoint that are looked at.
-_MOST_DIRECTORIES, _MOST_FILES = 100_000, 2_000
-# Where a tensor ends in a file of safetensors, by the file's header.
-_TENSOR = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d{1,18})\s*\]')
-_MOST_HEADER = 1 << 24
-# What programs write before they save anything.
-_LOGS = frozenset(
-    {
-        *(".csv", ".err", ".html", ".lock", ".log", ".md", ".out", ".png", ".py", ".pyc", ".tsv"),
-        *(".txt", ".yaml", ".yml"),
-    }
+# What programs, and what watches them, write before anything is saved: by its name, and by that of
+# a directory above it.
+_NO_SAVES = re.compile(
+    r"""
+    .*\.(csv|err|html|lock|log|md|out|png|py|pyc|tsv|txt|ya?ml
+        |arrow|cfg|ini|toml|sh|cc|cpp|cu|cuh|h|ninja|o|so|gif|jpe?g|pdf|svg
+        |dmp|nsys-rep|qdrep|ncu-rep|prof|pid|sock|swp|tmp)
+    | \..* | .*tfevents.* | .*\.trace\.json(\.gz)? | wandb-.*\.json | (vg)?core([._-].*)?
+    | nccl_trace.*
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_NO_SAVES_IN = re.compile(
+    r"wandb|mlruns|__pycache__|(.*[_-])?caches?|torchinductor_.*|torch_extensions"
+    r"|torch_compile_debug",
+    re.IGNORECASE,
 )
 _OWN = frozenset(one._name for one in vars(RunPaths).values() if isinstance(one, NamedFile))
 _LOOK_EVERY = 2.0
+# The exit code of argparse, and of shells, for arguments that are not understood.
+_USAGE = 2
+_ENDED = "attempt {}, which resumed, ended before its first step"
 
 
 class _Nothing(Exception):
@@ -54,7 +63,7 @@ def decided(launch: Launch) -> Launch:
     if not earlier or launch.entry.kind == "function":
         return launch
     block, entry = launch.spec.get("recovery") or {}, launch.entry
-    found = resume.of(block, launch.spec.get("framework"), entry.argv)
+    found = resume.of(block, launch.spec.get("framework"), entry.argv, entry.recipe)
     if found is None:
         return launch
     try:
@@ -82,23 +91,32 @@ def _source(
     found: Resume, launch: Launch, earlier: Sequence[AttemptPaths]
 ) -> tuple[Path | None, str]:
     """Return the newest match, if matches are asked for, and words on it; raise `_Nothing`."""
+    refused = _refused(launch, earlier)
     if not found.when:
+        for number in refused.values():
+            raise _Nothing(_ENDED.format(number))
         return None, f"resumes: {_trace(launch, earlier)}"
     directory = launch.directory_of()
     words = repr([found.args, found.instead, found.config, found.environment])
     is_directory = f"${{hpcrun:{NEWEST_DIRECTORY}}}" in words
     damaged: list[str] = []
-    for path, is_directorys in _newest_first(found.when, launch):
+    matches = _newest_first(found.when, launch)
+    for index, match in enumerate(matches):
+        path = match.path
         why = damage(path)
-        if why is None and is_directory and is_directorys:
+        if why is None and str(path) in refused:
+            why = f"is not taken again: {_ENDED.format(refused[str(path)])}"
+        if why is None and is_directory and match.is_directorys:
             # The program reads all of it.
             why = damage(path.parent)
-        more = f" ({listed(damaged, 3, '; ')})" if damaged else ""
         if why is None:
-            return (
-                path,
-                f"resumes from {_shown(path.parent if is_directory else path, directory)}{more}",
-            )
+            later = next((one for one in matches[index + 1 :] if one.place.kind == STEP), None)
+            if later is not None and match.place.kind != STEP:
+                step = later.place.numbers[0]
+                damaged.append(f"newer than {_shown(later.path, directory)} of step {step:,}")
+            more = f" ({listed(damaged, 3, '; ')})" if damaged else ""
+            shown = _shown(path.parent if is_directory else path, directory)
+            return path, f"resumes from {shown}{more}"
         damaged.append(f"{_shown(path, directory)} {why}")
     patterns = " or ".join(found.when)
     if damaged:
@@ -106,13 +124,43 @@ def _source(
     raise _Nothing(f"no file matches {patterns}")
 
 
-def _newest_first(patterns: Sequence[str], launch: Launch) -> list[tuple[Path, bool]]:
-    """Return the files and directories that match, those that were changed last first.
+def _refused(launch: Launch, earlier: Sequence[AttemptPaths]) -> dict[str | None, int]:
+    """Return what the last attempts resumed from that failed by themselves before any step.
 
-    With each, whether its directory is one save: the pattern chooses among such directories, as in
+    With each the attempt's number. Whether there was a step is known where an earlier attempt
+    logged some; a program that ended with exit code 2 did not understand its arguments.
+    """
+    found: dict[str | None, int] = {}
+    stepped = {one.number for one in earlier if last_step(one) is not None}
+    for one in reversed(ledger.read(launch.run_paths)):
+        if one.number >= launch.attempt:
+            continue
+        told, code = one.resume or {}, one.cause.get("exit_code")
+        crashed = one.kind == causes.RANK_CRASH and (stepped or code == _USAGE)
+        if not (crashed and told.get("resumes")) or one.number in stepped:
+            break
+        found.setdefault(told.get("source"), one.number)
+    return found
+
+
+class _Match(NamedTuple):
+    path: Path
+    is_directorys: bool
+    """Its directory is one save: the pattern chooses among such directories, as in
     ``checkpoint-*/trainer_state.json``. Where ``latest`` names the save, there are several in one.
     """
-    found: dict[Path, tuple[int, str, bool]] = {}
+    place: Place
+    modified: float
+
+
+def _newest_first(patterns: Sequence[str], launch: Launch) -> list[_Match]:
+    """Return the files and directories that match, the newest saves first.
+
+    Of those that tell their step the highest, whenever it was touched; likewise those of epochs,
+    and of names that differ in their numbers. Between such series, and where there is no number,
+    the time of change decides.
+    """
+    found: dict[Path, _Match] = {}
     for pattern in patterns:
         above = PurePosixPath(pattern).parent.name
         chooses = above != "**" and glob.has_magic(above)
@@ -124,8 +172,22 @@ def _newest_first(patterns: Sequence[str], launch: Launch) -> list[tuple[Path, b
                 state = path.stat()
                 if stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode):
                     is_one = chooses and path.name != "latest"
-                    found[path] = (state.st_mtime_ns, str(path), is_one)
-    return [(path, found[path][2]) for path in sorted(found, key=found.__getitem__, reverse=True)]
+                    is_there = stat.S_ISDIR(state.st_mode)
+                    file = FoundFile(path, state.st_size, state.st_mtime, state.st_ino, is_there)
+                    place = place_of(file, by_directory=is_one)
+                    found[path] = _Match(path, is_one, place, state.st_mtime)
+    series: dict[str, list[_Match]] = {}
+    for match in sorted(
+        found.values(), key=lambda one: (one.place.numbers, one.modified, one.path)
+    ):
+        series.setdefault(match.place.kind, []).append(match)
+    ordered: list[_Match] = []
+    while series:
+        kind = max(series, key=lambda one: (series[one][-1].modified, one))
+        ordered.append(series[kind].pop())
+        if not series[kind]:
+            del series[kind]
+    return ordered
 
 
 def _matches(pattern: str, launch: Launch) -> Iterator[Path]:
@@ -136,7 +198,7 @@ def _matches(pattern: str, launch: Launch) -> Iterator[Path]:
     places: Iterator[str] = iter([""])
     if stars:
         tops = _glob(head, launch.directory_of()) if head else [""]
-        places = (place for top in tops for place, _, _ in _walk(launch.directory_of() / top))
+        places = (place for top in tops for place, _, _ in walk(launch.directory_of() / top))
     for place in places:
         root = launch.directory_of() / place
         for name in _glob(tail if stars else pattern, root):
@@ -148,75 +210,6 @@ def _matches(pattern: str, launch: Launch) -> Iterator[Path]:
 def _glob(pattern: str, root: Path) -> Iterator[str]:
     # Unlike `Path.glob` it takes absolute patterns.
     return glob.iglob(pattern, root_dir=root)  # noqa: PTH207
-
-
-def _walk(top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk through directories that are neither hidden nor links."""
-    for place, directories, names in itertools.islice(os.walk(top), _MOST_DIRECTORIES):
-        directories[:] = [name for name in directories if not name.startswith(".")]
-        yield place, directories, names
-
-
-def damage(path: Path) -> str | None:
-    """Return why a file or directory is no complete save of this user's; None if it is one."""
-    try:
-        if (owner := permissions.stranger(path)) is not None:
-            return f"belongs to {owner}"
-        if path.is_dir():
-            return _damage_inside(path, "has")
-        if path.name == "latest":
-            # DeepSpeed's: the name of the directory of the newest checkpoint.
-            name = files.read_tail(path, 256).decode(errors="replace").strip()
-            if not name or not shared_look.is_directory(path.parent / name):
-                return f"names {name!r}, which is not there"
-            return _damage_inside(path.parent / name, f"names {name}, in which is")
-        return _damage_of_file(path)
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-
-
-def _damage_inside(directory: Path, words: str) -> str | None:
-    inside = (Path(place, name) for place, _, names in _walk(directory) for name in names)
-    number = 0
-    for path in itertools.islice(inside, _MOST_FILES):
-        number += 1
-        # A file that is empty is usual in a directory.
-        if path.is_file() and path.stat().st_size and (why := _damage_of_file(path)):
-            return f"{words} {path.name}, which {why}"
-    return None if number else f"{words} nothing"
-
-
-def _damage_of_file(path: Path) -> str | None:
-    if (owner := permissions.stranger(path)) is not None:
-        # Programs execute what a pickle names.
-        return f"belongs to {owner}"
-    with files.open_stream(path) as stream:
-        beginning = stream.read(4)
-        if not beginning:
-            return "is empty"
-        # torch.save writes an archive, whose directory comes last.
-        if beginning == b"PK\x03\x04" and not _is_archive(stream):
-            return "was cut off as it was written"
-        if path.suffix == ".safetensors" and _lacks_tensors(stream):
-            return "was cut off as it was written"
-    if path.suffix == ".json" and files.read_tail(path, 64).rstrip()[-1:] not in (b"}", b"]"):
-        return "was cut off as it was written"
-    return None
-
-
-def _is_archive(stream: BinaryIO) -> bool:
-    try:
-        return zipfile.is_zipfile(stream)
-    except zipfile.BadZipFile:
-        return False
-
-
-def _lacks_tensors(stream: BinaryIO) -> bool:
-    """Check for a file of safetensors that ends before its last tensor does."""
-    stream.seek(0)
-    length = int.from_bytes(stream.read(8), "little")
-    ends = map(int, _TENSOR.findall(stream.read(min(length, _MOST_HEADER))))
-    return os.fstat(stream.fileno()).st_size < 8 + length + max(ends, default=0)
 
 
 def _trace(launch: Launch, earlier: Sequence[AttemptPaths]) -> str:
@@ -252,18 +245,27 @@ def _left(place: Path, since: float) -> Path | None:
     """Return a file, of this time or later, that may be something saved: neither link nor log."""
     if not place.is_dir():
         return place if _is_saved(place, since) else None
-    inside = (Path(top, name) for top, _, names in _walk(place) for name in names)
+    inside = (
+        Path(top, name)
+        for top, _, names in walk(place)
+        if not any(map(_NO_SAVES_IN.fullmatch, Path(top).relative_to(place).parts))
+        for name in names
+    )
     return next((path for path in inside if _is_saved(path, since)), None)
 
 
 def _is_saved(path: Path, since: float) -> bool:
-    if path.suffix in _LOGS or path.name.startswith(".") or "tfevents" in path.name:
+    if _NO_SAVES.fullmatch(path.name):
         return False
     try:
         found = path.lstat()
+        if not (stat.S_ISREG(found.st_mode) and found.st_size and found.st_mtime >= since):
+            return False
+        with files.open_stream(path) as stream:
+            # Not a core, nor anything else that a machine executes.
+            return stream.read(4) != b"\x7fELF"
     except OSError:
         return False
-    return stat.S_ISREG(found.st_mode) and found.st_size > 0 and found.st_mtime >= since
 
 
 def _named(launch: Launch) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import os
 import re
 import stat
@@ -15,6 +16,7 @@ from hpcrun.run.work.links import leads_to_code
 
 MOST_ENTRIES = 5_000
 DEEPEST = 8
+_MOST_DIRECTORIES = 100_000
 # Directories that hold no output, and large ones of other programs.
 _LEFT_OUT = frozenset({"__pycache__", "node_modules", "site-packages"})
 _MAGIC = re.compile(r"[*?[]")
@@ -109,3 +111,10 @@ def matcher(pattern: str) -> re.Pattern[str]:
 def _segment(part: str) -> str:
     text = fnmatch.translate(part).removeprefix("(?s:").removesuffix(r")\Z").removesuffix(r")\z")
     return text.replace(".*", "[^/]*")
+
+
+def walk(top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk through directories that are neither hidden nor links."""
+    for place, directories, names in itertools.islice(os.walk(top), _MOST_DIRECTORIES):
+        directories[:] = [name for name in directories if not name.startswith(".")]
+        yield place, directories, names

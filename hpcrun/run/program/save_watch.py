@@ -26,7 +26,13 @@ _NAMED_STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)s?[-_=.]?(\d{1
 _STEP_DIRECTORY = re.compile(r"(?:global_?)?(?:step|checkpoint|ckpt|iter)[-_=]?(\d{1,15})")
 _EPOCH_DIRECTORY = re.compile(r"epoch[-_=]?\d+")
 _EPOCH = re.compile(r"epoch", re.IGNORECASE)
+_NAMED_EPOCH = re.compile(r"epochs?[-_=.]?(\d{1,15})(?!\d)")
+_DECIMAL = re.compile(r"\d{1,15}\.\d{1,15}")
 _DIGITS = re.compile(r"(?<!\d)\d{1,15}(?!\d)")
+
+
+STEP = "step"
+"""The kind of `Place` of saves that tell their step."""
 
 
 class Save(NamedTuple):
@@ -155,25 +161,65 @@ def step_of(one: FoundFile, known: int | None) -> int | None:
     It is in the Trainer's state inside, in the file itself (DeepSpeed's ``latest`` names a
     directory), or in the name, whose numbers after ``epoch`` are not steps.
     """
-    name = one.path.name
-    if one.is_directory or name == trainer_state.NAME:
+    name = _name_of(one)
+    if (step := _told_step(one, name)) is not None or name is None:
+        return known if step is None else step
+    # A file of several in one save has the epoch in the name of their directory.
+    is_epoch = _EPOCH.search(name) or _EPOCH_DIRECTORY.fullmatch(_above(one))
+    digits = _DIGITS.findall(name)
+    return int(digits[-1]) if digits and not is_epoch else known
+
+
+class Place(NamedTuple):
+    """The place of a save among those of its ``kind``: the higher number was saved later."""
+
+    kind: str
+    """`STEP`, ``epoch``, a name without its numbers, or the path of what has none."""
+    numbers: tuple[int, ...] = ()
+
+
+def place_of(one: FoundFile, *, by_directory: bool = False) -> Place:
+    """Return the place of a save by the step, the epoch or the numbers that it tells.
+
+    ``by_directory``: the directory of the file is chosen by its name.
+    """
+    name = _name_of(one)
+    if (step := _told_step(one, name)) is not None:
+        return Place(STEP, (step,))
+    above = _above(one)
+    if epochs := _NAMED_EPOCH.findall((name or "").lower()) or _NAMED_EPOCH.findall(above):
+        return Place("epoch", (int(epochs[-1]),))
+    # Losses and their like tell nothing.
+    text = _DECIMAL.sub("~", f"{above}/{name}" if by_directory else name or "")
+    numbers = tuple(map(int, _DIGITS.findall(text)))
+    return Place(_DIGITS.sub("#", text), numbers) if numbers else Place(str(one.path))
+
+
+def _name_of(one: FoundFile) -> str | None:
+    """Return where a save has its number; None where that cannot be read."""
+    if one.is_directory:
+        return one.path.name
+    if one.path.name != "latest" or one.size > _MOST_POINTER:
+        return one.path.stem
+    try:
+        return files.read_bytes(one.path, _MOST_POINTER).decode(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _above(one: FoundFile) -> str:
+    return "" if one.is_directory else one.path.parent.name.lower()
+
+
+def _told_step(one: FoundFile, name: str | None) -> int | None:
+    """Return the step of a save where it is named as one."""
+    if one.is_directory or one.path.name == trainer_state.NAME:
         state = trainer_state.read(one.path / trainer_state.NAME if one.is_directory else one.path)
         step = (state or {}).get("global_step")
         if type(step) is int and 0 <= step < 1 << 53:
             return step
-    elif name == "latest" and one.size <= _MOST_POINTER:
-        try:
-            name = files.read_bytes(one.path, _MOST_POINTER).decode(errors="replace").strip()
-        except OSError:
-            return known
-    else:
-        name = one.path.stem
-    if named := _NAMED_STEP.findall(name.lower()):
+    if named := _NAMED_STEP.findall((name or "").lower()):
         return int(named[-1])
     # A file of several in one save has the step in the name of their directory.
-    above = "" if one.is_directory else one.path.parent.name.lower()
-    if whole := _STEP_DIRECTORY.fullmatch(above):
-        return int(whole[1])
-    digits = _DIGITS.findall(name)
-    is_epoch = _EPOCH.search(name) or _EPOCH_DIRECTORY.fullmatch(above)
-    return int(digits[-1]) if digits and not is_epoch else known
+    whole = _STEP_DIRECTORY.fullmatch(_above(one))
+    return int(whole[1]) if whole else None

@@ -77,6 +77,7 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
         "OMP_NUM_THREADS": str(max(1, (resources.cpus_per_task or 1) // processes)),
     }
     defaults |= device_precision.variables(launch.spec)
+    defaults |= _of_wandb(launch, rank)
     if node.hca:
         defaults["NCCL_IB_HCA"] = node.hca
     if not resources.gpus_per_node:
@@ -90,6 +91,15 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
         **forced,
     }
     return {name: value for name, value in found.items() if name not in framework.hidden}
+
+
+def _of_wandb(launch: Launch, rank: int) -> dict[str, str]:
+    """Return what makes all attempts of a program that logs to W&B by itself one of its runs."""
+    hpcruns = (launch.spec.get("tracking") or {}).get("wandb")
+    wanted = (launch.spec.get("recovery") or {}).get("wandb")
+    if rank or not launch.is_main or hpcruns or not wanted or not launch.tracked:
+        return {}
+    return {"WANDB_RUN_ID": launch.tracked, "WANDB_RESUME": "allow"}
 
 
 def _of_role(launch: Launch, role: str) -> dict[str, str]:

@@ -146,7 +146,7 @@ def _restore_host(saved: dict[str, Any]) -> None:
 def _has_cuda() -> bool:
     import torch
 
-    return torch.cuda.is_available()
+    return bool(torch.cuda.is_available())
 
 
 def _other_accelerator() -> Any:

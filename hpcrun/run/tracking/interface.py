@@ -17,6 +17,17 @@ from hpcrun.state.metrics_file import Line
 from hpcrun.state.plan import RunPlan
 
 
+def identity(paths: RunPaths) -> str:
+    """Return what is the same for all attempts of a run, and for no other run.
+
+    It covers the time of the first start, because a directory that was removed and made again holds
+    another run. The plan's identity would change when a run is lengthened.
+    """
+    first = next((one.began for one in ledger.read(paths)), None)
+    text = json.dumps([os.path.realpath(paths.directory), first])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 @dataclass(frozen=True)
 class RunDescription:
     """A run, as trackers show it."""
@@ -25,7 +36,7 @@ class RunDescription:
     experiment: str
     name: str
     identity: str
-    """The same for all attempts of this run, and for no other run."""
+    """Of `identity`."""
     parameters: dict[str, Any]
     """``config`` of the spec, the batch sizes under ``deepspeed``, and ``swept``."""
     tracking: dict[str, Any]
@@ -33,18 +44,12 @@ class RunDescription:
 
     @classmethod
     def of(cls, experiment: str, run: RunPlan, paths: RunPaths) -> RunDescription:
-        """Describe a run from its plan and ledger.
-
-        The identity covers the time of the first start, because a directory that was removed and
-        made again holds another run. The plan's identity would change when a run is lengthened.
-        """
-        first = next((one.began for one in ledger.read(paths)), None)
-        text = json.dumps([os.path.realpath(paths.directory), first])
+        """Describe a run from its plan and ledger."""
         deepspeed = run.deepspeed
         return cls(
             experiment=experiment,
             name=f"{experiment}/{run.number} {run.label}".rstrip(),
-            identity=hashlib.sha256(text.encode()).hexdigest()[:16],
+            identity=identity(paths),
             parameters={
                 "config": run.config,
                 "deepspeed": {key: deepspeed[key] for key in batch.KEYS if key in deepspeed},

@@ -10,7 +10,7 @@ from hpcrun.fields import PATH, TEXT, TEXTS, Kinds, wrong
 # The block of a spec with further programs.
 ROLES = "roles"
 _KINDS: Kinds = {
-    **dict.fromkeys(("kind", "module", "function", "framework"), TEXT),
+    **dict.fromkeys(("kind", "module", "function", "framework", "recipe"), TEXT),
     **{"import_root": PATH, "file": PATH, "argv": TEXTS, "resumed": TEXTS},
 }
 
@@ -45,6 +45,10 @@ class Entry:
 
     resumed: tuple[str, ...] | None = None
     """The same as ``argv`` of an attempt that resumes; None where the spec says nothing of that."""
+
+    recipe: str | None = None
+    """The recipe by which it resumes where the spec names neither one nor the framework: that of
+    the framework that was detected."""
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Entry:

@@ -124,8 +124,14 @@ class Objective:
     metric: str = "loss"
     """Name of a logged metric."""
 
-    mode: Literal["min", "max"] = "min"
-    """Whether less or more is better."""
+    mode: Literal["min", "max"] | None = None
+    """Whether less or more is better. Where the metric's name tells (loss, error, perplexity;
+    accuracy, f1, reward, …) it may be left out; ``plan`` says what was taken."""
+
+    @property
+    def better(self) -> str:
+        """``min`` or ``max``, the former for the objective of a spec that has none."""
+        return self.mode or "min"
 
 
 @spec_dataclass

@@ -116,6 +116,12 @@ class Recovery:
     """Short for ``resume: {args: […]}``: arguments added to a script or command from attempt 2 on,
     where an earlier attempt has saved something."""
 
+    wandb: bool = True
+    """A program that logs to Weights & Biases by itself finds ``WANDB_RUN_ID`` and
+    ``WANDB_RESUME=allow`` in rank 0, so that all attempts are one of its runs; false for one an
+    attempt. Variables of the same names in ``environment.variables`` win, and with
+    ``tracking.wandb`` there are none."""
+
     non_finite_steps: int = 3
     """Steps in a row with an infinite or undefined loss (or objective) after which the run fails;
     0 for never. Nothing is saved at such steps."""

@@ -319,10 +319,8 @@ class Runner:
 def supervisor_argv(submission: SubmissionPaths, plan: Plan, run: RunPlan) -> list[str]:
     """Return the command of one run's supervisor, after the setup lines if there are any."""
     settings = run.environment
-    argv = [
-        *(str(settings.python or sys.executable), "-m", "hpcrun.run.supervisor"),
-        *(str(submission.directory), "--run", str(run.number)),
-    ]
+    program = "-m", "hpcrun.run.supervisor", str(submission.directory), "--run", str(run.number)
+    argv = [str(settings.python or sys.executable), *program]
     setup = [*(plan.cluster.get("setup") or ()), *settings.setup]
     if not setup:
         return argv
@@ -386,6 +384,8 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
+    # As in the template of the sbatch script: environment.setup may ask for cores.
+    processes.forbid_cores()
     submission = SubmissionPaths(Path(sys.argv[1]))
     os.chdir(submission.directory)
     plan = plan_file.read(submission.plan)

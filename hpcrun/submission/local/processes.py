@@ -8,6 +8,7 @@ and the run; by these its descendants are found even when they left their proces
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Collection, Iterator
@@ -27,6 +28,12 @@ _PASSED = (
     *("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "SLURM_CONF", "SSL_CERT_FILE", "SSL_CERT_DIR"),
     "XDG_CACHE_HOME",
 )
+
+
+def forbid_cores() -> None:
+    """Have this process and what it starts write no core, unless it asks for one by itself."""
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, most))
 
 
 def clean_environment() -> dict[str, str]:

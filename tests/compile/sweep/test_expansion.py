@@ -124,7 +124,7 @@ def test_identity_is_what_a_run_computes(project: Any) -> None:
         "checkpoint.every=7",
         "environment.python=/other/python",
         "recovery.resume_args=[--resume]",
-        "objective={metric: x}",
+        "objective={metric: x, mode: max}",
     ):
         assert identity("", override) == same, override
     for override in (

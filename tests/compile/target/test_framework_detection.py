@@ -11,7 +11,7 @@ import pytest
 
 from hpcrun.compile import compile_spec
 from hpcrun.errors import SpecError
-from hpcrun.policy import frameworks
+from hpcrun.policy import frameworks, resume
 from hpcrun.state.spec.experiment import Spec
 
 BASE = "cluster: slurm\n"
@@ -288,6 +288,74 @@ def test_plan_says_what_was_detected(project: Any, hpcrun: Callable[..., Any]) -
 def _documented() -> list[str]:
     page = Path(__file__).parents[3] / "docs" / "frameworks.md"
     return re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+HF = "from transformers import HfArgumentParser, Trainer, TrainingArguments\n"
+READS = f"{HF}checkpoint = training_args.resume_from_checkpoint\n"
+FIT = "import lightning\n"
+CLI = "from lightning.pytorch.cli import LightningCLI\nLightningCLI()\n"
+FROM_CHECKPOINT = "--resume_from_checkpoint=${hpcrun:newest_directory}"
+TRAINER = "from transformers import Trainer, TrainingArguments\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "added"),
+    [
+        (READS, [FROM_CHECKPOINT]),
+        (f"{HF}HfArgumentParser(TrainingArguments)\n", [FROM_CHECKPOINT]),
+        (f"{TRAINER}add('--resume-from-checkpoint')\n", [FROM_CHECKPOINT]),
+        (f"{TRAINER}class A:\n    resume_from_checkpoint: str\n", [FROM_CHECKPOINT]),
+        (f"{TRAINER}def main(resume_from_checkpoint=None): ...\n", [FROM_CHECKPOINT]),
+        (f"{FIT}fit(ckpt_path=cfg.get('ckpt_path'))\n", ["--ckpt_path=${hpcrun:newest}"]),
+        (CLI, ["--ckpt_path=${hpcrun:newest}"]),
+        # They give the option to somebody, and take none.
+        (f"{TRAINER}Trainer().train(resume_from_checkpoint=True)\n", None),
+        (f"{FIT}fit(ckpt_path='last')\n", None),
+        ("import torch\nprint(args.ckpt_path)\n", None),
+    ],
+)
+def test_a_detected_program_resumes_where_it_reads_the_option(
+    project: Any, script: str, added: list[str] | None
+) -> None:
+    launched = (
+        ("[python, train.py]", ""),
+        ("[torchrun, --nproc-per-node=2, train.py]", "framework: torchrun\n"),
+        ("[accelerate, launch, train.py]", ""),
+    )
+    for entry, more in (("train.py", ""), *launched):
+        (run,) = compiled(project, f"entry: {entry}\n{more}", script).runs
+        words = run.entry.argv
+        assert run.entry.resumed == (None if added is None else (*words, *added)), entry
+
+
+def test_a_detected_recipe_gives_way(project: Any) -> None:
+    def resumed(text: str, script: str = READS) -> Any:
+        return compiled(project, f"entry: train.py\n{text}", script).runs[0].entry.resumed
+
+    assert resumed("framework: none\n") is None
+    assert resumed("recovery: {resume: none}\n") is None
+    assert resumed("recovery: {resume_args: [-r]}\n") == ("-r",)
+    assert resumed("recovery: {resume: imagenet}\n") == ("--resume=${hpcrun:newest}",)
+    assert resumed("recovery: {stop_signal: SIGUSR1}\n", CLI) is None
+
+
+def test_what_is_named_and_what_is_detected_are_the_same(project: Any) -> None:
+    named = compiled(project, "entry: train.py\nframework: huggingface\n", READS).runs[0]
+    found = compiled(project, "entry: train.py\n", READS).runs[0]
+    assert found.entry.resumed == named.entry.resumed
+    assert resume.of_run(found) == resume.of_run(named)
+
+
+def test_plan_shows_how_a_program_goes_on(project: Any, hpcrun: Callable[..., Any]) -> None:
+    project.write("train.py", READS)
+    project.write("spec.yaml", f"{BASE}entry: train.py\n")
+    answer = hpcrun("plan", "spec.yaml", PYTHON)
+    assert FROM_CHECKPOINT in answer.out
+    assert "the same without this note" in answer.err
+    project.write("train.py", TRAINER)
+    answer = hpcrun("plan", "spec.yaml", PYTHON)
+    assert "begins over from attempt 2 on" in answer.out
+    assert "by an option that the program does not read" in answer.err
 
 
 def test_every_framework_is_documented_with_a_spec() -> None:

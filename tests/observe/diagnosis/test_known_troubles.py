@@ -34,6 +34,7 @@ WRITTEN = [
 OWN = [
     ("KeyError", "'DATA_DIR'", ['  File "a.py", line 3, in f', "KeyError: 'DATA_DIR'"]),
     ("ValueError", "batch 17 is bad", ["ValueError: batch 17 is bad"]),
+    ("ValueError", "it is bad", ["n1: NCCL WARN a call failed, retries", "ValueError: it is bad"]),
     ("FileNotFoundError", "[Errno 2] No such file or directory: 'a.txt'", []),
     ("PermissionError", "[Errno 13] Permission denied: 'a.txt'", []),
 ]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import struct
 import sys
-import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.run.job.resume_source import StartOver, damage, decided
+from hpcrun.run.job.resume_source import StartOver, decided
 from hpcrun.run.protocol.launch import Launch, LaunchNode
 from hpcrun.state import files, ledger, session_log
 from hpcrun.state.layout import ExperimentPaths, experiment
@@ -23,16 +20,8 @@ from hpcrun.state.plan import Entry
 from hpcrun.submission.local import processes
 from tests.support import command
 from tests.support.place import launch_of
+from tests.support.saves import archive
 from tests.support.users import STRANGER, needs_root
-
-
-def archive(path: Path, cut: int = 0) -> None:
-    """A file as torch.save writes it, perhaps cut off."""
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w") as stream:
-        stream.writestr("archive/data.pkl", "x" * 3_000)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(held.getvalue()[: -cut or None])
 
 
 def aged(path: Path, seconds: float) -> None:
@@ -96,6 +85,57 @@ def test_the_newest_match_is_filled_in_for_all_ranks(launch: Launch) -> None:
     assert Launch.read(found.paths.launch) == found
 
 
+@pytest.mark.parametrize(
+    ("pattern", "names", "expected"),
+    [
+        # Names in the order in which they were touched.
+        (
+            "out/checkpoint-*/trainer_state.json",
+            "out/checkpoint-{}/trainer_state.json",
+            (300, 100, 200),
+        ),
+        ("**/*.ckpt", "logs/epoch=1-step={}.ckpt", (300, 100, 200)),
+        ("**/*.ckpt", "logs/version_{}/epoch=9-val_loss=0.31.ckpt", (3, 1, 2)),
+        ("**/*.ckpt", "logs/epoch={}-val_loss=0.31.ckpt", (3, 1, 2)),
+        ("out/epoch_*/random_states_0.pkl", "out/epoch_{}/random_states_0.pkl", (10, 1, 9)),
+        ("out/model*.pt", "out/model{}.pt", (10, 1, 9)),
+        ("out/*.pth", "out/resnet50_{}_0.31.pth", (10, 1, 9)),
+        ("runs/*/model.pt", "runs/r{}/model.pt", (10, 1, 9)),
+    ],
+)
+def test_the_step_decides_and_not_the_time_at_which_a_save_was_touched(
+    launch: Launch, pattern: str, names: str, expected: tuple[int, ...]
+) -> None:
+    work = launch.directory_of()
+    for age, step in zip((30, 20, 10), expected, strict=True):
+        path = work / names.format(step)
+        archive(path)
+        if path.suffix == ".json":
+            path.write_text(json.dumps({"global_step": step}))
+        aged(path, age)
+    resumed = decided(with_resume(launch, {"when": pattern, "args": ["${hpcrun:newest}"]}))
+    assert resumed.resume is not None
+    if "version_" in names:
+        # A later version of a log is no later save.
+        assert told(resumed) == f"resumes from {names.format(expected[-1])}"
+    else:
+        assert told(resumed) == f"resumes from {names.format(max(expected))}"
+
+
+def test_a_save_without_a_number_is_taken_by_its_time_and_the_step_passed_over_is_told(
+    launch: Launch,
+) -> None:
+    work = launch.directory_of()
+    for name, age in (("last.ckpt", 5), ("epoch=1-step=30.ckpt", 20), ("epoch=0-step=20.ckpt", 10)):
+        archive(work / name)
+        aged(work / name, age)
+    resume = {"when": "*.ckpt", "args": ["${hpcrun:newest}"]}
+    expected = "resumes from last.ckpt (newer than epoch=1-step=30.ckpt of step 30)"
+    assert told(decided(with_resume(launch, resume))) == expected
+    aged(work / "last.ckpt", 30)
+    assert told(decided(with_resume(launch, resume))) == "resumes from epoch=1-step=30.ckpt"
+
+
 def test_nothing_matches(launch: Launch) -> None:
     (launch.directory_of() / "out").mkdir()
     given = with_resume(launch, {"when": ["out/*.pt", "last.pt"], "args": ["--resume"]})
@@ -155,27 +195,6 @@ def test_a_directory_whose_last_file_is_there_may_have_torn_ones(launch: Launch,
     assert told(decided(given)) == "resumes from out"
 
 
-def tensors(path: Path, cut: int = 0, header: int | None = None) -> Path:
-    """A file of safetensors with two tensors, perhaps cut off."""
-    found = {"__metadata__": {"format": "pt"}}
-    places = {"b": {"data_offsets": [400, 1000]}, "a": {"data_offsets": [0, 400]}}
-    head = json.dumps({**found, **places}).encode()
-    length = len(head) if header is None else header
-    whole = length.to_bytes(8, "little") + head + bytes(1000)
-    path.write_bytes(whole[: len(whole) - cut])
-    return path
-
-
-def test_a_file_of_safetensors_is_whole(tmp_path: Path) -> None:
-    name = tmp_path / "model.safetensors"
-    why = "was cut off as it was written"
-    assert damage(tensors(name)) is None
-    assert [damage(tensors(name, cut)) for cut in (1, 999, 1005)] == [why] * 3
-    assert damage(tensors(name, header=1 << 62)) == why
-    tensors(name, cut=1)
-    assert damage(tmp_path) == f"has model.safetensors, which {why}"
-
-
 @needs_root
 @pytest.mark.parametrize("planted", ["", "a.pt", "inside/b.pt"])
 def test_a_program_does_not_go_on_from_what_a_stranger_planted(
@@ -192,52 +211,6 @@ def test_a_program_does_not_go_on_from_what_a_stranger_planted(
     whose = f"belongs to {STRANGER.name}"
     why = f"has {Path(planted).name}, which {whose}" if planted else whose
     assert told(decided(given)) == f"resumes from checkpoint-5 (checkpoint-9 {why})"
-
-
-def test_an_archive_that_says_what_no_archive_can_ends_nothing(tmp_path: Path) -> None:
-    """Python's zipfile raises for it; it was a launch error of every attempt."""
-    locator = struct.pack("<4sLQL", b"PK\6\7", 7, 0, 9)
-    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0, 0, 0, 0, 0)
-    (tmp_path / "a.pt").write_bytes(b"PK\3\4" + bytes(100) + locator + end)
-    with pytest.raises(zipfile.BadZipFile):
-        zipfile.is_zipfile(tmp_path / "a.pt")
-    assert damage(tmp_path / "a.pt") == "was cut off as it was written"
-
-
-def _deepspeed(directory: Path, tag: str = "global_step4", cut: int = 0) -> Path:
-    for rank in (0, 1):
-        archive(directory / f"global_step4/zero_pp_rank_{rank}_optim_states.pt", cut=cut * rank)
-    (directory / "latest").write_text(tag)
-    return directory / "latest"
-
-
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [
-        (lambda top: _deepspeed(top), None),
-        (lambda top: _deepspeed(top, cut=40), "names global_step4, in which is zero_pp_rank_1_o"),
-        (lambda top: _deepspeed(top, "global_step8"), "names 'global_step8', which is not there"),
-        (lambda top: _deepspeed(top, ""), "names '', which is not there"),
-        (lambda top: _deepspeed(top).parent, None),
-        (lambda top: _deepspeed(top, cut=40).parent, "has zero_pp_rank_1_optim_states.pt, which"),
-        (lambda top: top / "absent", "cannot be read: No such file"),
-        (lambda top: top, "has nothing"),
-    ],
-)
-def test_what_counts_as_a_whole_save(tmp_path: Path, make: Any, why: str | None) -> None:
-    top = tmp_path / "saves"
-    top.mkdir()
-    found = damage(make(top))
-    assert (found is None) if why is None else (found or "").startswith(why)
-
-
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [(b"", "is empty"), (b'{"a": 1', "was cut off as it was written"), (b'{"a": 1}\n', None)],
-)
-def test_a_json_file_is_whole(tmp_path: Path, content: bytes, why: str | None) -> None:
-    (tmp_path / "state.json").write_bytes(content)
-    assert damage(tmp_path / "state.json") == why
 
 
 def test_files_of_the_code_are_no_saves(launch: Launch) -> None:
@@ -271,6 +244,16 @@ def _log_files(launch: Launch) -> None:
     (launch.directory_of() / "out/empty.pt").write_text("")
 
 
+def _what_debuggers_and_caches_leave(launch: Launch) -> None:
+    work = launch.directory_of()
+    for name in ("core", "core.123", "vgcore.7", "out/trace.pt.trace.json", "out/loss.png"):
+        archive(work / name)
+    (work / "core-python-4711-n1-crash").write_bytes(b"\x7fELF\x02" + b"x" * 100)
+    (work / "a_program").write_bytes(b"\x7fELF\x02" + b"x" * 100)
+    for name in ("wandb/run-1/files/model", "hf_cache/hub/weights.bin", "mlruns/0/meta"):
+        archive(work / name)
+
+
 def _made_a_directory(launch: Launch) -> None:
     made = launch.directory_of() / "out"
     made.mkdir()
@@ -297,6 +280,7 @@ def _elsewhere(launch: Launch) -> None:
         (lambda launch: archive(launch.run_paths.directory / "output/a.pt"), "resumes: an earlier"),
         (_elsewhere, "resumes: an earlier attempt left "),
         (_log_files, "starts from nothing: "),
+        (_what_debuggers_and_caches_leave, "starts from nothing: "),
         # As nanoGPT does, long before it saves.
         (_made_a_directory, "starts from nothing: "),
         (_has_a_directory_of_the_code, "resumes: attempt 1 logged steps, and writes elsewhere"),
@@ -345,6 +329,83 @@ def test_a_program_that_begins_over(
     assert len(found) == (words is not None)
     if words is not None:
         assert words in found[0]["message"]
+
+
+def resumed_and_failed(
+    launch: Launch, attempt: int, source: str | None = None, **cause: Any
+) -> None:
+    run = launch.run_paths
+    nodes, ids = ["n1"], {"job_id": "1", "submission": 1, "restart_count": 0, "host": "h", "pid": 1}
+    ledger.write(run, ledger.STARTED, attempt, nodes=nodes, world_size=1, **ids)
+    ledger.write(run, ledger.RESUME, attempt, resumes=True, source=source, message="resumes")
+    cause = {"kind": "rank_crash", "message": "it failed", "exit_code": 1, **cause}
+    ledger.write(run, ledger.ENDED, attempt, outcome="failed", exit_code=1, cause=cause)
+    run.attempt(attempt).directory.mkdir(exist_ok=True)
+
+
+def attempt_after(launch: Launch, number: int) -> str:
+    return told(decided(replace(launch, attempt=number)))
+
+
+def test_a_start_with_arguments_that_resume_and_kill_is_followed_by_one_without(
+    launch: Launch,
+) -> None:
+    launch = with_resume(launch, resume_args=["--resume"])
+    archive(launch.directory_of() / "weights.bin")
+    logged(launch, 1, 2)
+    assert attempt_after(launch, 2).startswith("resumes: ")
+    resumed_and_failed(launch, 2)
+    expected = "starts from nothing: attempt 2, which resumed, ended before its first step; step 2"
+    assert attempt_after(launch, 3).startswith(expected)
+    # Once: the next one resumes again.
+    ledger.write(launch.run_paths, ledger.RESUME, 3, resumes=False, message="starts from nothing")
+    assert attempt_after(launch, 4).startswith("resumes: ")
+
+
+@pytest.mark.parametrize(
+    ("cause", "steps", "again"),
+    [
+        ({"kind": "node_failure"}, (), True),
+        ({"kind": "preempted"}, (), True),
+        ({}, (3,), True),
+        ({}, (), False),
+        ({"exit_code": 2}, (), False),
+    ],
+)
+def test_what_is_not_the_fault_of_the_arguments_changes_nothing(
+    launch: Launch, cause: dict[str, Any], steps: tuple[int, ...], again: bool
+) -> None:
+    launch = with_resume(launch, resume_args=["--resume"])
+    archive(launch.directory_of() / "weights.bin")
+    logged(launch, 1, 2)
+    resumed_and_failed(launch, 2, **cause)
+    logged(launch, *steps, attempt=2)
+    assert attempt_after(launch, 3).startswith("resumes: ") == again
+
+
+def test_a_program_whose_steps_nobody_knows_is_judged_by_its_exit_code(launch: Launch) -> None:
+    launch = with_resume(launch, resume_args=["--resume"])
+    archive(launch.directory_of() / "weights.bin")
+    resumed_and_failed(launch, 2)
+    assert attempt_after(launch, 3).startswith("resumes: ")
+    resumed_and_failed(launch, 3, exit_code=2)
+    assert attempt_after(launch, 4).startswith("starts from nothing: attempt 3, which resumed")
+
+
+def test_the_save_before_one_that_kills_is_next(launch: Launch) -> None:
+    work = launch.directory_of()
+    for step in (100, 200):
+        archive(work / f"ckpt-{step}.pt")
+    logged(launch, 1, 250)
+    launch = with_resume(launch, {"when": "ckpt-*.pt", "args": ["${hpcrun:newest}"]})
+    assert attempt_after(launch, 2) == "resumes from ckpt-200.pt"
+    resumed_and_failed(launch, 2, str(work / "ckpt-200.pt"))
+    why = "is not taken again: attempt 2, which resumed, ended before its first step"
+    assert attempt_after(launch, 3) == f"resumes from ckpt-100.pt (ckpt-200.pt {why})"
+    resumed_and_failed(launch, 3, str(work / "ckpt-100.pt"))
+    assert attempt_after(launch, 4).startswith(
+        f"starts from nothing: of ckpt-*.pt ckpt-200.pt {why}"
+    )
 
 
 # Real attempts, of programs that never heard of hpcrun.

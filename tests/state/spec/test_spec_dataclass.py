@@ -15,9 +15,9 @@ def test_as_any_dataclass() -> None:
     assert Objective("accuracy", mode="max") == Objective(metric="accuracy", mode="max")
     assert Objective("accuracy") != Objective()
     assert Objective() != Wandb()
-    assert repr(Objective()) == "Objective(metric='loss', mode='min')"
+    assert repr(Objective()) == "Objective(metric='loss', mode=None)"
     assert dataclasses.replace(Resources(nodes=2), mem="1G").nodes == 2
-    assert dataclasses.asdict(Objective()) == {"metric": "loss", "mode": "min"}
+    assert dataclasses.asdict(Objective()) == {"metric": "loss", "mode": None}
 
 
 def test_defaults_are_not_shared() -> None:
