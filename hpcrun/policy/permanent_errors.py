@@ -20,7 +20,8 @@ _LONGEST = 10_000
 
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
-_USAGE = 2
+USAGE = 2
+"""The exit code of argparse, and of shells, for arguments that are not understood."""
 
 # Trouble of a node, its storage or its network, which another node or another time may not have.
 _TROUBLE = re.compile(
@@ -154,9 +155,9 @@ def _of_exit_code(code: int, lines: Sequence[str]) -> PermanentError | None:
         return PermanentError(f"a command is not found ({line})")
     if code == _NOT_EXECUTABLE and (line := _last(_NO_PERMISSION, lines)):
         return PermanentError(f"a command cannot be executed ({line})")
-    if code == _USAGE and (line := _last(_NO_SCRIPT, lines)):
+    if code == USAGE and (line := _last(_NO_SCRIPT, lines)):
         return PermanentError(f"its script is missing ({line})")
-    if code == _USAGE and (line := _last(_SHELL_SYNTAX, lines)):
+    if code == USAGE and (line := _last(_SHELL_SYNTAX, lines)):
         return PermanentError(f"the script has a syntax error ({line})", anywhere=True)
     if any(map(_USAGE_HEAD.match, lines)) and (line := _last(_USAGE_ERROR, lines)):
         at_fault = "[Errno" not in line

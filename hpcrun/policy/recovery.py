@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpcrun.policy import causes, node_health
 from hpcrun.policy.batch import Triple
+from hpcrun.policy.permanent_errors import USAGE
 from hpcrun.state.ledger import Attempt, same_start
 from hpcrun.text import plural
 
@@ -149,6 +150,9 @@ def _is_permanent(attempts: Sequence[Attempt]) -> bool:
     last = attempts[-1].cause
     reason = last.get("permanent")
     if not reason or any(map(_has_stepped, attempts)):
+        return False
+    if (attempts[-1].resume or {}).get("resumes") and last.get("exit_code") == USAGE:
+        # The next start does without the arguments that resume.
         return False
     same = (one.cause for one in attempts if one.cause.get("permanent") == reason)
     nodes = {node for cause in same for node in cause.get("seen_on") or ()}

@@ -509,6 +509,16 @@ def test_what_no_new_start_mends_is_not_tried_again(name: str) -> None:
         )
 
 
+def test_arguments_that_resume_and_are_not_understood_are_left_out_in_the_next_start() -> None:
+    attempts = permanent(0, None)
+    attempts[-1].resume = {"resumes": True}
+    assert recovery.decide(attempts, Recovery()).kind == STOP
+    attempts[-1].cause["exit_code"] = 2
+    assert recovery.decide(attempts, Recovery()).kind == REQUEUE
+    attempts[-1].resume = {"resumes": False}
+    assert recovery.decide(attempts, Recovery()).kind == STOP
+
+
 @pytest.mark.parametrize(
     ("attempts", "left", "expected"),
     [

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from hpcrun import shared_look
 from hpcrun.policy import causes, resume
+from hpcrun.policy.permanent_errors import USAGE
 from hpcrun.run.program.file_search import FoundFile, walk
 from hpcrun.run.program.save_watch import STEP, Place, place_of
 from hpcrun.run.program.whole_saves import damage
@@ -44,8 +45,6 @@ _NO_SAVES_IN = re.compile(
 )
 _OWN = frozenset(one._name for one in vars(RunPaths).values() if isinstance(one, NamedFile))
 _LOOK_EVERY = 2.0
-# The exit code of argparse, and of shells, for arguments that are not understood.
-_USAGE = 2
 _ENDED = "attempt {}, which resumed, ended before its first step"
 
 
@@ -136,7 +135,7 @@ def _refused(launch: Launch, earlier: Sequence[AttemptPaths]) -> dict[str | None
         if one.number >= launch.attempt:
             continue
         told, code = one.resume or {}, one.cause.get("exit_code")
-        crashed = one.kind == causes.RANK_CRASH and (stepped or code == _USAGE)
+        crashed = one.kind == causes.RANK_CRASH and (stepped or code == USAGE)
         if not (crashed and told.get("resumes")) or one.number in stepped:
             break
         found.setdefault(told.get("source"), one.number)
