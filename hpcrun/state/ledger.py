@@ -37,8 +37,8 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     allocation, ``requeue``, ``stop``, ``nothing``), ``reason``, ``exclude`` (nodes).
 ``resume``
     How a script or command goes on from what earlier attempts saved: whether it ``resumes``, the
-    ``source`` (a path; None where none was asked for), the ``arguments`` that are new, ``message``,
-    which completes "attempt 2 …". One that starts from nothing has the step once ``reached``.
+    ``source`` (a path; None where none was asked for), its ``step`` or other number, new
+    ``arguments``, ``message`` (after "attempt 2"). One that starts from nothing: step ``reached``.
 ``began_over``
     The first ``step`` logged is not beyond the first ever, though one was ``reached``; ``message``.
 ``straggler``
@@ -180,7 +180,7 @@ _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
     RESUME: (
         {
             **{**_HEAD, "resumes": FLAG, "source": PATH, "arguments": TEXTS},
-            **{"reached": WHOLE, "message": TEXT},
+            **{"step": WHOLE, "reached": WHOLE, "message": TEXT},
         },
         ("message",),
     ),

@@ -24,11 +24,11 @@ from omegaconf.resolvers import oc
 from hpcrun.compile.source import limits
 from hpcrun.compile.source.marked_tree import Key, Tree, dotted, get_at, keys, map_leaves
 from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, listing
-from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY
+from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY, NEWEST_STEP
 
 NAMES = (
     *("directory", "work", "deepspeed_config", "attempt", "code", "scratch", "staged"),
-    *(NEWEST, NEWEST_DIRECTORY),
+    *(NEWEST, NEWEST_DIRECTORY, NEWEST_STEP),
 )
 _SHELL = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _CYCLE = re.compile(r"Recursive interpolation|Interpolation to parent node|recursion depth")

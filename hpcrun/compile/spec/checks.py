@@ -29,7 +29,7 @@ from hpcrun.state.environment import secrets_file
 from hpcrun.state.spec.blocks import is_late
 from hpcrun.state.spec.notify_block import EVENTS
 from hpcrun.state.spec.parallel_block import DIVIDING, EXPERT
-from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY
+from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY, NEWEST_STEP
 
 ADDRESS = re.compile(r"[^\s,@]+(?:@[^\s,@]+)?")
 # Blocks that are used before an attempt starts.
@@ -309,7 +309,7 @@ def _only_where_it_resumes(
 ) -> None:
     """Report the placeholders of the newest match of ``recovery.resume.when``."""
     for key, value in leaves(data):
-        for name in (NEWEST_DIRECTORY, NEWEST):
+        for name in (NEWEST_DIRECTORY, NEWEST_STEP, NEWEST):
             if isinstance(value, str) and f"${{hpcrun:{name}}}" in value:
                 found = f"found ${{hpcrun:{name}}}, which is a match of recovery.resume.when"
                 report.at(key, found, hint)

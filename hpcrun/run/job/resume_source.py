@@ -23,7 +23,7 @@ from hpcrun.run.protocol.launch import Launch
 from hpcrun.state import files, ledger, session_log
 from hpcrun.state.layout import AttemptPaths, NamedFile, RunPaths
 from hpcrun.state.metrics_file import parse
-from hpcrun.state.spec.recovery_block import NEWEST_DIRECTORY, Resume
+from hpcrun.state.spec.recovery_block import NEWEST_DIRECTORY, NEWEST_STEP, Resume
 from hpcrun.text import listed
 
 # What programs, and what watches them, write before anything is saved: by its name, and by that of
@@ -66,7 +66,7 @@ def decided(launch: Launch) -> Launch:
     if found is None:
         return launch
     try:
-        source, message = _source(found, launch, earlier)
+        source, number, message = _source(found, launch, earlier)
     except _Nothing as nothing:
         reached = max(_known(map(last_step, earlier)), default=None)
         message = f"starts from nothing: {nothing}"
@@ -75,7 +75,7 @@ def decided(launch: Launch) -> Launch:
         told = {"resumes": False, "message": message, "reached": reached}
         return dataclasses.replace(launch, resume=told)
     argv = (*entry.argv, *found.args) if entry.resumed is None else entry.resumed
-    told = {"resumes": True, "message": message, "source": source and str(source)}
+    told = {"resumes": True, "message": message, "source": source and str(source), "step": number}
     started = dataclasses.replace(
         launch,
         entry=dataclasses.replace(entry, argv=argv),
@@ -88,16 +88,17 @@ def decided(launch: Launch) -> Launch:
 
 def _source(
     found: Resume, launch: Launch, earlier: Sequence[AttemptPaths]
-) -> tuple[Path | None, str]:
-    """Return the newest match, if matches are asked for, and words on it; raise `_Nothing`."""
+) -> tuple[Path | None, int | None, str]:
+    """Return the newest match, if any is asked for, its number, and words; raise `_Nothing`."""
     refused = _refused(launch, earlier)
     if not found.when:
         for number in refused.values():
             raise _Nothing(_ENDED.format(number))
-        return None, f"resumes: {_trace(launch, earlier)}"
+        return None, None, f"resumes: {_trace(launch, earlier)}"
     directory = launch.directory_of()
     words = repr([found.args, found.instead, found.config, found.environment])
     is_directory = f"${{hpcrun:{NEWEST_DIRECTORY}}}" in words
+    is_numbered = f"${{hpcrun:{NEWEST_STEP}}}" in words
     damaged: list[str] = []
     matches = _newest_first(found.when, launch)
     for index, match in enumerate(matches):
@@ -108,6 +109,8 @@ def _source(
         if why is None and is_directory and match.is_directorys:
             # The program reads all of it.
             why = damage(path.parent)
+        if why is None and is_numbered and not match.place.numbers:
+            why = f"tells no step, which ${{hpcrun:{NEWEST_STEP}}} is to be"
         if why is None:
             later = next((one for one in matches[index + 1 :] if one.place.kind == STEP), None)
             if later is not None and match.place.kind != STEP:
@@ -115,7 +118,8 @@ def _source(
                 damaged.append(f"newer than {_shown(later.path, directory)} of step {step:,}")
             more = f" ({listed(damaged, 3, '; ')})" if damaged else ""
             shown = _shown(path.parent if is_directory else path, directory)
-            return path, f"resumes from {shown}{more}"
+            number = match.place.numbers[-1] if match.place.numbers else None
+            return path, number, f"resumes from {shown}{more}"
         damaged.append(f"{_shown(path, directory)} {why}")
     patterns = " or ".join(found.when)
     if damaged:

@@ -17,7 +17,7 @@ from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import Entry
 from hpcrun.state.spec.blocks import SpecBlocks
-from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY
+from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY, NEWEST_STEP
 
 VARIABLE = "HPCRUN_LAUNCH"
 NODE_VARIABLE = "HPCRUN_NODE_RANK"
@@ -202,6 +202,9 @@ class Launch(SpecBlocks):
             known["staged"] = node.staged
         if newest := (self.resume or {}).get("source"):
             known[NEWEST], known[NEWEST_DIRECTORY] = newest, os.path.dirname(newest)  # noqa: PTH120
+
+        if (step := (self.resume or {}).get("step")) is not None:
+            known[NEWEST_STEP] = str(step)
 
         def replace(match: re.Match[str]) -> str:
             if match[1] not in known:

@@ -7,8 +7,9 @@ from typing import Any
 
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
 
-# ``${hpcrun:…}`` for the newest match of ``resume.when``, and for the directory that it lies in.
-NEWEST, NEWEST_DIRECTORY = "newest", "newest_directory"
+# ``${hpcrun:…}`` for the newest match of ``resume.when``, for the directory that it lies in, and
+# for the step or other number that it tells.
+NEWEST, NEWEST_DIRECTORY, NEWEST_STEP = "newest", "newest_directory", "newest_step"
 
 
 @spec_dataclass
@@ -31,7 +32,8 @@ class Resume:
 
     args: list[str] = field(default_factory=list)
     """Arguments added. ``${hpcrun:newest}`` is the newest match of ``when``, absolute, and
-    ``${hpcrun:newest_directory}`` the directory that it lies in."""
+    ``${hpcrun:newest_directory}`` the directory that it lies in; ``${hpcrun:newest_step}`` is the
+    step that it tells, else its epoch or the last number of its name."""
 
     instead: list[str] | None = None
     """Arguments in place of the spec's ``args``."""

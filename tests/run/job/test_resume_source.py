@@ -136,6 +136,26 @@ def test_a_save_without_a_number_is_taken_by_its_time_and_the_step_passed_over_i
     assert told(decided(with_resume(launch, resume))) == "resumes from epoch=1-step=30.ckpt"
 
 
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("model_000500.pt", 500), ("epoch=2-step=30.ckpt", 30), ("d20/model_7.pt", 7)],
+)
+def test_a_program_that_wants_a_number_gets_that_of_the_newest(
+    launch: Launch, name: str, number: int
+) -> None:
+    work = launch.directory_of()
+    archive(work / name)
+    archive(work / "last.pt")
+    resume = {
+        "when": ["*.ckpt", "**/*.pt"],
+        "args": ["--resume-from-step=${hpcrun:newest_step}"],
+    }
+    found = decided(with_resume(launch, resume))
+    assert found.resume is not None
+    assert found.resume["arguments"] == [f"--resume-from-step={number}"]
+    assert "last.pt tells no step" in told(found)
+
+
 def test_nothing_matches(launch: Launch) -> None:
     (launch.directory_of() / "out").mkdir()
     given = with_resume(launch, {"when": ["out/*.pt", "last.pt"], "args": ["--resume"]})
