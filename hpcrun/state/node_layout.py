@@ -8,6 +8,7 @@
         bundle-00000.json             the files there that rank 0 wrote
       staged/NAME                     a link to each source of ``staging.paths``, or to its copy
       staged.json                     {path of a source: NAME}
+      inductor/, triton/              what torch.compile and Triton compiled, for all attempts
       call-attempt-1                  the launch file that warm ranks wait for
       attempt-1/                      an attempt's scratch directory
         code/                         the frozen code, unpacked
@@ -62,6 +63,8 @@ class NodePaths(Directory):
     checkpoints = NamedFile("checkpoints")
     staged = NamedFile("staged")
     staged_list = NamedFile("staged.json")
+    inductor = NamedFile("inductor")
+    triton = NamedFile("triton")
 
     def attempt(self, number: int) -> Path:
         return self.directory / f"attempt-{number}"

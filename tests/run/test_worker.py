@@ -30,6 +30,8 @@ DEFAULTS = (
     "NCCL_IB_HCA",
     "OMP_NUM_THREADS",
     "DS_ACCELERATOR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
 )
 
 
@@ -70,6 +72,8 @@ def test_every_variable_of_a_rank(launch: Launch) -> None:
         "NCCL_IB_HCA": "=mlx5_0:1",
         "OMP_NUM_THREADS": "1",
         "DS_ACCELERATOR": "cpu",
+        "TORCHINDUCTOR_CACHE_DIR": "/inductor",
+        "TRITON_CACHE_DIR": "/triton",
     }
 
 

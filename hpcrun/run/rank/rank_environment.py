@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from hpcrun.policy import frameworks
 from hpcrun.policy.frameworks import RankPlace
 from hpcrun.run.node import rank_processes
 from hpcrun.run.protocol.launch import NODE_VARIABLE, VARIABLE, Launch, LaunchNode
 from hpcrun.run.rank import device_precision
+from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.spec import profiling
 from hpcrun.state.spec.blocks import is_late
 
@@ -78,6 +80,11 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
     }
     defaults |= device_precision.variables(launch.spec)
     defaults |= _of_wandb(launch, rank)
+    if container is None:
+        # In a container they lie in HOME, which is the node's too.
+        kept = ScratchPaths(Path(node.scratch)).node
+        defaults["TORCHINDUCTOR_CACHE_DIR"] = str(kept.inductor)
+        defaults["TRITON_CACHE_DIR"] = str(kept.triton)
     if node.hca:
         defaults["NCCL_IB_HCA"] = node.hca
     if not resources.gpus_per_node:
