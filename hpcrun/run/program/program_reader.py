@@ -50,6 +50,8 @@ _SILENCE = 2.0
 _TRACEBACK = "Traceback (most recent call last)"
 _MOST_TOLD, _MOST_SIGHTINGS = 50, 50
 _OWN_NAMES = frozenset({"attempts", "checkpoints", "tracking", "work"})
+# Seconds by which a line may come later than the save that it goes with.
+_LATE = 1.0
 
 
 class ProgramReader:
@@ -75,6 +77,8 @@ class ProgramReader:
         self._active: str | None = None
         self._told: list[tuple[str | None, str | None, int | None]] = []
         self._step: int | None = None
+        # Times and steps, from the last one before the last search of files.
+        self._passed: list[tuple[float, int]] = []
         # Of a metrics file that the program writes.
         self._offset: int | None = None
         self._sightings = Thinning(_MOST_SIGHTINGS)
@@ -230,12 +234,33 @@ class ProgramReader:
             well = is_last and self._ended_well()
             moment = time.time()
             for save in self._saves.look(
-                found, self._step, moment, is_last=is_last, ended_well=well
+                *(found, self._step, moment),
+                step_at=self._step_at,
+                is_last=is_last,
+                ended_well=well,
             ):
                 when = min(max(save.modified, self._began), moment)
                 self._writer.saved(save.step, self._name(save.path), save.bytes, when)
+            self._passed = self._passed[-1:]
         if is_last:
             self._conclude()
+
+    def _note(self, lines: Sequence[metrics_file.Line], moment: float) -> None:
+        """Note the steps of new lines; ``moment`` is the time of those that have none."""
+        for line in lines:
+            self._step = max(self._step or 0, line.step)
+            self._passed.append((line.time or moment, self._step))
+
+    def _step_at(self, moment: float) -> int | None:
+        """Return the last step of that time; not one before the last search of files.
+
+        What is printed beside a save arrives a little later: up to half a step is allowed for that.
+        """
+        if not self._passed:
+            return self._step
+        (began, first), (ended, last) = self._passed[0], self._passed[-1]
+        late = min(_LATE, (ended - began) / max(last - first, 1) / 2)
+        return max((step for at, step in self._passed if at <= moment + late), default=first)
 
     def _works(self, moment: float) -> None:
         """Note a sign of the program's work."""
@@ -266,7 +291,7 @@ class ProgramReader:
             if found.lines:
                 self._active = name
                 self._works(max(line.time or 0.0 for line in found.lines))
-                self._step = max(self._step or 0, *(line.step for line in found.lines))
+                self._note(found.lines, look.time)
                 self._writer.lines(found.lines)
             if name == self._active:
                 self._tell(name, found)
@@ -289,7 +314,7 @@ class ProgramReader:
         if lines:
             moment = min(time.time(), max(self._began, os.stat(self._paths.metrics).st_mtime))
             self._works(moment)
-            self._step = max(self._step or 0, *(line.step for line in lines))
+            self._note(lines, moment)
             if lines[-1].time is None and (look.is_last or self._sightings.keeps(moment)):
                 self._writer.event(session_log.SEEN, step=lines[-1].step, time=round(moment, 3))
         return is_new

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,13 +75,15 @@ class SaveWatch:
         step: int | None,
         now: float,
         *,
+        step_at: Callable[[float], int | None] | None = None,
         is_last: bool = False,
         ended_well: bool = False,
     ) -> list[Save]:
         """Return the saves among files that are complete by now, the oldest first.
 
-        ``step`` is the last that is known, ``now`` in seconds since the epoch. At the last look the
-        ranks have ended: if they ended well, no save is under way.
+        ``step`` is the last that is known, ``step_at`` has that of a time since the look before,
+        ``now`` is in seconds since the epoch. At the last look the ranks have ended: if they ended
+        well, no save is under way.
         """
         complete = []
         for one, state in self._matches(found):
@@ -94,7 +96,8 @@ class SaveWatch:
                 if before is not None and grows and before[0].bytes < state.bytes:
                     before = state, now, before[2]
                 else:
-                    before = state, now, step
+                    # A program goes on while a save is looked for.
+                    before = state, now, step if step_at is None else step_at(state.modified)
                 self._changing[one.path] = before
             rests = is_last and (ended_well or now - state.modified >= STAYS)
             if rests or now - before[1] >= STAYS:

@@ -208,6 +208,26 @@ def test_saves_that_were_seen_let_it_go_on(place: Place) -> None:
     assert json.dumps(dict(saved.record))
 
 
+ONE_SAVE = """
+def show(step):
+    print(f"iter {step}/14: loss 0.5", flush=True)
+    if step == 6:
+        os.makedirs("out")
+        with open("out/ckpt.pt", "w") as stream:
+            stream.write("weights")
+train(14, 0.5, show)
+"""
+
+
+def test_a_save_has_the_step_after_which_it_was_written(place: Place) -> None:
+    """Not the one at which it was seen, some steps later."""
+    _submit(place, ONE_SAVE, progress={"pattern": r"iter (?P<step>\d+)/(?P<total>\d+): loss"})
+    code, said = place.supervise()
+    assert code == 0, said + place.output()
+    (saved,) = session_log.read(place.run.attempt(1)).of(session_log.SAVED)
+    assert saved.step == 6
+
+
 MANY = """
 from pathlib import Path
 Path("out/last").mkdir(parents=True)

@@ -98,6 +98,22 @@ def test_a_save_at_the_end_counts_unless_its_program_was_killed_in_it(
     assert len(found) == counts
 
 
+def test_a_save_without_a_number_has_the_step_of_the_time_at_which_it_was_written(
+    tmp_path: Path,
+) -> None:
+    watch = _watch(tmp_path)
+    _save(tmp_path / "ckpt.pt", "weights")
+    written = (tmp_path / "ckpt.pt").stat().st_mtime
+    known = {written - 1: 9, written + 1: 10}
+
+    def step_at(moment: float) -> int:
+        return max(step for at, step in known.items() if at <= moment)
+
+    assert watch.look(_files(tmp_path), 10, 0.0, step_at=step_at) == []
+    (save,) = watch.look(_files(tmp_path), 15, STAYS, step_at=step_at)
+    assert save.step == 9
+
+
 @pytest.mark.parametrize(
     ("name", "text", "step"),
     [
