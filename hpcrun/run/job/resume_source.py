@@ -92,8 +92,8 @@ def _source(
     """Return the newest match, if any is asked for, its number, and words; raise `_Nothing`."""
     refused = _refused(launch, earlier)
     if not found.when:
-        for number in refused.values():
-            raise _Nothing(_ENDED.format(number))
+        for attempt in refused.values():
+            raise _Nothing(_ENDED.format(attempt))
         return None, None, f"resumes: {_trace(launch, earlier)}"
     directory = launch.directory_of()
     words = repr([found.args, found.instead, found.config, found.environment])
