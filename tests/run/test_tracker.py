@@ -551,8 +551,13 @@ def test_a_run_that_is_restarted_is_one_run_in_both_trackers(place: Place) -> No
     place.submit(command, tracking=BOTH, recovery={"in_place": 2})
     code, said = place.supervise()
     assert code == 0, said
-    log = place.run.attempt(1)
-    assert [log.tracker_log(name).read_text() for name in BOTH] == ["", ""], said
+    for name in BOTH:
+        if told := place.run.attempt(1).tracker_log(name).read_text():
+            # Where processors are busy, its library takes longer to start than the end waits.
+            assert told.endswith(
+                "does not return in time; what is left waits for the next start, or for --once\n"
+            )
+            assert MetricsForwarder(name, place.submission, 3, 1).once() == 0
     one, two = [(step, 1000 + step) for step in range(1, 7)], [(n, 2000 + n) for n in range(5, 9)]
     events = accumulated(place.run.tracking).Scalars("loss")
     assert [(event.step, event.value) for event in events] == [*one[:4], *two]
