@@ -21,6 +21,14 @@ def add_option(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
+def open_directory(prefix: str) -> Iterator[Path]:
+    """Return a temporary directory on a local disk that the bed's user reads."""
+    with tempfile.TemporaryDirectory(prefix=prefix) as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
+@contextmanager
 def versions(commit: str | None) -> Iterator[dict[str, Path | None]]:
     """Return where the hpcrun of each version lies, the other commit's first; this one is None.
 
@@ -29,10 +37,8 @@ def versions(commit: str | None) -> Iterator[dict[str, Path | None]]:
     if commit is None:
         yield {NOW: None}
         return
-    with tempfile.TemporaryDirectory(prefix="hpcrun-bench-") as directory:
-        # The bed's user reads it.
-        Path(directory).chmod(0o755)
-        other = Path(directory, "other")
+    with open_directory("hpcrun-bench-") as directory:
+        other = directory / "other"
         worktree = ["git", "-C", REPOSITORY, "worktree"]
         subprocess.run([*worktree, "add", "--quiet", "--detach", other, commit], check=True)
         try:

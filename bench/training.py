@@ -15,10 +15,7 @@ import json
 import os
 import platform
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -264,13 +261,6 @@ class Bench:
         return {name: count / os.sysconf("SC_CLK_TCK") for name, count in ticks.items()}
 
 
-@contextmanager
-def _open_directory() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="hpcrun-turns-") as directory:
-        Path(directory).chmod(0o755)
-        yield Path(directory)
-
-
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -297,7 +287,7 @@ def main() -> None:
     began = time.monotonic()
     with (
         against.versions(options.against) as found,
-        _open_directory() as turns,
+        against.open_directory("hpcrun-turns-") as turns,
         Cluster(options.slurm, NODES, visible=(*against.visible(found), str(turns))) as cluster,
     ):
         socket = turns / "socket"

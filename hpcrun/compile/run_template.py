@@ -48,7 +48,7 @@ class RunTemplate:
     framework: str
     """The framework that ranks are prepared for."""
     recipe: str | None
-    """How the program resumes, if that was detected."""
+    """The recipe by which the program resumes, if that was detected."""
     directory: Path
     """The directory of the spec's file."""
     problems: list[Problem]

@@ -1,4 +1,4 @@
-"""What is better, less or more of the objective's metric, where everybody knows it by the name."""
+"""The direction of the objective, taken from the name of its metric where that tells it."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def recipe(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> str 
 
 
 def _goes_its_own_way(framework: str | None, spec: dict[str, Any]) -> bool:
-    """Lightning saves at SIGUSR1 only where it believes to be alone with Slurm."""
+    """Check for Lightning at SIGUSR1: it saves then only where it is alone with Slurm."""
     return framework == "lightning" and spec["recovery"]["stop_signal"] == "SIGUSR1"
 
 
@@ -272,7 +272,7 @@ class _Uses(NamedTuple):
     """It does without RANK."""
     has_session: bool = False
     options: frozenset[str] = frozenset()
-    """Those of recipes that it takes."""
+    """Options of recipes that the program takes."""
 
 
 def _of_path(path: Path) -> _Uses:
@@ -298,7 +298,7 @@ def _uses(path: Path, version: tuple[int, int]) -> _Uses:
     names = set(_names(tree))
     others = names & {"import:hpcrun", "import:deepspeed"}
     does_without = not others and _ALONE.search(source) is not None
-    options = frozenset(_OPTIONS.intersection(_read(tree)))
+    options = frozenset(_OPTIONS.intersection(_options_read(tree)))
     return _Uses(_of_names(names), does_without, {"import:hpcrun", "session"} <= names, options)
 
 
@@ -335,7 +335,7 @@ def _names(tree: ast.AST) -> Iterator[str]:
                 yield f"{node.value.id}.{node.attr}"
 
 
-def _read(tree: ast.AST) -> Iterator[str]:
+def _options_read(tree: ast.AST) -> Iterator[str]:
     """Yield what may be options of a program: the names that it reads, not those that it gives."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):

@@ -1,4 +1,4 @@
-"""Whether what a program saved is whole: files that were cut off are no saves."""
+"""The check that a program's save is whole: files that were cut off are no saves."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ class Launch(SpecBlocks):
     """How it goes on from earlier attempts: the ledger's event ``resume``, and the ``variables``
     that the ranks get then. None for a first attempt, and for functions."""
     tracked: str = ""
-    """What trackers know the run by, the same for all its attempts."""
+    """The identity by which trackers know the run, the same for all its attempts."""
     rank_python: dict[str, Any] | None = None
     """The fields of `hpcrun.container.rank_python.RankPython`; None without a container."""
 

@@ -81,7 +81,7 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
     defaults |= device_precision.variables(launch.spec)
     defaults |= _of_wandb(launch, rank)
     if container is None:
-        # In a container they lie in HOME, which is the node's too.
+        # A container may not see the node's directory.
         kept = ScratchPaths(Path(node.scratch)).node
         defaults["TORCHINDUCTOR_CACHE_DIR"] = str(kept.inductor)
         defaults["TRITON_CACHE_DIR"] = str(kept.triton)
@@ -101,7 +101,7 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
 
 
 def _of_wandb(launch: Launch, rank: int) -> dict[str, str]:
-    """Return what makes all attempts of a program that logs to W&B by itself one of its runs."""
+    """Return the variables by which a program's own W&B run is one for all attempts."""
     hpcruns = (launch.spec.get("tracking") or {}).get("wandb")
     wanted = (launch.spec.get("recovery") or {}).get("wandb")
     if rank or not launch.is_main or hpcruns or not wanted or not launch.tracked:

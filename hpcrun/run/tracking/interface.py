@@ -18,7 +18,7 @@ from hpcrun.state.plan import RunPlan
 
 
 def identity(paths: RunPaths) -> str:
-    """Return what is the same for all attempts of a run, and for no other run.
+    """Return the name of a run for trackers: the same for all its attempts, and for no other run.
 
     It covers the time of the first start, because a directory that was removed and made again holds
     another run. The plan's identity would change when a run is lengthened.
@@ -36,7 +36,7 @@ class RunDescription:
     experiment: str
     name: str
     identity: str
-    """Of `identity`."""
+    """The value of `identity` for the run."""
     parameters: dict[str, Any]
     """``config`` of the spec, the batch sizes under ``deepspeed``, and ``swept``."""
     tracking: dict[str, Any]

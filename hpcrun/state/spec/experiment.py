@@ -125,8 +125,8 @@ class Objective:
     """Name of a logged metric."""
 
     mode: Literal["min", "max"] | None = None
-    """Whether less or more is better. Where the metric's name tells (loss, error, perplexity;
-    accuracy, f1, reward, …) it may be left out; ``plan`` says what was taken."""
+    """The better direction. Where the metric's name tells (loss, error, perplexity; accuracy, f1,
+    reward, …) it may be left out; ``plan`` says so where that is ``max``."""
 
     @property
     def better(self) -> str:

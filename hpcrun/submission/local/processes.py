@@ -31,7 +31,7 @@ _PASSED = (
 
 
 def forbid_cores() -> None:
-    """Have this process and what it starts write no core, unless it asks for one by itself."""
+    """Set the soft limit of cores to 0, for this process and those that it starts."""
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))
 
