@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -128,6 +129,34 @@ def _tiny_language_model(directory: Path, python: str) -> None:
     subprocess.run([python, str(own)], cwd=directory, check=True, capture_output=True)
 
 
+def _language_model_text(directory: Path, python: str) -> None:
+    """Make a tiny model, and the text that it is trained on."""
+    _tiny_language_model(directory, python)
+    (directory / "text.txt").write_text("the cat sat on the mat and looked at the dog\n" * 3000)
+
+
+def _nanochat(directory: Path, python: str) -> None:
+    """Put a text where it would download one, in its own form, and let it train its tokenizer."""
+    (directory / "text.txt").write_text(_text(2_000_000))
+    _run(directory, python, _PARQUET)
+    words = [python, "-m", "scripts.tok_train", "--vocab-size=512"]
+    environment = {**os.environ, "NANOCHAT_BASE_DIR": "base"}
+    subprocess.run(words, cwd=directory, env=environment, check=True, capture_output=True)
+
+
+_PARQUET = """
+from pathlib import Path
+import pyarrow, pyarrow.parquet
+text = Path("text.txt").read_text()
+rows = [text[start : start + 2000] for start in range(0, len(text), 2000)]
+place = Path("base", "base_data_climbmix")
+place.mkdir(parents=True)
+for shard in range(2):
+    table = pyarrow.table({"text": rows[shard::2]})
+    pyarrow.parquet.write_table(table, place / f"shard_{shard:05d}.parquet", row_group_size=100)
+"""
+
+
 def _own(program: str) -> Callable[[Path, str], None]:
     """Return what copies a program that is written as its framework's documentation shows it."""
 
@@ -178,6 +207,41 @@ PROGRAMS = {
         ("**/out/model.safetensors",),
         240,
         _tiny_language_model,
+    ),
+    **{
+        name: ThirdPartyProgram(
+            "transformers:examples/pytorch/language-modeling",
+            r"\| +(?P<step>[1-9]\d*)/240 \[",
+            "**/out/checkpoint-*/trainer_state.json",
+            ("**/out/model.safetensors",),
+            240,
+            _language_model_text,
+        )
+        for name in ("run-clm", "run-clm-torchrun")
+    },
+    "timm": ThirdPartyProgram(
+        "pytorch-image-models:",
+        r"Train: (?P<epoch>\d+) \[ *(?P<step>\d+)/(?P<epoch_total>\d+) ",
+        "**/out/pets/last.pth.tar",
+        ("**/out/pets/model_best.pth.tar", "**/out/pets/summary.csv"),
+        50,
+        _images,
+    ),
+    "nanochat": ThirdPartyProgram(
+        "nanochat:",
+        r"^step (?P<step>\d+)/",
+        "**/base/base_checkpoints/d2/optim_*_rank0.pt",
+        ("**/base/base_checkpoints/d2/model_000120.pt",),
+        119,
+        _nanochat,
+    ),
+    "keras": ThirdPartyProgram(
+        "",
+        r"(?P<step>[1-9]\d*)/(?P<epoch_total>20) ",
+        "**/out/backup/training_metadata.json",
+        ("**/out/model.keras",),
+        120,
+        _own("keras_fit.py"),
     ),
     **{
         name: ThirdPartyProgram(
