@@ -175,6 +175,11 @@ def _packages(one: AttemptStory) -> str:
 
 def _progress(one: AttemptStory) -> str:
     found = one.attempt
+    if one.other_unit is not None:
+        return (
+            f"Its steps ({one_line(one.other_unit)}) are not those that later attempts count, and "
+            "are left out."
+        )
     if found.workers_started is None and one.reached is None:
         return "Its ranks were never started." if found.ended else ""
     parts = [] if one.restored is None else [f"began at step {one.restored:,}"]

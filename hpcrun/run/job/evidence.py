@@ -53,6 +53,8 @@ class AttemptProgress:
     saves: int = 0
     """How many of such a program's saves were seen."""
     total_steps: int | None = None
+    unit: str | None = None
+    """That of the steps of a program, `SessionLog.unit`."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The last value of each metric, so that readers of many ended runs open only the ledger."""
     logged: float | None = None
@@ -77,21 +79,24 @@ def progress(run: RunPaths, attempt: AttemptPaths) -> AttemptProgress:
     if restored is not None:
         found = manifest.complete(run.checkpoints)
         kept = found[0][1].step if found else 0
-        return AttemptProgress(restored, reached, kept, None, 0, log.total_steps, values, logged)
+        return AttemptProgress(
+            restored, reached, kept, None, 0, log.total_steps, None, values, logged
+        )
     saves = sum(1 for _ in log.of(session_log.SAVED))
-    kept = log.saved_step if saves else _saved_before(run, attempt)
+    kept = log.saved_step if saves else _saved_before(run, attempt, log.unit)
     seen = max((time for _, time in log.sightings), default=None)
     return AttemptProgress(
-        restored, reached, kept, first, saves, log.total_steps, values, logged or seen
+        *(restored, reached, kept, first, saves, log.total_steps, log.unit),
+        *(values, logged or seen),
     )
 
 
-def _saved_before(run: RunPaths, attempt: AttemptPaths) -> int | None:
-    """Return the step of the newest save that earlier attempts of a program made."""
+def _saved_before(run: RunPaths, attempt: AttemptPaths, unit: str | None) -> int | None:
+    """Return the step of the newest save that earlier attempts made, if it counts as this one."""
     earlier = (one for one in reversed(run.attempts()) if one.number < attempt.number)
     for log in map(session, earlier):
         if any(log.of(session_log.SAVED)):
-            return log.saved_step
+            return log.saved_step if None in (unit, log.unit) or log.unit == unit else None
     return None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hpcrun.run.program.file_search import FoundFile
-from hpcrun.run.program.log_lines import BAR_WAITS, ProgressBars
+from hpcrun.run.program.progress_bars import BAR_WAITS, ProgressBars
 from hpcrun.run.program.progress_source import MOST_BYTES, Found, Look, named, number, spread
 from hpcrun.state import files
 from hpcrun.state.metrics_file import Line
@@ -90,7 +90,8 @@ class LightningCsv:
     def __init__(self, there: Iterable[FoundFile] = ()) -> None:
         self._files: dict[Path, CsvFile] = {}
         self._seen: dict[Path, FoundFile] = {}
-        self._bars = ProgressBars()
+        # Lightning's epochs begin with 0.
+        self._bars = ProgressBars(first_epoch=0)
         # The bar's steps are the rows': with accumulated gradients they are not.
         self._agrees = False
         self._last: tuple[int, float] | None = None
@@ -126,7 +127,7 @@ class LightningCsv:
         elif settled and not self._agrees:
             # Until there are rows, the bars are a source of their own.
             self._bars.waiting = []
-        found.total = self._bars.main.total if self._bars.main else None
+        found.total = self._bars.total
         return found
 
     def _timed(self, rows: list[tuple[int, dict[str, float]]], written: float) -> list[Line]:

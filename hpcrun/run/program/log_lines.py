@@ -1,4 +1,4 @@
-"""Progress in what rank 0 prints: a pattern of the user's, or tqdm's bars."""
+"""Progress in what rank 0 prints, by a pattern of the user's."""
 
 from __future__ import annotations
 
@@ -6,27 +6,24 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from hpcrun.run.program.pattern_search import PatternSearch
-from hpcrun.run.program.progress_source import MOST_BYTES, Found, Look, named, number
+from hpcrun.run.program.progress_source import (
+    EPOCHS,
+    LINES,
+    MOST_BYTES,
+    MOST_LINE,
+    STEPS,
+    EpochNumbers,
+    Found,
+    Look,
+    StepNumbers,
+    named,
+    number,
+    plain,
+)
 from hpcrun.state import files
 from hpcrun.state.metrics_file import Line
-
-# What a pattern is applied to; longer lines are cut.
-MOST_LINE = 1_000
-# Seconds for which a bar is watched before it counts: it may be that of a preparation.
-BAR_WAITS = 30.0
-# Seconds between two lines of a bar.
-_BAR_EVERY = 1.0
-
-_BAR = re.compile(
-    r"^(?P<what>[^|%]{0,80}?):?\s*\d{1,3}%\|[^|]{0,400}\|\s*(?P<done>\d{1,12})/(?P<total>\d{1,12})"
-    r"\s*\[(?P<time>[\d:]{1,12})<"
-)
-_TRAINS = re.compile(r"\b(epoch|steps?|train(ing)?|iter(ation)?s?)\b", re.IGNORECASE)
-_EPOCH = re.compile(r"\bepoch\s*(\d{1,9})(?:\s*/\s*(\d{1,9}))?", re.IGNORECASE)
-_CONTROL = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 
 
 class NewText:
@@ -72,14 +69,21 @@ class LogPattern:
     """Lines that a regular expression finds.
 
     Its group ``step`` is the step, ``total`` the number of all; the others are metrics. Where
-    ``epoch`` (from 0) and ``epoch_total`` are among them, the step is that of an epoch. With the
-    group ``one_step`` each line is a step, counted from what ``done`` returns at the first.
+    ``epoch`` and ``epoch_total`` (its steps) are among them, the step is that of an epoch, and
+    ``epochs`` is the number of all epochs. With ``epoch`` and without ``step``, epochs are the
+    steps. With the group ``one_step`` each line is a step, counted from what ``done`` returns at
+    the first. ``first_epoch`` is the number of the run's first epoch; None if it is not known.
     """
 
-    def __init__(self, pattern: str, done: Callable[[], int] = int) -> None:
+    def __init__(
+        self, pattern: str, done: Callable[[], int] = int, first_epoch: int | None = None
+    ) -> None:
         self._search = PatternSearch(pattern)
         self._done = done
         self._counted: int | None = None
+        self._epochs, self._steps = EpochNumbers(first_epoch), StepNumbers()
+        names = re.compile(pattern).groupindex
+        self._unit = STEPS if "step" in names else LINES if "one_step" in names else EPOCHS
 
     def close(self) -> None:
         """End what searches for the pattern."""
@@ -87,139 +91,60 @@ class LogPattern:
 
     def poll(self, look: Look) -> Found:
         """Return a line for each match with a step, at even distances since the last look."""
-        found = Found()
+        found = Found(unit=self._unit)
         steps: list[tuple[int, dict[str, float]]] = []
         before = self._search.problem
-        texts = [_CONTROL.sub("", text[:MOST_LINE]) for text in look.text]
+        texts = [plain(text[:MOST_LINE]) for text in look.text]
         for groups in filter(None, self._search.search(texts)):
-            is_one = groups.pop("one_step", None) is not None
-            numbers = [
-                (name, value)
-                for name, group in groups.items()
-                if group is not None and (value := number(group.strip())) is not None
-            ]
-            values = dict(numbers)
-            found.total = _whole(values.pop("total", None)) or found.total
-            step = _whole(values.pop("step", None))
-            if is_one:
-                self._counted = (self._done() if self._counted is None else self._counted) + 1
-                step = self._counted
-            in_epoch = _whole(values.pop("epoch_total", None))
-            if step is not None:
-                step += (in_epoch or 0) * (_whole(values.get("epoch")) or 0)
-                steps.append((step, named(values.items())))
+            if (line := self._line(groups, found)) is not None:
+                steps.append(line)
         for at, (step, own) in enumerate(steps, 1):
             time = look.since + at / len(steps) * (look.time - look.since)
             found.lines.append(Line(step, time, own))
         found.problem = None if before else self._search.problem
+        found.is_endless = self._steps.begins_again and found.total is None
+        found.first_epoch = self._epochs.first
         return found
+
+    def _line(
+        self, groups: dict[str, str | None], found: Found
+    ) -> tuple[int, dict[str, float]] | None:
+        """Return step and metrics of a match, and note how many steps there will be."""
+        is_one = groups.pop("one_step", None) is not None
+        numbers = [
+            (name, value)
+            for name, group in groups.items()
+            if group is not None and (value := number(group.strip())) is not None
+        ]
+        values = dict(numbers)
+        total, in_epoch = (_whole(values.pop(name, None)) for name in ("total", "epoch_total"))
+        step, epochs = (_whole(values.pop(name, None)) for name in ("step", "epochs"))
+        epoch = values.get("epoch")
+        if is_one:
+            self._counted = (self._done() if self._counted is None else self._counted) + 1
+            step = self._counted
+        elif self._unit == EPOCHS:
+            total = epochs or total
+            step = None if epoch is None else self._ended(epoch, total)
+        elif step is not None and in_epoch and (number_of := _whole(epoch)) is not None:
+            step += in_epoch * self._epochs.before(number_of, epochs)
+            total = total or (epochs and epochs * in_epoch)
+        elif step is not None:
+            step = self._steps.counted(step, total, _whole(epoch))
+            if self._steps.begins_again:
+                # It was the end of an epoch.
+                total = found.total = total and epochs and epochs * total
+        found.total = total or found.total
+        return None if step is None else (step, named(values.items()))
+
+    def _ended(self, epoch: float, epochs: int | None) -> int | None:
+        """Return how many epochs have ended, once one prints its number or a part of it."""
+        whole = _whole(epoch)
+        if whole is None or whole == epoch:
+            return None if whole is None else self._epochs.before(whole, epochs) + 1
+        self._epochs.first = 1
+        return whole
 
 
 def _whole(value: float | None) -> int | None:
     return int(value) if value is not None and value == value and abs(value) < 1e15 else None
-
-
-class Bar(NamedTuple):
-    """One update of a progress bar."""
-
-    kind: str
-    """What it counts: its description without numbers."""
-    step: int
-    total: int | None
-    """The steps of all epochs, where the bar is that of one and says how many there are."""
-    own_total: int
-    """The bar's own end."""
-    elapsed: float
-
-    def is_like(self, other: Bar | None) -> bool:
-        """Check whether both are updates of one bar, as far as one can tell."""
-        mine = self.kind, self.own_total
-        return other is not None and mine == (other.kind, other.own_total)
-
-
-def bar(text: str) -> Bar | None:
-    """Return the training's progress that a line shows; None if it shows none."""
-    match = _BAR.match(_CONTROL.sub("", text[:MOST_LINE]).strip())
-    if match is None:
-        return None
-    what = match["what"].strip()
-    done, own = int(match["done"]), int(match["total"])
-    # tqdm's own bars of other things (Map, Loading, Downloading) have descriptions.
-    if own == 0 or done > own or (what and not _TRAINS.search(what)):
-        return None
-    elapsed = 0.0
-    for part in match["time"].split(":"):
-        elapsed = 60 * elapsed + float(part or 0)
-    epoch = _EPOCH.search(what)
-    if epoch is None:
-        return Bar(re.sub(r"\d+", "", what), done, own, own, elapsed)
-    # ``Epoch 1/3`` counts from 1, ``Epoch 0`` (Lightning) from 0.
-    of = int(epoch[2]) if epoch[2] else None
-    before = int(epoch[1]) - (of is not None)
-    total = of * own if of else None
-    return Bar("epoch", max(0, before) * own + done, total, own, elapsed)
-
-
-class ProgressBars:
-    """The steps of the bar that trains.
-
-    A bar that is there for `BAR_WAITS` seconds is the training's, until its end; evaluations have
-    bars of their own meanwhile.
-    """
-
-    def __init__(self) -> None:
-        self.main: Bar | None = None
-        """The training's newest state, as far as one can tell yet."""
-        self.since: float | None = None
-        """When it began, in seconds since the epoch."""
-        self.waiting: list[Line] = []
-        """Updates that `poll` has not returned yet, at most one a second."""
-        # The newest update, unless it is among them.
-        self._newest: Line | None = None
-        self._settled = False
-
-    def poll(self, look: Look) -> Found:
-        """Return a line for each update of the training's bar, at most one a second."""
-        self.read(look)
-        if self.main is None or not self.settles(look):
-            return Found(total=self.main.total if self.main else None)
-        lines, self.waiting = self.waiting, []
-        return Found(lines, self.main.total)
-
-    def read(self, look: Look) -> None:
-        """Take the updates that were printed, at even distances since the last look."""
-        updates = [one for text in look.text if (one := bar(text)) is not None]
-        for at, one in enumerate(updates, 1):
-            self.take(one, look.since + at / len(updates) * (look.time - look.since))
-
-    def settles(self, look: Look) -> bool:
-        """Check whether the bar is the training's, as far as one can tell by now."""
-        waits = self.since is None or look.time - self.since < BAR_WAITS
-        self._settled |= self.main is not None and (look.is_last or not waits)
-        if look.is_last and self._newest is not None:
-            self.waiting.append(self._newest)
-            self._newest = None
-        return self._settled
-
-    def take(self, one: Bar, now: float) -> None:
-        """Take an update, unless another bar is the training's."""
-        before = self.main
-        if before is not None and not one.is_like(before):
-            if self._settled or before.step < before.own_total or one.elapsed <= before.elapsed:
-                return
-            # The first one ended sooner than this one lasts: it was a preparation.
-            before, self.waiting = None, []
-        if before is not None and one.step <= before.step:
-            return
-        if before is None:
-            self.since = now - one.elapsed
-        self.main = one
-        if not one.step:
-            return
-        line = self._newest = Line(one.step, now, {})
-        if not self.waiting or now - (self.waiting[-1].time or 0) >= _BAR_EVERY:
-            self.waiting.append(line)
-            self._newest = None
-        elif one.step == one.own_total:
-            self.waiting[-1] = line
-            self._newest = None

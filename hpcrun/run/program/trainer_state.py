@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.run.program.file_search import FoundFile
-from hpcrun.run.program.log_lines import ProgressBars, bar
+from hpcrun.run.program.progress_bars import ProgressBars, bar
 from hpcrun.run.program.progress_source import Found, Look, named, number, spread
 from hpcrun.state import files
 from hpcrun.state.metrics_file import Line
@@ -89,13 +89,12 @@ class TrainerState:
 
     def _printed(self) -> Iterator[Line]:
         """Yield what was printed, at the step of the bar."""
-        main = self._bars.main
-        assert main is not None
+        step = self._bars.step
         waiting, self._waiting = self._waiting, []
         for _, time, values in waiting:
-            if main.step >= self._last:
-                yield Line(main.step, time, values)
-        self._total, self._last = main.total, max(self._last, main.step)
+            if step >= self._last:
+                yield Line(step, time, values)
+        self._total, self._last = self._bars.total, max(self._last, step)
 
     def _saved(self, state: dict[str, Any], saved: float, now: float) -> Iterator[Line]:
         """Yield the lines of a state's history that are not known yet."""

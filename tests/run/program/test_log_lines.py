@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.run.program.log_lines import BAR_WAITS, LogPattern, NewText, ProgressBars, bar
+from hpcrun.run.program.log_lines import LogPattern, NewText
 from hpcrun.run.program.progress_source import Look
 from hpcrun.state.metrics_file import Line
 
@@ -29,6 +29,97 @@ def test_steps_that_begin_again_with_each_epoch() -> None:
     assert found.total is None
 
 
+def _steps(pattern: LogPattern, *text: str) -> list[int]:
+    return [line.step for line in pattern.poll(Look(2.0, 1.0, text)).lines]
+
+
+FIRST_EPOCHS = {
+    # Those of eight epochs, whether the earlier attempts knew their numbers -> the steps.
+    "from 0": (range(8), None, range(1, 9)),
+    "from 1": (range(1, 9), None, range(1, 9)),
+    "from 0, resumed": (range(5, 8), 0, range(6, 9)),
+    "from 1, resumed": (range(5, 9), 1, range(5, 9)),
+    "resumed, and nothing is known": (range(5, 9), None, range(5, 9)),
+    "something before the first": (range(9), None, [1, 2, 3, 4, 5, 6, 7, 8, 8]),
+}
+
+
+@pytest.mark.parametrize("name", FIRST_EPOCHS)
+def test_epochs_are_steps_and_all_of_them_are_done_at_the_end(name: str) -> None:
+    epochs, first, expected = FIRST_EPOCHS[name]
+    pattern = LogPattern(r"Epoch (?P<epoch>\d+)/(?P<total>\d+)", first_epoch=first)
+    found = pattern.poll(Look(2.0, 1.0, tuple(f"Epoch {one}/8 loss 0.5" for one in epochs)))
+    assert [line.step for line in found.lines] == [*expected]
+    assert (found.total, found.unit) == (8, "epochs")
+    assert found.first_epoch == (0 if name.startswith("from 0") else 1)
+
+
+def test_parts_of_epochs_are_no_steps() -> None:
+    pattern = LogPattern(r"'epoch': (?P<epoch>[\d.]+)")
+    assert _steps(pattern, *(f"{{'loss': 1, 'epoch': {one}}}" for one in (0.5, 1.0, 1.5, 2.0))) == [
+        *(0, 1, 1, 2)
+    ]
+
+
+def test_steps_of_epochs_that_begin_with_1_and_end_with_the_last() -> None:
+    pattern = LogPattern(
+        r"Epoch \[(?P<epoch>\d+)/(?P<epochs>\d+)\], Step \[(?P<step>\d+)/(?P<epoch_total>\d+)\]"
+    )
+    text = [f"Epoch [{e}/3], Step [{s}/200], Loss: 0.5" for e in (1, 2, 3) for s in (100, 200)]
+    found = pattern.poll(Look(2.0, 1.0, tuple(text)))
+    assert [line.step for line in found.lines] == [100, 200, 300, 400, 500, 600]
+    assert found.total == 600
+
+
+FALLING = {
+    "an end that is known": (
+        r"step (?P<step>\d+)/(?P<total>\d+)",
+        [f"step {one}/30" for one in (10, 20, 30, 10, 20, 30, 10)],
+        ([10, 20, 30, 40, 50, 60, 70], None),
+    ),
+    "an end that is not": (
+        r"step (?P<step>\d+)",
+        [f"step {one}" for one in (10, 20, 30, 10, 20, 30, 10)],
+        ([10, 20, 30, 40, 50, 60, 70], None),
+    ),
+    "from 0": (
+        r"step (?P<step>\d+)",
+        [f"step {one}" for one in (0, 1, 2, 3, 0, 1)],
+        ([0, 1, 2, 3, 4, 5], None),
+    ),
+    "the epoch is known, and not its length": (
+        r"epoch (?P<epoch>\d+) step (?P<step>\d+)",
+        [f"epoch {one} step {two}" for one in (1, 2) for two in (5, 10)],
+        ([5, 10, 15, 20], None),
+    ),
+    "two ranks print the same": (
+        r"step (?P<step>\d+)/(?P<total>\d+)",
+        [f"step {one}/9" for one in (1, 2, 1, 3, 2, 3, 4, 4)],
+        ([1, 2, 1, 3, 2, 3, 4, 4], 9),
+    ),
+    "two ranks print the same, and no end": (
+        r"step (?P<step>\d+)",
+        [f"step {one}" for one in (1, 2, 1, 3, 2, 3, 4, 4)],
+        ([1, 2, 1, 3, 2, 3, 4, 4], None),
+    ),
+    "it begins over by itself": (
+        r"step (?P<step>\d+)/(?P<total>\d+)",
+        [f"step {one}/90" for one in (10, 20, 30, 10, 20, 30, 40)],
+        ([10, 20, 30, 10, 20, 30, 40], 90),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FALLING)
+def test_steps_that_fall_go_on_where_an_epoch_ends(name: str) -> None:
+    pattern, text, (steps, total) = FALLING[name]
+    search = LogPattern(pattern)
+    found = search.poll(Look(2.0, 1.0, tuple(text)))
+    assert [line.step for line in found.lines] == steps
+    assert found.total == total
+    assert found.is_endless == (total is None and "ranks" not in name)
+
+
 def test_lines_without_a_number_are_counted_on_from_what_was_done() -> None:
     asked: list[int] = []
     pattern = LogPattern(r"(?P<one_step>Loss): (?P<loss>\S+)", lambda: asked.append(1) or 40)
@@ -49,58 +140,3 @@ def test_a_log_that_grows(tmp_path: Path) -> None:
         stream.write(b" more\nlast")
     assert log.read() == (" 4/5 more",)
     assert log.read(is_last=True) == ("last",)
-
-
-TRAINING = "  2%|▏         | 12/500 [00:10<04:20,  3.7it/s]"
-
-
-@pytest.mark.parametrize(
-    ("text", "step", "total"),
-    [
-        (TRAINING, 12, 500),
-        ("\x1b[A 37/1000", None, None),
-        ("training: 100%|██████████| 8/8 [1:00:00<00:00, 2.00s/it, loss=1.2]", 8, 8),
-        ("Epoch 2:  25%|██▌       | 25/100 [00:03<00:10,  7.1it/s, v_num=0]", 225, None),
-        ("Epoch 2/3:  25%|██▌       | 25/100 [00:03<00:10,  7.1it/s]", 125, 300),
-        ("Map: 100%|██████████| 1000/1000 [00:01<00:00, 900 examples/s]", None, None),
-        ("Loading checkpoint shards:  50%|█████     | 1/2 [00:00<00:00]", None, None),
-        ("Validation DataLoader 0:  50%|█████     | 1/2 [00:00<00:00]", None, None),
-        ("the loss fell by 12/500 [00:10<", None, None),
-        ("50%|" + "x" * 5000 + "| 1/2 [00:00<", None, None),
-    ],
-)
-def test_bars(text: str, step: int | None, total: int | None) -> None:
-    found = bar(text)
-    assert (found and found.step, found and found.total) == (step, total)
-
-
-def test_the_bar_of_the_training_is_told_from_those_of_evaluations() -> None:
-    bars = ProgressBars()
-    looks = [
-        (1.0, ("  0%|   | 0/500 [00:00<?, ?it/s]", "  1%|   | 1/500 [00:01<08:00,  1it/s]")),
-        (20.0, (" 10%|   | 20/500 [00:20<08:00,  1it/s]", " 50%|   | 1/13 [00:00<00:01,  9it/s]")),
-    ]
-    for time, text in looks:
-        assert bars.poll(Look(time, time, text)).lines == [], "it may be a preparation's"
-    now = 1.0 + BAR_WAITS
-    found = bars.poll(Look(now, 20.0, (" 12%|   | 30/500 [00:30<08:00,  1it/s]",)))
-    assert [(line.step, line.time) for line in found.lines] == [(1, 1.0), (20, 20.0), (30, now)]
-    assert found.total == 500
-    ended = ("100%|###| 500/500 [08:20<00:00,  1it/s]", " 50%|   | 2/900 [00:00<00:01,  9it/s]")
-    found = bars.poll(Look(500.0, 490.0, ended, is_last=True))
-    assert [line.step for line in found.lines] == [500]
-
-
-def test_a_program_that_ends_has_come_to_the_newest_update() -> None:
-    bars = ProgressBars()
-    texts = [f" {step}%|   | {step}/500 [00:{step:02}<08:00,  1it/s]" for step in (40, 41, 42)]
-    assert [line.step for line in bars.poll(Look(100.0, 99.0, (texts[0],))).lines] == [40]
-    last = bars.poll(Look(100.4, 100.2, tuple(texts), is_last=True))
-    assert [line.step for line in last.lines] == [41, 42]
-    assert bars.poll(Look(100.5, 100.4, (), is_last=True)).lines == []
-
-
-def test_a_short_training_shows_its_steps_at_its_end() -> None:
-    bars = ProgressBars()
-    found = bars.poll(Look(3.0, 2.0, (TRAINING,), is_last=True))
-    assert [line.step for line in found.lines] == [12]

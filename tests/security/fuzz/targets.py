@@ -413,7 +413,9 @@ def program_output(world: World, draw: Draw) -> None:
     """What a program writes and prints, which an agent reads."""
     from hpcrun.run.program.csv_log import LightningCsv
     from hpcrun.run.program.file_search import search
-    from hpcrun.run.program.log_lines import LogPattern, NewText, ProgressBars
+    from hpcrun.run.program.keras_bars import KerasBars
+    from hpcrun.run.program.log_lines import LogPattern, NewText
+    from hpcrun.run.program.progress_bars import ProgressBars
     from hpcrun.run.program.progress_source import Look, ProgressSource
     from hpcrun.run.program.save_watch import USUAL, SaveWatch
     from hpcrun.run.program.tensorboard_events import TensorBoardEvents
@@ -433,7 +435,7 @@ def program_output(world: World, draw: Draw) -> None:
     else:
         path.write_bytes(data)
     sources: list[ProgressSource] = [LightningCsv(), TensorBoardEvents(), TrainerState()]
-    sources += [ProgressBars(), LogPattern(r"(?P<step>\S+)/(?P<total>\S+)(?P<loss>.*)")]
+    sources += [ProgressBars(), KerasBars(), LogPattern(r"(?P<step>\S+)/(?P<total>\S+)(?P<loss>.*)")]
     saves = SaveWatch(USUAL, [home], ())
     text, files = NewText(path).read(is_last=True), tuple(search(home))
     for source in sources:
