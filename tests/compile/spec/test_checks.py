@@ -78,7 +78,7 @@ TABLE = [
           add="progress: {source: tensorbord}"),
     wrong("progress pattern", "progress.pattern:", "no regular expression",
           add="progress: {pattern: 'step (?P<step>'}"),
-    wrong("progress pattern without a step", "progress.pattern:", "no group named step",
+    wrong("progress pattern without a step", "progress.pattern:", "no group named step, epoch or one_step",
           "(?P<step>", add="progress: {pattern: 'loss (.*)'}"),
     wrong("progress pattern beside another source", "progress.pattern:", "accepted is log",
           add="progress: {pattern: '(?P<step>x)', source: tensorboard}"),
