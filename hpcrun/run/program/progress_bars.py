@@ -114,8 +114,9 @@ class ProgressBars:
         self.waiting: list[Line] = []
         """Updates that `poll` has not returned yet, at most one a second."""
         self.epochs = EpochNumbers(first_epoch)
-        # The newest update, unless it is among them.
+        # The newest update, unless it is among them; and the first step.
         self._newest: Line | None = None
+        self._first: int | None = None
         self._settled = False
         # The steps of the epochs before, when this one's bar began, and whether there was another.
         self._before, self._began, self._again = 0, 0.0, False
@@ -141,7 +142,7 @@ class ProgressBars:
     def poll(self, look: Look) -> Found:
         """Return a line for each update of the training's bar, at most one a second."""
         self.read(look)
-        found = Found(first_epoch=self.epochs.first)
+        found = Found(first=self._first, first_epoch=self.epochs.first)
         if self.main is not None:
             found.total, found.is_endless = self.total, self.total is None
             end = self.main.own_total if self.main.epoch is None else "an epoch"
@@ -181,6 +182,7 @@ class ProgressBars:
             self._before = 0
             if one.epoch is not None:
                 self._before = self.epochs.before(one.epoch, one.epochs) * one.own_total
+            self._first = self._before + one.step
         self.main = one
         if not one.step:
             return
@@ -189,7 +191,8 @@ class ProgressBars:
             self.waiting.append(line)
             self._newest = None
         elif one.step == one.own_total:
-            self.waiting[-1] = line
+            # The first one tells with what the program began.
+            self.waiting[1:] = [*self.waiting[1:-1], line]
             self._newest = None
 
     def _is_next(self, one: Bar, before: Bar, now: float) -> bool:

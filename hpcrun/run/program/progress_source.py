@@ -49,6 +49,8 @@ class Found:
     """That is not known, whatever was said before."""
     unit: str = STEPS
     """What is counted: `STEPS`, `EPOCHS`, `LINES`, or what a `BAR` does (with more)."""
+    first: int | None = None
+    """The first step that was shown; None for that of the first line."""
     first_epoch: int | None = None
     """The number that the program gives its first epoch, 0 or 1; None if it is not known."""
     path: Path | None = None
@@ -151,7 +153,9 @@ class OneUnit:
         A program that goes on may count what is left, from the beginning: ``1/60`` where the first
         attempt had shown ``1/100``.
         """
-        earlier, step = self.earlier, min(line.step for line in found.lines)
+        earlier, step = self.earlier, found.first
+        if step is None:
+            step = min(line.step for line in found.lines)
         if found.total is None or earlier.total is None or step > max(earlier.first, 1):
             return 0
         done = earlier.total - found.total

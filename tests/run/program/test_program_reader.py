@@ -423,26 +423,25 @@ def test_what_was_never_kept_is_not_useful(place: Place) -> None:
     assert "new steps" not in told
 
 
-def test_the_imports_of_a_start_that_fails_are_its_start(place: Place) -> None:
-    _submit(place, "time.sleep(2)\nraise RuntimeError('no such data')", recovery={"in_place": 0,
-            "requeue": False})  # fmt: skip
+FAILING = {
+    "a module that is missing": ("import no_such_module", 0.0),
+    # What it did until then is not known.
+    "an error": ("raise RuntimeError('no such data')", 2.5),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_the_imports_of_a_start_that_fails_are_its_start(place: Place, name: str) -> None:
+    """They were called idle, as nothing was printed meanwhile."""
+    end, running = FAILING[name]
+    _submit(place, f"time.sleep(2)\n{end}", recovery={"in_place": 0, "requeue": False})
     place.supervise(timeout=60)
     spent = _story(place).goodput(time.time())
     assert spent is not None
     assert spent.idle < 1.5
     assert spent.running + spent.startup > 2.5
-    (place.code / "train.py").write_text(HEAD + "time.sleep(2)\nimport no_such_module\n")
-    other = Place(place.root.parent / "other")
-    try:
-        (other.code / "train.py").write_text(HEAD + "time.sleep(2)\nimport no_such_module\n")
-        other.submit(Entry("script", file="train.py"))
-        other.supervise(timeout=60)
-        spent = _story(other).goodput(time.time())
-        assert spent is not None
-        assert spent.startup > 2.5
-        assert (spent.running, spent.idle) == (0, pytest.approx(0, abs=1.5))
-    finally:
-        other.close()
+    assert spent.running >= running
+    assert bool(spent.running) == bool(running)
 
 
 # Two calls of one program: the second counts what is left.
