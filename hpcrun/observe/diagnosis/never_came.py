@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from hpcrun.errors import BrokenFile
 from hpcrun.observe.read import metric_curves
 from hpcrun.observe.read.selection import Selected
+from hpcrun.observe.status import run_state
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.policy import resume
 from hpcrun.state import metrics_file, session_log
@@ -16,16 +18,23 @@ from hpcrun.text import listed
 
 # Seconds of an attempt after which a metric or a save should have come.
 _ENOUGH = 600.0
-# Runs that are told of, and read.
-_MOST_RUNS, _MOST_NAMES = 3, 6
+# Runs that are read, sentences that are told, and names in one.
+_MOST_READ, _MOST_TOLD, _MOST_NAMES = 10, 3, 6
 
 
 def told(runs: Iterable[tuple[Selected, RunStatus]]) -> Iterator[str]:
     """Yield what to say of some of these runs, as `of_run` with the run's name."""
-    suspects = ((one, status) for one, status in runs if _is_due(one, status))
-    for _, (selected, status) in zip(range(_MOST_RUNS), suspects, strict=False):
-        for sentence in of_run(selected, status):
-            yield f"{selected.name}: {sentence}"
+    suspects = (
+        (one, status)
+        for one, status in runs
+        if _is_due(one, status) and (_is_missing(one, status) or _patterns(one))
+    )
+    found = (
+        f"{selected.name}: {sentence}"
+        for selected, status in islice(suspects, _MOST_READ)
+        for sentence in of_run(selected, status)
+    )
+    yield from islice(found, _MOST_TOLD)
 
 
 def of_run(selected: Selected, status: RunStatus) -> Iterator[str]:
@@ -33,12 +42,12 @@ def of_run(selected: Selected, status: RunStatus) -> Iterator[str]:
     if not _is_due(selected, status):
         return
     metric = _metric(selected)
-    if metric is not None and metric not in (status.metrics or {}):
+    if _is_missing(selected, status):
         with contextlib.suppress(BrokenFile):
             names = metric_curves.read(selected.paths).names
-            if metric not in names:
-                logs = f"logs {listed(names, _MOST_NAMES)}" if names else "has logged no metric"
-                yield f"objective.metric is {metric}, and the run {logs}"
+            if metric not in names and (names or status.state == run_state.COMPLETED):
+                logs = f"it logs {listed(names, _MOST_NAMES)}" if names else "it logs no metric"
+                yield f"the metric of the objective, {metric}, was not logged: {logs}"
     patterns = _patterns(selected)
     if patterns and _has_only_stepped(selected):
         so_far = "matched" if status.over else "has matched so far"
@@ -58,6 +67,12 @@ def _is_due(selected: Selected, status: RunStatus) -> bool:
     with contextlib.suppress(OSError):
         began = selected.paths.attempt(status.attempt).launch.stat().st_mtime
     return time.time() - began >= _ENOUGH
+
+
+def _is_missing(selected: Selected, status: RunStatus) -> bool:
+    """Check whether the objective's metric is not among the newest values."""
+    metric = _metric(selected)
+    return metric is not None and metric not in (status.metrics or {})
 
 
 def _metric(selected: Selected) -> str | None:

@@ -21,6 +21,7 @@ from hpcrun.run.program.keras_bars import KerasBars
 from hpcrun.run.program.log_lines import LogPattern, NewText
 from hpcrun.run.program.progress_bars import ProgressBars
 from hpcrun.run.program.progress_source import (
+    BAR,
     EPOCHS,
     STEPS,
     EarlierProgress,
@@ -176,7 +177,7 @@ class ProgramReader:
         else:
             these = (KERAS, BARS) if wanted.source == LOG else (wanted.source,)
             names = [name for name in names if name in these]
-        if earlier.source in names:
+        if earlier.source in names and not (earlier.unit or "").startswith(BAR):
             names = names[: names.index(earlier.source) + 1]
         return {name: made[name] for name in names}
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from hpcrun.run.program.progress_source import (
     BAR,
     MOST_LINE,
+    STEPS,
     EpochNumbers,
     Found,
     Look,
@@ -29,11 +30,17 @@ _BAR = re.compile(
     r"\s*\[(?P<time>[\d:]{1,12})<[^],]{0,20}(?P<rate>,\s*[^],]{0,40})?"
 )
 # A bar without a description may be that of anything, one with another description is none of ours.
-_TRAINS = re.compile(r"\b(epochs?|steps?|train(ing)?|iter(ation)?s?|loss)\b", re.IGNORECASE)
+_TRAINS = re.compile(
+    r"(?<![a-z])(epochs?|steps?|train(?:ing)?|iter(?:ation)?s?|loss)(?![a-z])", re.IGNORECASE
+)
 _PREPARES = re.compile(
     r"(?<![a-z])(?:tokeniz|map|filter|load|download|fetch|pack|truncat|convert|process|preprocess"
     r"|generat|pars|read|writ|sav|cach|creat|build|comput|extract|add|apply|flatten|scann|resolv"
-    r"|runn|val(?:idat|id|\b)|eval|test|predict|infer|sanity)",
+    r"|runn)",
+    re.IGNORECASE,
+)
+_EVALUATES = re.compile(
+    r"(?<![a-z])(?:val(?:id|idation|idating)?(?![a-z])|eval|test|predict|infer|sanity)",
     re.IGNORECASE,
 )
 _EPOCH = re.compile(r"\bepochs?\W{0,3}(\d{1,9})(?:\s*/\s*(\d{1,9}))?", re.IGNORECASE)
@@ -78,7 +85,7 @@ def bar(text: str) -> Bar | None:
     what = match["what"].strip()
     done, own = int(match["done"]), int(match["total"])
     # tqdm's own bars of other things (Map, Loading, Downloading) have descriptions.
-    if own == 0 or done > own or (what and not _TRAINS.search(what)) or _PREPARES.search(what):
+    if own == 0 or done > own or (what and not _trains(what)):
         return None
     if _OTHER_RATE.search(match["rate"] or ""):
         return None
@@ -90,10 +97,18 @@ def bar(text: str) -> Bar | None:
     values = named((name, one) for name, one in pairs if one is not None and name != "v_num")
     epoch = _EPOCH.search(what)
     if epoch is None:
-        kind = " ".join(word[0].lower() for word in _TRAINS.findall(what))
+        kind = " ".join(word.lower() for word in _TRAINS.findall(what))
         return Bar(kind, done, own, elapsed, values=values)
     of = int(epoch[2]) if epoch[2] else None
     return Bar("epoch", done, own, elapsed, int(epoch[1]), of, values)
+
+
+def _trains(what: str) -> bool:
+    words = [word.lower() for word in _TRAINS.findall(what)]
+    if not words or _PREPARES.search(what):
+        return False
+    # The metrics of both may be there.
+    return any(word.startswith("train") for word in words) or not _EVALUATES.search(what)
 
 
 class ProgressBars:
@@ -127,6 +142,13 @@ class ProgressBars:
         return self._before + self.main.step if self.main else 0
 
     @property
+    def unit(self) -> str:
+        """What is counted; see `Found.unit`."""
+        if self.main is None:
+            return STEPS
+        return f"{BAR} {self.main.own_total if self.main.epoch is None else 'an epoch'}"
+
+    @property
     def total(self) -> int | None:
         """How many steps there will be; None if that is not known."""
         main = self.main
@@ -145,8 +167,7 @@ class ProgressBars:
         found = Found(first=self._first, first_epoch=self.epochs.first)
         if self.main is not None:
             found.total, found.is_endless = self.total, self.total is None
-            end = self.main.own_total if self.main.epoch is None else "an epoch"
-            found.unit = f"{BAR} {end}"
+            found.unit = self.unit
         if self.main is not None and self.settles(look):
             found.lines, self.waiting = self.waiting, []
         return found

@@ -84,7 +84,7 @@ class TrainerState:
                     found.lines += self._saved(state, one_file.modified, look.time)
         if look.is_last and self._bars.main is not None:
             found.lines += self._printed()
-        found.total = self._total
+        found.total, found.unit = self._total, self._bars.unit
         return found
 
     def _printed(self) -> Iterator[Line]:

@@ -48,7 +48,8 @@ RESUME = {
 
 def test_an_objective_that_is_never_logged(study: Experiment) -> None:
     _run(study, age=700, **OBJECTIVE)
-    assert _told(study) == ["study/0: objective.metric is accuracy, and the run logs train_loss"]
+    told = "study/0: the metric of the objective, accuracy, was not logged: it logs train_loss"
+    assert _told(study) == [told]
     # It was logged so long ago that `status` does not see it any more.
     metrics = study.run().attempt(1).metrics
     text = metrics.read_text()
@@ -85,3 +86,12 @@ def test_what_is_not_watched_or_made_no_step_is_not_judged(study: Experiment) ->
 def test_a_run_without_a_step_has_nothing_to_save(study: Experiment) -> None:
     _run(study, age=700, steps=0, **RESUME)
     assert _told(study) == []
+
+
+def test_a_run_that_came_to_nothing_is_not_reproached_for_its_objective(study: Experiment) -> None:
+    study.submit(spec=OBJECTIVE)
+    study.start()
+    study.end(outcome="failed", kind="rank_crash", message="it crashed")
+    assert _told(study, "FAILED") == []
+    study.end()
+    assert "it logs no metric" in _told(study, "COMPLETED")[0]

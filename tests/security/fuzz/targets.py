@@ -435,7 +435,8 @@ def program_output(world: World, draw: Draw) -> None:
     else:
         path.write_bytes(data)
     sources: list[ProgressSource] = [LightningCsv(), TensorBoardEvents(), TrainerState()]
-    sources += [ProgressBars(), KerasBars(), LogPattern(r"(?P<step>\S+)/(?P<total>\S+)(?P<loss>.*)")]
+    sources += [ProgressBars(), KerasBars()]
+    sources += [LogPattern(r"(?P<step>\S+)/(?P<total>\S+)(?P<loss>.*)")]
     saves = SaveWatch(USUAL, [home], ())
     text, files = NewText(path).read(is_last=True), tuple(search(home))
     for source in sources:
@@ -461,6 +462,7 @@ _PROGRAM = {
     "rank-00000.log": (
         "{'loss': '2.341', 'epoch': '0.1'}\n  2%|▏ | 12/500 [00:10<04:20,  3.7it/s]\r"
         "Epoch 1/3:  4%|▏ | 4/100 [00:10<04:20]\nstep 5/100 loss 0.5\n"
+        "Epoch 2/3\n\b\r\x1b[1m12/313\x1b[0m \x1b[32m━━\x1b[0m 4s 14ms/step - loss: 0.5\n"
     ).encode(),
 }
 
