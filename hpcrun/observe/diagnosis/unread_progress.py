@@ -21,6 +21,8 @@ from hpcrun.text import one_line, plural, shortened
 
 # Updates of a bar may be many between two lines of metrics.
 _TAIL_BYTES, _LONGEST, _MOST_METRICS = 1 << 20, 400, 4
+# Of what is no bar, the last lines, and numbers of one.
+_MOST_LINES, _MOST_NUMBERS = 1_000, 4
 # Lines that show a step, and programs whose log is looked into at once.
 _LEAST, _MOST_RUNS = 3, 3
 # Lines, or seconds of an attempt, after which a pattern should have found one.
@@ -59,7 +61,7 @@ def proposed(lines: Iterable[str], *, metrics: bool = False) -> str | None:
     ``metrics``: one that reads no metric beside them is of no use.
     """
     shown = [line for line in lines if not is_bar(line.encode(errors="replace"))]
-    for pattern in _forms(shown):
+    for pattern in _forms(shown[-_MOST_LINES:]):
         if pattern is not None and (not metrics or {*re.compile(pattern).groupindex} - _OWN):
             return pattern
     return None
@@ -71,7 +73,7 @@ def _forms(lines: Sequence[str]) -> Iterator[str | None]:
     for expression in (_STEP, _EPOCH, _BRACKET):
         found: dict[str, list[tuple[re.Match[str], str]]] = {}
         for line in lines:
-            for match in expression.finditer(line):
+            for match in itertools.islice(expression.finditer(line), _MOST_NUMBERS):
                 found.setdefault(match["word"], []).append((match, line))
         for word in sorted(found, key=lambda one: -len(found[one])):
             yield _of_word(found[word], expression)
