@@ -171,8 +171,12 @@ class Code:
     ``['!.env']``."""
 
     link: list[str] = field(default_factory=list)
-    """Paths in the spec's directory, such as data sets, that the job sees through a symbolic link
-    in place of a frozen copy."""
+    """Paths below ``code.root``, relative to this file, such as data sets, that the job sees
+    through a symbolic link in place of a frozen copy."""
+
+    include: list[str] = field(default_factory=list)
+    """Files and directories below ``code.root``, relative to this file, that are frozen although
+    git ignores them: small ones, such as ``splits.json``."""
 
 
 @spec_dataclass
