@@ -14,6 +14,7 @@ import click
 
 from hpcrun import activity
 from hpcrun.cli.options import Output, common, spec_arguments
+from hpcrun.errors import UsageError
 from hpcrun.policy import batch, resume
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.plan import Entry, Plan, RunPlan
@@ -66,7 +67,11 @@ def tell_unfrozen(plan: Plan, root: Path, output: Output) -> dict[str, Any] | No
     from hpcrun.state.layout import experiment
     from hpcrun.submission.code import unfrozen
 
-    lacking = unfrozen.find(plan, experiment(root, plan.name))
+    try:
+        lacking = unfrozen.find(plan, experiment(root, plan.name))
+    except UsageError as error:
+        output.say(f"the code cannot be frozen: {error.message}")
+        return None
     if lacking.paths:
         output.say(lacking.told)
     return lacking.to_data()

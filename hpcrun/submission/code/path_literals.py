@@ -153,7 +153,7 @@ class _Reader:
     def _call(self, node: ast.Call, at: _Place) -> None:
         name = _name(node.func)
         if isinstance(node.func, ast.Attribute):
-            self.visit(node.func.value, replace(at, writes=at.writes or name in _WRITERS))
+            self.visit(node.func.value, replace(at, writes=at.writes or _is_writer(node)))
         if name in ("add_argument", "option", "Option", "Argument"):
             self._option(node)
             return

@@ -44,11 +44,11 @@ _PATHS = frozenset(_PATHS_TEXT.split())
 def in_word(word: str, key: str = "") -> Iterator[tuple[str, str]]:
     """Yield keys and what may be paths of one argument or value: ``--flag=PATH``, ``[a,b]``."""
     yield key, word
-    pieces = [piece for piece in _SEPARATORS.split(word) if piece]
-    if len(pieces) > 1:
-        name, _, _ = word.partition("=")
-        own = name if "=" in word and name and not name.isspace() else key
-        yield from ((own, piece) for piece in pieces)
+    name, equals, value = word.partition("=")
+    if equals and name.strip():
+        key, word = name, value
+    if word and (equals or _SEPARATORS.search(word)):
+        yield from ((key, piece) for piece in _SEPARATORS.split(word) if piece)
 
 
 def in_words(words: Iterable[str]) -> Iterator[tuple[str, str]]:

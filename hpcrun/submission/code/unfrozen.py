@@ -314,5 +314,5 @@ def _bytes(place: Path) -> int:
 
 def _quoted(path: str) -> str:
     """Return a path as a list of YAML needs it."""
-    is_plain = re.fullmatch(r"[A-Za-z_][\w./-]*", path) and path.lower() not in _WORDS_OF_YAML
+    is_plain = re.fullmatch(r"[A-Za-z_.][\w./-]*", path) and path.lower() not in _WORDS_OF_YAML
     return path if is_plain else "'" + path.replace("'", "''") + "'"
