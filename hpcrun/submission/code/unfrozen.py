@@ -115,6 +115,8 @@ class Unfrozen:
 
 def find(plan: Plan, experiment: ExperimentPaths) -> Unfrozen:
     """Return what the runs of a plan name and will not find; raise as `code_files.find`."""
+    if not plan.runs:
+        return Unfrozen()
     with activity.doing(f"looking at what is frozen of {plan.code_root}"):
         tree = CodeTree(plan, experiment)
         named = named_paths.of_runs(plan)
