@@ -91,6 +91,23 @@ def test_a_variable_of_the_submitting_shell(tmp_path: Path) -> None:
     assert hpcrun("submit", spec, "--wait", root=root, env=shell).returncode == 0
 
 
+def test_beside_a_spec_that_is_not_in_the_code(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("3,4\n")
+    spec, root = tmp_path / "spec.yaml", tmp_path / "root"
+    given = f"cluster: local\nentry: {project}/train.py\nargs: [--data, mine.csv]\n"
+    spec.write_text(given)
+    hpcrun("submit", spec, "--wait", root=root)
+    assert f"name {tmp_path}/mine.csv" in hpcrun("why", "spec", root=root).stdout
+    spec.write_text(given + "code: {include: [mine.csv]}\n")
+    assert "code.link shows it to the job" in hpcrun("plan", spec, root=root).stderr
+    line = "code: {link: [mine.csv]}"
+    spec.write_text(given)
+    assert line in hpcrun("plan", spec, root=root).stderr
+    spec.write_text(f"{given}{line}\n")
+    done = hpcrun("submit", spec, "--wait", "--new", root=root)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_link_out_of_the_specs_directory(project: Path, tmp_path: Path) -> None:
     (project / "exp").mkdir()
     spec = project / "exp" / "spec.yaml"

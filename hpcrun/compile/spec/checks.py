@@ -181,6 +181,9 @@ def check_in_code(code: dict[str, Any], directory: Path, root: Path, report: Rep
                 found = f"found {path!r}; accepted is a path below the code's root, {root}"
                 hint = "an absolute path needs neither: it means the same in the job"
                 report.at(f"code.{name}.{index}", found, hint)
+            elif name == "include" and not is_there((base / path).exists):
+                found = f"{path!r} lies beside the spec, and not in the code, {root}"
+                report.at(f"code.{name}.{index}", found, "code.link shows it to the job")
 
 
 def check_limits(resources: dict[str, Any], limits: dict[str, Any], report: Reporter) -> None:

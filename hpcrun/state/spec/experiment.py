@@ -167,8 +167,8 @@ class Code:
 
     exclude: list[str] = field(default_factory=list)
     """Patterns, as in .gitignore, of files that are left out. So are files that look like secrets
-    (``.env``, ``*.pem``, what only you may read and no argument names), but for those named here after a ``!``, as in
-    ``['!.env']``."""
+    (``.env``, ``*.pem``, what only you may read and no argument names), but for those named here
+    after a ``!``, as in ``['!.env']``."""
 
     link: list[str] = field(default_factory=list)
     """Paths below ``code.root``, relative to this file, such as data sets, that the job sees

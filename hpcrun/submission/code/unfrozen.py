@@ -237,6 +237,7 @@ class _Remedies:
 
     def __init__(self, plan: Plan, is_left_out: Callable[[str], bool]) -> None:
         self._plan, self._is_left_out = plan, is_left_out
+        self._root = Path(plan.code_root)
         code = plan.runs[0].code
         self._link, self._include = dict.fromkeys(code.link), dict.fromkeys(code.include)
         self._absolute: dict[str, None] = {}
@@ -255,7 +256,8 @@ class _Remedies:
                 self._add(one, parts)
         if (len(self._link), len(self._include)) == before:
             return Unfrozen(tuple(paths), absolute=(*self._absolute,))
-        kept = (*_outermost(self._link),), (*self._include,)
+        links = {one: None for one in self._link if not self._is_linked(one)}
+        kept = (*links,), tuple(one for one in self._include if not self._is_linked(one))
         return Unfrozen(tuple(paths), *kept, (*self._absolute,))
 
     def _add(self, one: NamedPath, parts: list[str]) -> None:
@@ -264,24 +266,25 @@ class _Remedies:
             self._link[self._written(common)] = None
         elif parts:
             for part in parts:
-                self._add_one(part, self._plan_root / part)
+                self._add_one(part, self._root / part)
         else:
             self._add_one(one.path, one.place)
-
-    @property
-    def _plan_root(self) -> Path:
-        return Path(self._plan.code_root)
 
     def _add_one(self, path: str, place: Path) -> None:
         """Freeze a small file; link a directory, and a large file with those beside it."""
         beside = PurePosixPath(path).parent
         is_alone = str(beside) == "." or not self._is_left_out(str(beside))
-        if place.is_dir() or place.is_symlink():
+        is_elsewhere = os.path.normpath(place) != str(self._root / path)
+        if place.is_dir() or place.is_symlink() or is_elsewhere:
             self._link[self._written(path)] = None
         elif _bytes(place if is_alone else place.parent) <= _SMALL:
             self._include[self._written(path)] = None
         else:
             self._link[self._written(path if is_alone else str(beside))] = None
+
+    def _is_linked(self, path: str) -> bool:
+        """Check whether a directory around a path is to be a link."""
+        return any(up in self._link for up in _around(path)[1:])
 
     def _written(self, path: str) -> str:
         return os.path.relpath(path, self._plan.directory)
@@ -294,11 +297,6 @@ def _around(path: str) -> list[str]:
 
 def _is_within(path: str, directory: str) -> bool:
     return path == directory or path.startswith(f"{directory}/")
-
-
-def _outermost(paths: Collection[str]) -> list[str]:
-    """Return paths without those below others."""
-    return [path for path in paths if not any(up in paths for up in _around(path)[1:])]
 
 
 def _has_files(directory: Path) -> bool:

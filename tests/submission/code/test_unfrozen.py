@@ -169,6 +169,21 @@ def test_relative_to_the_specs_directory(code: Path) -> None:
     assert found.line == "code: {link: [../data]}"
 
 
+def test_beside_a_spec_that_is_not_in_the_code(code: Path, tmp_path: Path) -> None:
+    write(tmp_path, "specs/spec.yaml", "specs/my.json")
+    made = plan(code, "my.json")
+    made = Plan(**{**vars(made), "spec_file": str(tmp_path / "specs" / "spec.yaml")})
+    found = unfrozen.find(made, paths(code))
+    assert named(found) == {"my.json": "outside the code"}
+    assert found.line == "code: {link: [my.json]}"
+
+
+def test_a_line_names_nothing_twice(code: Path) -> None:
+    (code / ".gitignore").write_text("data\n")
+    write(code, "data/a/x.csv", "data/b/y.csv")
+    assert find(code, "data", "data/a", "data/b/y.csv").line == "code: {link: [data]}"
+
+
 def test_links_out_of_the_tree(code: Path, tmp_path: Path) -> None:
     write(tmp_path, "far/data/x.csv")
     (code / "data").symlink_to(tmp_path / "far" / "data")
