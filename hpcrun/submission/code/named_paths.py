@@ -26,6 +26,8 @@ _MOST_PATHS, _MOST_FILES, _MOST_SETTINGS, _MOST_PARTS = 20_000, 150, 100, 200
 # Of programs, so many bytes are looked through, which takes a second or two.
 _MOST_BYTES = 400_000
 _SETTINGS = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini")
+# Of a file that is no Python, or too much of it.
+_UNREADABLE = (OSError, ValueError, SyntaxError, RecursionError, MemoryError)
 _SHELL = (".sh", ".bash", ".sbatch", ".slurm")
 
 
@@ -99,7 +101,7 @@ def _here(plan: Plan, key: str, text: str) -> str | None:
 def _is_read(place: Path, key: str, path: str) -> bool:
     """Check whether a path is here, and not one that the program writes."""
     try:
-        is_there, is_directory = os.path.lexists(place), place.is_dir()
+        is_there, is_directory = place.exists(), place.is_dir()
     except (OSError, ValueError):
         return False
     return is_there and not path_words.is_output(key, path, is_directory=is_directory)
@@ -136,7 +138,7 @@ class _Program:
             file = self._waiting.popleft()
             if file not in self._read:
                 self._read.add(file)
-                with contextlib.suppress(OSError, ValueError, SyntaxError, RecursionError):
+                with contextlib.suppress(*_UNREADABLE):
                     self._take(file, files.read_bytes(self._root / file, MOST_PARSED))
         found: dict[str, NamedPath] = {}
         for file, one in self._literals:

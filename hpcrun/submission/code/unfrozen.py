@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hpcrun import activity
+from hpcrun.policy import secret_names
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Plan
 from hpcrun.submission.code import code_files, named_paths
@@ -271,11 +272,12 @@ class _Remedies:
             self._add_one(one.path, one.place)
 
     def _add_one(self, path: str, place: Path) -> None:
-        """Freeze a small file; link a directory, and a large file with those beside it."""
+        """Freeze a small file; link a directory, a secret, a large file with those beside it."""
         beside = PurePosixPath(path).parent
         is_alone = str(beside) == "." or not self._is_left_out(str(beside))
         is_elsewhere = os.path.normpath(place) != str(self._root / path)
-        if place.is_dir() or place.is_symlink() or is_elsewhere:
+        stays = is_elsewhere or place.is_symlink() or secret_names.is_file(path)
+        if stays or place.is_dir():
             self._link[self._written(path)] = None
         elif _bytes(place if is_alone else place.parent) <= _SMALL:
             self._include[self._written(path)] = None
@@ -306,10 +308,12 @@ def _has_files(directory: Path) -> bool:
 
 def _bytes(place: Path) -> int:
     """Return the size of a file, or of the first files of a directory: enough to call it large."""
-    if place.is_file():
-        return place.stat().st_size
-    every = itertools.islice(place.rglob("*"), _MOST_LOOKED_AT)
-    return sum(one.lstat().st_size for one in every)
+    every = [place] if place.is_file() else itertools.islice(place.rglob("*"), _MOST_LOOKED_AT)
+    found = 0
+    for one in every:
+        with contextlib.suppress(OSError):
+            found += one.lstat().st_size
+    return found
 
 
 def _quoted(path: str) -> str:

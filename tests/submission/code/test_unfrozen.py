@@ -256,6 +256,7 @@ def test_a_key_is_left_out_though_it_is_named(code: Path) -> None:
     write(code, "server.pem", "spec.yaml")
     found = find(code, "--cert=server.pem")
     assert named(found) == {"server.pem": "it is named like a secret"}
+    assert found.line == "code: {link: [server.pem]}"
     assert "server.pem" not in frozen(code, "--cert=server.pem")
 
 
