@@ -145,7 +145,7 @@ class _Program:
             path = path_words.cleaned(one.text)
             if path is None or path in self._written or (one.option and one.key in self._given):
                 continue
-            for inside in self._places(file, path):
+            for inside in self._places(file, path, anchored=one.is_anchored):
                 place = self._root / inside
                 if inside != "." and _is_read(place, one.key, path):
                     found.setdefault(inside, NamedPath(inside, place, f"{file}:{one.line}"))
@@ -199,7 +199,7 @@ class _Program:
         words = path_words.words_of(f"{literal.key} {path}")
         if path is None or words.isdisjoint(("config", "configs", "conf")):
             return
-        for place in self._places(file, path):
+        for place in self._places(file, path, anchored=True):
             if not place.startswith("..") and (self._root / place).is_dir():
                 every = itertools.islice((self._root / place).rglob("*.yaml"), _MOST_SETTINGS)
                 self._waiting.extend(one.relative_to(self._root).as_posix() for one in every)
@@ -233,9 +233,11 @@ class _Program:
             if is_named:
                 self._literals.append((file, path_literals.PathLiteral(word, line, key)))
 
-    def _places(self, file: str, path: str) -> Iterable[str]:
-        """Yield where a path may lie: seen from where the program starts, lies, and its root."""
-        bases = (self._plan.directory, os.path.dirname(file), ".")  # noqa: PTH120
+    def _places(self, file: str, path: str, *, anchored: bool) -> Iterable[str]:
+        """Return where a path may lie: seen from where the program starts, or lies and its root."""
+        bases = [self._plan.directory]
+        if anchored or not file.endswith(".py"):
+            bases += [os.path.dirname(file), "."]  # noqa: PTH120
         return dict.fromkeys(os.path.normpath(f"{base or '.'}/{path}") for base in bases)
 
 

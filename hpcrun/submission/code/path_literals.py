@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from hpcrun.submission.code.path_words import is_bare, says_path
+from hpcrun.submission.code.path_words import is_bare, says_path, words_of
 
 _LONGEST = 255
 _IMPORT = re.compile(
@@ -58,6 +58,8 @@ class PathLiteral:
     """Its name there: of an option, a parameter, a variable; empty where it has none."""
     option: bool = False
     """It is what holds where the command line says nothing else."""
+    is_anchored: bool = False
+    """It counts from where the program lies, or from its root, and not from where it starts."""
 
 
 @dataclass
@@ -77,6 +79,7 @@ class _Place:
     is_path: bool = False
     writes: bool = False
     option: bool = False
+    is_anchored: bool = False
 
 
 @functools.lru_cache(maxsize=64)
@@ -164,7 +167,7 @@ class _Reader:
         writes = _is_writer(node) or (name in _THROUGH and at.writes)
         inner = replace(
             at if name in _THROUGH or name in ("field", *_WITH_DEFAULT) else _Place(),
-            is_path=name in _PATHS or (name in ("field", *_WITH_DEFAULT) and at.is_path),
+            is_path=_is_reader(name) or (name in ("field", *_WITH_DEFAULT) and at.is_path),
             writes=writes,
         )
         for argument in node.args[name in _WITH_DEFAULT :]:
@@ -188,14 +191,16 @@ class _Reader:
     def _join(self, parts: list[ast.expr], line: int, at: _Place) -> None:
         """Take a path of several parts: as far as it is known from where the program lies."""
         known = []
+        is_anchored = bool(parts) and _is_place(parts[0])
         for index, part in enumerate(parts):
             value = part.value if isinstance(part, ast.Constant) else None
             if isinstance(value, str) and value:
                 known.append(value)
-            elif index or not _is_place(part):
+            elif index or not is_anchored:
                 break
         if known and (len(known) + 1 >= len(parts) or not at.writes):
-            self._take("/".join(known), line, replace(at, is_path=True))
+            place = replace(at, is_path=True, is_anchored=is_anchored)
+            self._take("/".join(known), line, place)
         for part in parts:
             if not isinstance(part, ast.Constant):
                 self.visit(part, at)
@@ -215,8 +220,8 @@ class _Reader:
         """Take the directories that a text begins with which goes on with what is not known."""
         first = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else node
         value = first.value if isinstance(first, ast.Constant) else None
-        if isinstance(value, str) and (start := value.rpartition("/")[0]):
-            self._take(start, node.lineno, replace(at, is_path=True))
+        if at.is_path and isinstance(value, str) and (start := value.rpartition("/")[0]):
+            self._take(start, node.lineno, at)
 
     def _take(self, text: str, line: int, at: _Place) -> None:
         if len(text) > _LONGEST or "\n" in text:
@@ -224,7 +229,7 @@ class _Reader:
         if at.writes:
             self.found.written.add(text.rstrip("/"))
         elif at.is_path or not is_bare(text):
-            self.found.literals.append(PathLiteral(text, line, at.key, at.option))
+            self.found.literals.append(PathLiteral(text, line, at.key, at.option, at.is_anchored))
 
 
 def _divided(node: ast.expr) -> list[ast.expr]:
@@ -254,6 +259,10 @@ def _name(node: ast.AST) -> str:
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         return str(node.slice.value)
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_reader(name: str) -> bool:
+    return name in _PATHS or not words_of(name).isdisjoint(("load", "read", "open"))
 
 
 def _is_writer(node: ast.Call) -> bool:

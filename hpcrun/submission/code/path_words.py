@@ -31,12 +31,15 @@ corpus vocab restore weights images
 """
 _READ = frozenset(_READ_TEXT.split())
 _NAMES = frozenset(
-    {"name", "names", "type", "mode", "split", "key", "keys", "column", "class", "format", "kind"}
+    {
+        *("name", "names", "type", "mode", "split", "key", "keys", "column", "class", "format"),
+        *("kind", "fqn", "prefix", "suffix", "tag", "label", "title"),
+    }
 )
 # What is read even though its key says that something is saved: ``init_from``, ``load_run``.
 _READ_FIRST = frozenset({"init", "resume", "from", "load", "pretrained", "input", "restore"})
 _PATHS_TEXT = """
-dir directory path paths root file files folder
+dir directory path paths root file files folder filename filenames fname
 """
 _PATHS = frozenset(_PATHS_TEXT.split())
 
@@ -109,7 +112,7 @@ def says_path(key: str, *, surely: bool = False) -> bool:
 
 def is_bare(path: str) -> bool:
     """Return whether a path looks like any other word."""
-    return "/" not in path and "." not in path
+    return "/" not in path.rstrip("/") and "." not in path
 
 
 def is_output(key: str, path: str, *, is_directory: bool) -> bool:

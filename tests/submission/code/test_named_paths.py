@@ -87,6 +87,14 @@ def test_a_default_that_is_not_used(code: Path) -> None:
     assert of_program(code, "python", "train.py", "--data=/else") == {}
 
 
+def test_where_a_path_counts_from(code: Path) -> None:
+    (code / "pkg").mkdir()
+    (code / "pkg" / "train.py").write_text(
+        "open('../data/x.csv')\nopen(Path(__file__).parent / '../data/y.csv')\n"
+    )
+    assert of_program(code, "python", "pkg/train.py") == {"data/y.csv": "pkg/train.py:2"}
+
+
 def test_settings_that_arguments_or_the_program_name(code: Path) -> None:
     (code / "train.py").write_text(
         "import hydra\n@hydra.main(config_path='conf')\ndef main(): ...\n"

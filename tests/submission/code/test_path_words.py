@@ -85,3 +85,5 @@ def test_which_keys_are_of_paths() -> None:
     assert not path_words.says_path("dataset_name", surely=True)
     assert path_words.says_path("model_name_or_path", surely=True)
     assert not path_words.says_path("mode")
+    assert path_words.is_bare("train/")
+    assert not path_words.is_bare("train/x")
