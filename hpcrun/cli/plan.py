@@ -7,12 +7,14 @@ import itertools
 import json
 import shlex
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from hpcrun import activity
 from hpcrun.cli.options import Output, common, spec_arguments
+from hpcrun.errors import UsageError
 from hpcrun.policy import batch, resume
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.plan import Entry, Plan, RunPlan
@@ -51,11 +53,28 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
     ):
         output.say(f"submit asks first: {above}")
     root = str(chain[-1].root)
+    lacking = tell_unfrozen(plan, chain[-1].root, output)
     if output.json:
         commands = {run.number: _command(run, run.entry.argv) for run in plan.runs}
-        output.data({"root": root, "commands": commands, **plan.to_data()})
+        more = {"root": root, "commands": commands, "unfrozen": lacking}
+        output.data({**more, **plan.to_data()})
         return
     click.echo("\n".join(lines(plan, root, chain[-1].no_flags)))
+
+
+def tell_unfrozen(plan: Plan, root: Path, output: Output) -> dict[str, Any] | None:
+    """Say what the runs of a plan name that will not be in the frozen code; return it as data."""
+    from hpcrun.state.layout import experiment
+    from hpcrun.submission.code import unfrozen
+
+    try:
+        lacking = unfrozen.find(plan, experiment(root, plan.name))
+    except UsageError as error:
+        output.say(f"the code cannot be frozen: {error.message}")
+        return None
+    if lacking.paths:
+        output.say(lacking.told)
+    return lacking.to_data()
 
 
 def lines(plan: Plan, root: str, no_flags: Collection[str] = ()) -> Iterator[str]:

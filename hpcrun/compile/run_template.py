@@ -146,6 +146,8 @@ class RunTemplates:
         checks.check(spec, self._limits, report)
         checks.settle_paths(spec, self._directory, report)
         located = self._locate(spec, below_entry)
+        if self.code_root is not None:
+            checks.check_in_code(spec["code"], self._directory, self.code_root, report)
         kind = located.kind if located else None
         of_file = deepspeed.keys_of_file(resolved.data.get("deepspeed_config"), report)
         config = spec["deepspeed"] = deepspeed.without_nulls(spec["deepspeed"], of_file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -160,13 +161,29 @@ def settle_paths(data: dict[str, Any], directory: Path, report: Reporter) -> Non
         root = code["root"] = absolute("code.root", code["root"])
         if not is_there(Path(root).is_dir):
             report.at("code.root", f"there is no directory {root}")
-    for index, link in enumerate(code["link"]):
-        key = f"code.link.{index}"
-        if Path(link).is_absolute() or ".." in Path(link).parts or link in ("", "."):
-            hint = "an absolute path needs no link: it means the same in the job"
-            report.at(key, f"found {link!r}; accepted is a path in the spec's directory", hint)
-        elif not is_there((directory / link).exists):
-            report.at(key, f"there is no {link!r} in {directory}")
+    for name in ("link", "include"):
+        for index, path in enumerate(code[name]):
+            if not is_there((directory / path).exists):
+                report.at(f"code.{name}.{index}", f"there is no {path!r} in {directory}")
+
+
+def check_in_code(code: dict[str, Any], directory: Path, root: Path, report: Reporter) -> None:
+    """Report paths of ``code`` that do not lie below the code's root.
+
+    They are relative to the spec's ``directory``; where that is not in the code, it is the root
+    that the job sees them in.
+    """
+    base = directory if directory.is_relative_to(root) else root
+    for name in ("link", "include"):
+        for index, path in enumerate(code[name]):
+            inside = os.path.relpath(os.path.normpath(base / path), root)
+            if Path(path).is_absolute() or inside == "." or inside.split("/")[0] == "..":
+                found = f"found {path!r}; accepted is a path below the code's root, {root}"
+                hint = "an absolute path needs neither: it means the same in the job"
+                report.at(f"code.{name}.{index}", found, hint)
+            elif name == "include" and not is_there((base / path).exists):
+                found = f"{path!r} lies beside the spec, and not in the code, {root}"
+                report.at(f"code.{name}.{index}", found, "code.link shows it to the job")
 
 
 def check_limits(resources: dict[str, Any], limits: dict[str, Any], report: Reporter) -> None:

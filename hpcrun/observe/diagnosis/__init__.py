@@ -3,7 +3,8 @@
 In reading order: `attempts` reads the ledger, session and metrics of each attempt into a story,
 and `attempt_traces` how it spent its time;
 `narrative` puts it into sentences and `advice` adds the next step (``hpcrun why``), by
-`known_troubles` where a node, a site or a job was at fault; `goodput` divides a run's time into
+`known_troubles` where a node, a site or a job was at fault, and `left_behind` where it lacked a
+variable or a file of where it was submitted; `goodput` divides a run's time into
 spans and `cost` turns them into GPU-hours, and by the `price_list` of the profile into money
 (``hpcrun status --cost``); `unread_progress` finds steps and metrics in what a program prints that
 nothing reads, `never_came` what a spec names and the run never showed, `data_wait` a loader that is

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 # Words that say it -> what it is and what helps. {name}: the run; {on_node}, {exclude}: the rank's
-# node; {0}: the pattern's group that matched.
+# node.
 _TROUBLES = (
     (
         r"[Uu]ncorrectable (?:NVLink |ECC )?error|NVRM: Xid|fallen off the bus|NVLink error"
@@ -64,12 +64,6 @@ _TROUBLES = (
         "another place",
     ),
     (
-        r"(?:<frozen os>|/os\.py)\"?, line \d+, in __getitem__[^$]*\bKeyError: '([A-Za-z_]\w*)'"
-        r"|\b([A-Za-z_]\w*): unbound variable",
-        "The job has no variable {0}: it does not get those of the shell that submitted it. Name "
-        "it in the spec: environment.variables.{0}=…",
-    ),
-    (
         r"\bncclSystemError|\bncclRemoteError|\bncclInternalError|NCCL (?:error|WARN)"
         r"|NCCL communicator was aborted|Watchdog caught collective operation timeout"
         r"|Connection closed by (?:remote )?peer|Connection reset by peer",
@@ -104,7 +98,6 @@ def explanation(cause: Mapping[str, Any], name: str) -> str | None:
     }
     for text in (said, written):
         for pattern, sentence in _PATTERNS:
-            if found := pattern.search(text):
-                group = next(filter(None, found.groups()), "")
-                return sentence.format(group, **words)
+            if pattern.search(text):
+                return sentence.format(**words)
     return None

@@ -167,12 +167,16 @@ class Code:
 
     exclude: list[str] = field(default_factory=list)
     """Patterns, as in .gitignore, of files that are left out. So are files that look like secrets
-    (``.env``, ``*.pem``, what only you may read), but for those named here after a ``!``, as in
-    ``['!.env']``."""
+    (``.env``, ``*.pem``, what only you may read and no argument names), but for those named here
+    after a ``!``, as in ``['!.env']``."""
 
     link: list[str] = field(default_factory=list)
-    """Paths in the spec's directory, such as data sets, that the job sees through a symbolic link
-    in place of a frozen copy."""
+    """Paths below ``code.root``, relative to this file, such as data sets, that the job sees
+    through a symbolic link in place of a frozen copy."""
+
+    include: list[str] = field(default_factory=list)
+    """Files and directories below ``code.root``, relative to this file, that are frozen although
+    git ignores them: small ones, such as ``splits.json``."""
 
 
 @spec_dataclass

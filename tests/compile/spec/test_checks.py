@@ -216,7 +216,7 @@ TABLE = [
         *("staged later", "staging.paths.0:", "known only as an attempt starts"),
         add="staging: {paths: ['${hpcrun:scratch}/a']}",
     ),
-    wrong("link that leaves", "code.link.0:", "'../data'", "in the spec's directory",
+    wrong("link that leaves", "code.link.0:", "'../data'", "below the code's root",
           add="code: {link: [../data]}"),
     wrong("missing code root", "code.root:", "no directory", add="code: {root: nowhere}"),
     wrong("missing secrets", "environment.secrets_file:", "No such file",

@@ -26,9 +26,6 @@ SAID = [
 WRITTEN = [
     (["/bin/bash^M: bad interpreter: No such file or directory"], "line ends of Windows"),
     (["run.sh: line 2: $'\\r': command not found"], "line ends of Windows"),
-    (['  File "<frozen os>", line 679, in __getitem__', "KeyError: 'DATA_DIR'"],
-     "environment.variables.DATA_DIR=…"),
-    (["run.sh: line 4: DATA_DIR: unbound variable"], "environment.variables.DATA_DIR=…"),
     (["NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus"], "broken or was reset"),
 ]  # fmt: skip
 OWN = [
