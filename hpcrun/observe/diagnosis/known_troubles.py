@@ -40,6 +40,12 @@ _TROUBLES = (
         "torch.multiprocessing.set_sharing_strategy('file_system')",
     ),
     (
+        r"\bSIGBUS\b",
+        "A file that was mapped into memory became shorter, or its storage is full: mostly "
+        "two nodes write one cache (environment.variables with HF_HOME: '${{hpcrun:scratch}}/hf' "
+        "gives each node its own), else /dev/shm or the disk{on_node} is full",
+    ),
+    (
         r"No space left on device|\bENOSPC\b",
         "A disk{on_node} is full. Where it is shared storage, `hpcrun clean` removes what old runs "
         "left; where it is the node's own, TMPDIR and caches belong on another one "
@@ -87,7 +93,7 @@ def explanation(cause: Mapping[str, Any], name: str) -> str | None:
 
     ``cause`` is that of a rank that ended badly, as the ledger has it; ``name`` the run's.
     """
-    said = f"{cause.get('exception') or ''}: {cause.get('message') or ''}"
+    said = " ".join(str(cause.get(name) or "") for name in ("exception", "message", "signal"))
     is_own = cause.get("exception") in _PROGRAMS_OWN
     written = "" if is_own else "\n".join(map(str, cause.get("log_tail") or ()))
     node = cause.get("node")

@@ -43,6 +43,13 @@ def test_what_an_exception_says(exception: str, message: str, told: str) -> None
     assert told in str(known_troubles.explanation(cause, "study/0"))
 
 
+def test_a_bus_error() -> None:
+    cause = {"signal": "SIGBUS", "message": "rank 0 on n2 was ended by SIGBUS", "node": "n2"}
+    told = str(known_troubles.explanation(cause, "study/0"))
+    assert "HF_HOME: '${hpcrun:scratch}/hf'" in told
+    assert "full of n2" not in told
+
+
 @pytest.mark.parametrize(("lines", "told"), WRITTEN)
 def test_what_a_log_ends_with(lines: list[str], told: str) -> None:
     found = known_troubles.explanation({"log_tail": lines, "exception": None}, "study/0")
