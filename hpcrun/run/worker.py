@@ -194,7 +194,12 @@ def _stop_signal(launch: Launch) -> str | None:
 def _start(launch: Launch, rank: int) -> Child:
     arguments = command(launch, rank)
     try:
-        return subprocess.Popen(arguments, preexec_fn=partial(ignore_slurms_signals, launch))
+        return subprocess.Popen(
+            arguments,
+            # By one that srun has opened (PMI_FD), MPI finds the other ranks.
+            close_fds=False,
+            preexec_fn=partial(ignore_slurms_signals, launch),
+        )
     except OSError as error:
         raise HpcrunError(
             f"the command {arguments[0]!r} cannot be started: {error.strerror}",
@@ -302,7 +307,7 @@ def main() -> None:
         rank_processes.lead_group()
         warm_up.ignore_signals()
         argv = [sys.executable, "-m", "hpcrun.run.script", str(arguments.launch), str(rank)]
-        child = subprocess.Popen(argv)
+        child = subprocess.Popen(argv, close_fds=False)
     if arguments.warm:
         launch = wait_to_be_called(launch, rank, imports=child is None)
     code = work(launch, rank, child)

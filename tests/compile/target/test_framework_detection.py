@@ -130,7 +130,7 @@ def test_a_launcher_in_each_rank_is_told(project: Any, word: str) -> None:
     assert found.runs[0].entry.framework == "auto"
     (note,) = [one for one in found.notes if "processes of its own" in one]
     assert "in each of the 2 ranks" in note
-    assert "name the script itself as the entry" in note
+    assert "name the program itself as the entry" in note
     assert not compiled(project, f"entry: [{word}, train.py]\n").notes
 
 
