@@ -27,6 +27,7 @@ from hpcrun.policy import frameworks
 from hpcrun.run.data import worker_sockets
 from hpcrun.run.node import rank_processes
 from hpcrun.run.profile import step_recorder
+from hpcrun.run.program import mpi_world
 from hpcrun.run.protocol import output, stop_flag
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
 from hpcrun.run.protocol.launch import VARIABLE, Launch, LaunchNode
@@ -136,6 +137,9 @@ def call_function(launch: Launch, node: LaunchNode, rank: int) -> int:
     except BaseException:
         current.leave(failing=True)
         raise
+    mpi_world.at_exit()
+    if rank == 0:
+        record_if_alone(launch, Path(node.scratch))
     current.finish()
     return EXIT_OK
 
@@ -182,8 +186,15 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
         # It saved, or had not begun. A finished program ends at once when it is started again.
         return EXIT_SAVED
     if code == 0 and rank == 0 and launch.is_main:
+        record_if_alone(launch, scratch)
         files.append(launch.paths.session, session_log.record(session_log.FINISHED))
     return code
+
+
+def record_if_alone(launch: Launch, scratch: Path) -> None:
+    """Write down that MPI took each of several ranks for the only one."""
+    if launch.world_size > 1 and mpi_world.worked_alone(scratch):
+        files.append(launch.paths.session, session_log.record(session_log.ALONE))
 
 
 def _stop_signal(launch: Launch) -> str | None:

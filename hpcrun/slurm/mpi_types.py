@@ -47,7 +47,8 @@ def _offered() -> list[str]:
         said = client.command(["srun", "--mpi=list"], with_messages=True)
     except client.CommandFailed as error:
         raise HpcrunError(f"srun --mpi=list: {error}", hint=f"set {_KEY}") from None
-    return [name for name in re.findall(r"^\s+(?:srun: )?(\w+)\s*$", said, re.MULTILINE) if name != NONE]
+    names = re.findall(r"^(?:srun:)?\s+(\w+)\s*$", said, re.MULTILINE)
+    return [name for name in names if name != NONE]
 
 
 def _known(library: str | None) -> list[str]:

@@ -25,6 +25,7 @@ _TASK_ENDED = re.compile(
 WORKERS = "hpcrun-workers-"
 # What is no rank sees nothing of the site's MpiDefault.
 NO_MPI = "--mpi=none"
+KILLED = "Killed"
 _OUT_OF_MEMORY = "Out Of Memory"
 # Slurm describes signals in the words of the C library, as Python does.
 _SIGNALS = {signal.strsignal(number): number.name for number in signal.Signals}
@@ -176,6 +177,14 @@ def parse_task_end(line: str) -> TaskEnd | None:
         return None
     code = int(match["code"]) if match["code"] else None
     return TaskEnd(match["node"], tuple(ranks), match["what"], code)
+
+
+def is_abort(line: str) -> bool:
+    """Check for the line of srun's stderr by which Slurm itself ends the step.
+
+    So it does where a rank calls MPI_Abort, or ends in the midst of MPI.
+    """
+    return line.startswith("srun: Job step aborted")
 
 
 def parse_refusal(line: str) -> str | None:

@@ -17,7 +17,7 @@ from typing import Any
 from hpcrun.container.rank_python import RankPython
 from hpcrun.errors import HpcrunError
 from hpcrun.host import start_logged
-from hpcrun.run.job.rank_places import RankEnd, Workers
+from hpcrun.run.job.rank_places import RankEnd, Workers, of_shell
 from hpcrun.run.program import mpi_type
 from hpcrun.slurm import client, job, steps
 from hpcrun.slurm.allocation import Allocation
@@ -208,6 +208,7 @@ class _SlurmWorkers(Workers):
         self._is_contained = python.is_container
         self._job_id, self._name, self._first = job_id, name, first
         self._refusal: str | None = None
+        self._is_aborted = False
         self._process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
@@ -225,17 +226,19 @@ class _SlurmWorkers(Workers):
             with contextlib.suppress(OSError):
                 os.write(2, line.encode(errors="backslashreplace"))
             self._refusal = self._refusal or steps.parse_refusal(line)
+            self._is_aborted |= steps.is_abort(line)
             end = steps.parse_task_end(line)
             for task in end.ranks if end else ():
                 assert end is not None
                 code, name = end.exit_code, end.signal
                 if self._is_contained and code is not None:
-                    code, name = _of_shell(code)
-                found = RankEnd(self._first + task, end.node, code, name, end.out_of_memory)
+                    code, name = of_shell(code)
+                of = self._first + task, end.node, code, name, end.out_of_memory
+                found = RankEnd(*of, by_slurm=self._is_aborted and end.what == steps.KILLED)
                 self.ends.setdefault(found.rank, found)
 
     def failure(self) -> RankEnd | None:
-        return next(iter([*self.ends.values()]), None)
+        return min([*self.ends.values()], key=lambda end: end.by_slurm, default=None)
 
     def exit_code(self) -> int | None:
         code = self._process.poll()
@@ -361,7 +364,7 @@ class _LocalWorkers(Workers):
         codes = [process.poll() for process in self._processes]
         for (rank, node), code in zip(self._places.items(), codes, strict=True):
             if code and rank not in self.ends:
-                shells = _of_shell(code) if self._is_contained else (code, None)
+                shells = of_shell(code) if self._is_contained else (code, None)
                 how = (None, signal_name(-code)) if code < 0 else shells
                 self.ends[rank] = RankEnd(rank, node, *how)
         if any(code is None for code in codes):
@@ -390,11 +393,3 @@ def agent_command(
     command += ["--job-id", launcher.job_id] if launcher.requeues else []
     command += ["--restarts", str(launcher.restart_count)]
     return [*command, "--attempt", str(attempt.number), "--batch-node", launcher.nodes[0]]
-
-
-def _of_shell(code: int) -> tuple[int | None, str | None]:
-    """Return exit code and signal of a rank from the code of the shell that is its parent."""
-    try:
-        return None, signal.Signals(code - 128).name
-    except ValueError:
-        return code, None

@@ -1,4 +1,7 @@
-"""Sums over MPI's ranks, step after step; goes on from the file that rank 0 writes each step."""
+"""Sums over MPI's ranks, step after step; goes on from the file that rank 0 writes each step.
+
+``mpi_steps.py STEPS [abort|raise|exit]``: the word is what rank 1 does in the end.
+"""
 
 import os
 import signal
@@ -14,8 +17,7 @@ signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 world, saved = MPI.COMM_WORLD, Path("step.txt")
 step = world.bcast(int(saved.read_text()) if world.rank == 0 and saved.exists() else 0)
 hosts = sorted(world.allgather(socket.gethostname()))
-if world.rank == 0:
-    print(f"size {world.size} on {','.join(hosts)}, from {step}", flush=True)
+print(f"rank {world.rank} of {world.size} on {','.join(hosts)}, from {step}", flush=True)
 while step < int(sys.argv[1]):
     step += 1
     total = world.allreduce(step * (world.rank + 1))
@@ -27,6 +29,10 @@ while step < int(sys.argv[1]):
     if world.allreduce(len(asked)):
         sys.exit(0)
     time.sleep(0.2)
-if len(sys.argv) > 2 and world.rank == 1:
-    {"abort": lambda: world.Abort(7), "raise": lambda: 1 / 0, "exit": lambda: os._exit(5)}[sys.argv[2]]()
+if sys.argv[2:] == ["abort"] and world.rank == 1:
+    world.Abort(7)
+if sys.argv[2:] == ["raise"] and world.rank == 1:
+    raise ValueError("of one rank")
+if sys.argv[2:] == ["exit"] and world.rank == 1:
+    os._exit(5)
 world.barrier()
