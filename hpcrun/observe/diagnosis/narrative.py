@@ -215,9 +215,9 @@ def _alone(one: AttemptStory, run: RunStory) -> str:
         )
     return (
         f"{found[0].upper()}{found[1:]}, as nobody listened on MASTER_ADDR:MASTER_PORT. If they "
-        "were to train together, say what they train with, as 'framework: accelerate' or "
-        "'framework: tensorflow' does (see docs/frameworks.md); 'framework: none' says that this "
-        "is meant."
+        "were to train together, say what they train with, as 'framework: accelerate', "
+        "'framework: mpi' or 'framework: tensorflow' does (see docs/frameworks.md); 'framework: "
+        "none' says that this is meant."
     )
 
 
