@@ -25,7 +25,7 @@ from typing import TypeAlias
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.policy import frameworks
 from hpcrun.run.data import worker_sockets
-from hpcrun.run.node import rank_processes
+from hpcrun.run.node import cgroup, rank_processes
 from hpcrun.run.profile import step_recorder
 from hpcrun.run.program import mpi_world
 from hpcrun.run.protocol import output, stop_flag
@@ -177,7 +177,7 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
         if wanted and not asked and ScratchPaths(scratch).stop.exists():
             asked = True
             number = signal.Signals[wanted]
-            if not ScratchPaths(scratch).heard(number).exists():
+            if cgroup.signals_only_tasks() or not ScratchPaths(scratch).heard(number).exists():
                 child.send_signal(number)
     if launch.is_main and ScratchPaths(scratch).left.exists():
         # Its session has saved and left, with a code that torchrun or a shell may have replaced.

@@ -33,26 +33,26 @@ def _spec(mpi: str, *args: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def _logs(ward: Ward, attempt: int) -> list[str]:
-    found = ward.paths("mpi").attempt(attempt).rank_logs()
+def _logs(ward: Ward, name: str, attempt: int) -> list[str]:
+    found = ward.paths(name).attempt(attempt).rank_logs()
     return [path.read_text() for _, path in sorted(found.items())]
 
 
-def _begin(ward: Ward, steps: int) -> list[str]:
+def _begin(ward: Ward, name: str, steps: int) -> list[str]:
     """Submit the program on two nodes, see its steps, and return the nodes."""
     ward.write(_PROGRAM.name, _PROGRAM.read_text())
     mpi, _ = _MPI[ward.cluster.version]
     spec = _spec(mpi, str(steps), framework="mpi")
     del spec["recovery"]["max_failures"]
-    ward.hpcrun("submit", ward.spec("mpi", spec), "--new")
-    until(lambda: "step 5" in "".join(_logs(ward, 1)), "its steps", 60)
-    nodes: list[str] = ward.status("mpi")[0]["nodes"]
+    ward.hpcrun("submit", ward.spec(name, spec), "--new")
+    until(lambda: "step 5" in "".join(_logs(ward, name, 1)), "its steps", 60)
+    nodes: list[str] = ward.status(name)[0]["nodes"]
     return nodes
 
 
-def _assert_met(ward: Ward, nodes: list[str], attempt: int, steps: int) -> None:
-    """All four ranks knew each other, and began where rank 0 had come to."""
-    logs = _logs(ward, attempt)
+def _assert_met(ward: Ward, name: str, nodes: list[str], steps: int) -> None:
+    """In attempt 2 all four ranks knew each other, and began where rank 0 had come to."""
+    logs = _logs(ward, name, 2)
     (began,) = {int(found[1]) for log in logs if (found := re.search(r"from (\d+)$", log, re.M))}
     assert 5 <= began < steps
     hosts = ",".join(sorted(nodes * 2))
@@ -64,28 +64,30 @@ def _assert_met(ward: Ward, nodes: list[str], attempt: int, steps: int) -> None:
 
 def test_ranks_find_each_other_by_slurms_pmi_and_a_killed_one_ends_all(slurm: Cluster) -> None:
     ward = Ward(slurm, "mpi")
-    nodes = _begin(ward, 20)
+    nodes = _begin(ward, "mpi-killed", 20)
     ward.kill(nodes[1], "[m]pi_steps.py")
-    ward.wait_for_end("mpi")
-    assert ward.kinds("mpi") == ["rank_crash", None], ward.explain("mpi")
-    assert "was ended by SIGKILL" in ward.attempts("mpi")[0].cause["message"]
-    _assert_met(ward, nodes, 2, 20)
-    said = ward.hpcrun("logs", "mpi", "--stream", "batch").stdout
+    ward.wait_for_end("mpi-killed")
+    assert ward.kinds("mpi-killed") == ["rank_crash", None], ward.explain("mpi-killed")
+    assert "was ended by SIGKILL" in ward.attempts("mpi-killed")[0].cause["message"]
+    _assert_met(ward, "mpi-killed", nodes, 20)
+    said = ward.hpcrun("logs", "mpi-killed", "--stream", "batch").stdout
     assert f"srun --mpi={_MPI[slurm.version][1]} (for " in said
-    ward.assert_reconciled("mpi")
+    ward.assert_reconciled("mpi-killed")
 
 
 @pytest.mark.usually
 def test_a_preempted_program_is_asked_to_stop_and_comes_back(slurm: Cluster) -> None:
     ward = Ward(slurm, "mpi")
-    nodes = _begin(ward, 60)
+    nodes = _begin(ward, "mpi-preempted", 60)
     ward.preempt(nodes, 1)
-    ward.wait_for_end("mpi")
-    assert ward.kinds("mpi") == ["preempted", None], ward.explain("mpi")
-    _assert_met(ward, nodes, 2, 60)
+    ward.wait_for_end("mpi-preempted")
+    assert ward.kinds("mpi-preempted") == ["preempted", None], ward.explain("mpi-preempted")
+    _assert_met(ward, "mpi-preempted", nodes, 60)
     # It heard its stop signal, and left by itself.
-    assert "srun: error" not in ward.hpcrun("logs", "mpi", "--stream", "batch").stdout
-    ward.assert_reconciled("mpi")
+    said = ward.hpcrun("logs", "mpi-preempted", "--stream", "batch").stdout
+    assert "Exited with exit code 75" in said
+    assert "Killed" not in said
+    ward.assert_reconciled("mpi-preempted")
 
 
 @pytest.mark.usually(VERSIONS[0])
