@@ -109,6 +109,8 @@ class RunTemplates:
         The limits of the cluster profile.
     referred
         The keys of ``config`` that a command refers to.
+    is_slurm
+        The cluster has Slurm.
 
     Attributes
     ----------
@@ -119,9 +121,15 @@ class RunTemplates:
     """
 
     def __init__(
-        self, directory: Path, limits: dict[str, Any], referred: Collection[Key] = ()
+        self,
+        directory: Path,
+        limits: dict[str, Any],
+        referred: Collection[Key] = (),
+        *,
+        is_slurm: bool = True,
     ) -> None:
         self._directory, self._limits, self._referred = directory, limits, referred
+        self._is_slurm = is_slurm
         self._templates: dict[str, RunTemplate] = {}
         self._entries: dict[str, tuple[entry.LocatedEntry | None, list[Problem]]] = {}
         self.code_root: Path | None = None
@@ -209,7 +217,8 @@ class RunTemplates:
         else:
             note = framework_detection.doubt(name, located, spec["resources"])
         self.notes.update(dict.fromkeys(filter(None, (note, unused))))
-        framework_detection.check(name, located.kind, spec["resources"], report)
+        shape, is_slurm = spec["resources"], self._is_slurm
+        framework_detection.check(name, located.kind, shape, report, is_slurm=is_slurm)
         if frameworks.of(name).one_per_node and spec["resources"]["gpus_per_node"] > 1:
             spec["resources"]["ntasks_per_node"] = 1
         return name, framework_detection.recipe(located, spec, directory)

@@ -25,8 +25,9 @@ from typing import TypeAlias
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.policy import frameworks
 from hpcrun.run.data import worker_sockets
-from hpcrun.run.node import rank_processes
+from hpcrun.run.node import cgroup, rank_processes
 from hpcrun.run.profile import step_recorder
+from hpcrun.run.program import mpi_world
 from hpcrun.run.protocol import output, stop_flag
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
 from hpcrun.run.protocol.launch import VARIABLE, Launch, LaunchNode
@@ -136,6 +137,9 @@ def call_function(launch: Launch, node: LaunchNode, rank: int) -> int:
     except BaseException:
         current.leave(failing=True)
         raise
+    mpi_world.at_exit()
+    if rank == 0:
+        record_if_alone(launch, Path(node.scratch))
     current.finish()
     return EXIT_OK
 
@@ -173,7 +177,7 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
         if wanted and not asked and ScratchPaths(scratch).stop.exists():
             asked = True
             number = signal.Signals[wanted]
-            if not ScratchPaths(scratch).heard(number).exists():
+            if cgroup.signals_only_tasks() or not ScratchPaths(scratch).heard(number).exists():
                 child.send_signal(number)
     if launch.is_main and ScratchPaths(scratch).left.exists():
         # Its session has saved and left, with a code that torchrun or a shell may have replaced.
@@ -182,8 +186,15 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
         # It saved, or had not begun. A finished program ends at once when it is started again.
         return EXIT_SAVED
     if code == 0 and rank == 0 and launch.is_main:
+        record_if_alone(launch, scratch)
         files.append(launch.paths.session, session_log.record(session_log.FINISHED))
     return code
+
+
+def record_if_alone(launch: Launch, scratch: Path) -> None:
+    """Write down that MPI took each of several ranks for the only one."""
+    if launch.world_size > 1 and mpi_world.worked_alone(scratch):
+        files.append(launch.paths.session, session_log.record(session_log.ALONE))
 
 
 def _stop_signal(launch: Launch) -> str | None:
@@ -194,7 +205,12 @@ def _stop_signal(launch: Launch) -> str | None:
 def _start(launch: Launch, rank: int) -> Child:
     arguments = command(launch, rank)
     try:
-        return subprocess.Popen(arguments, preexec_fn=partial(ignore_slurms_signals, launch))
+        return subprocess.Popen(
+            arguments,
+            # By one that srun has opened (PMI_FD), MPI finds the other ranks.
+            close_fds=False,
+            preexec_fn=partial(ignore_slurms_signals, launch),
+        )
     except OSError as error:
         raise HpcrunError(
             f"the command {arguments[0]!r} cannot be started: {error.strerror}",
@@ -302,7 +318,7 @@ def main() -> None:
         rank_processes.lead_group()
         warm_up.ignore_signals()
         argv = [sys.executable, "-m", "hpcrun.run.script", str(arguments.launch), str(rank)]
-        child = subprocess.Popen(argv)
+        child = subprocess.Popen(argv, close_fds=False)
     if arguments.warm:
         launch = wait_to_be_called(launch, rank, imports=child is None)
     code = work(launch, rank, child)

@@ -28,6 +28,8 @@ Each line has ``event`` and ``time`` (seconds since the epoch); the events are
     All ranks left after ``step``, because the run was asked to stop.
 ``finished``
     The entry came to its end: of a session also ``step``, ``step_seconds``, ``own_seconds``.
+``alone``
+    MPI took each of several ranks for the only one.
 
 Of a program without a session, the agent of rank 0's node writes what it sees:
 
@@ -62,6 +64,7 @@ DATA_WAITS = "data_waits"
 SAVED = "saved"
 SAVED_NEARBY = "saved_nearby"
 FINISHED = "finished"
+ALONE = "alone"
 READ_FROM = "read_from"
 SEEN = "seen"
 

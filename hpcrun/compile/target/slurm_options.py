@@ -38,6 +38,7 @@ FORMS: dict[str, tuple[re.Pattern[str], str]] = {
     ),
     "reservation": (re.compile(r"[\w.+-]+(?:,[\w.+-]+)*"), "the name of a reservation"),
     "exclude": (re.compile(r"[\w.\-,\[\]]+"), "a host list such as node3,node[7-9]"),
+    "mpi": (re.compile(r"\w+", re.ASCII), "a type of `srun --mpi=list`, such as pmix or pmi2"),
 }
 # The least and the most of each; the most is more than any cluster has.
 RANGES = {
@@ -50,7 +51,8 @@ LONGEST_TIME = 3650 * 86400
 LONGEST_WORD, LONGEST_WORDS = 120_000, 1_500_000
 # Options that a field of ``resources`` of the same name sets.
 _SAME_NAME = """
-account constraint cpus-per-task exclude mem nodes ntasks-per-node partition qos reservation time
+account constraint cpus-per-task exclude mem mpi nodes ntasks-per-node partition qos reservation
+time
 """
 OWNED_BY_FIELD = {
     "array": "sweep.max_parallel (the array itself is made from the sweep)",

@@ -13,7 +13,7 @@ from hpcrun.observe.diagnosis import data_wait, never_came, unread_progress
 from hpcrun.observe.diagnosis.attempts import AttemptStory, RunStory, one_line
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.status import run_state
-from hpcrun.policy import node_health, recovery
+from hpcrun.policy import frameworks, node_health, recovery
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.roles import role_log
 from hpcrun.state.staging import staging_record
@@ -58,7 +58,7 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
         f"{listed(spares, _MOST)} stood by." if spares else "",
         _did_nothing(one, run) or (_read_from(one, run) if one is run.attempts[-1] else ""),
         *(_never_came(run) if one is run.attempts[-1] else ()),
-        _alone(one),
+        _alone(one, run),
         _health(one),
         *_staged(one),
         _straggler(one),
@@ -210,15 +210,20 @@ def _did_nothing(one: AttemptStory, run: RunStory) -> str:
     )
 
 
-def _alone(one: AttemptStory) -> str:
+def _alone(one: AttemptStory, run: RunStory) -> str:
     found = one.attempt.alone
     if found is None:
         return ""
+    if run.selected.run.entry.framework == frameworks.MPI:
+        return (
+            f"{found[0].upper()}{found[1:]}, as their MPI does not know what srun prepared for "
+            "them: name another type with resources.mpi (see docs/frameworks.md)."
+        )
     return (
         f"{found[0].upper()}{found[1:]}, as nobody listened on MASTER_ADDR:MASTER_PORT. If they "
-        "were to train together, say what they train with, as 'framework: accelerate' or "
-        "'framework: tensorflow' does (see docs/frameworks.md); 'framework: none' says that this "
-        "is meant."
+        "were to train together, say what they train with, as 'framework: accelerate', "
+        "'framework: mpi' or 'framework: tensorflow' does (see docs/frameworks.md); 'framework: "
+        "none' says that this is meant."
     )
 
 

@@ -35,6 +35,12 @@ _OF_SHELLS = {_BY_SIGNAL + number for number in (4, 6, 7, 8, 9, 11)}
 _HIDDEN = "does a pipe or a later command hide the program's? (bash: set -eo pipefail)"
 # Ranks whose logs are read although they ended well.
 _DOUBTED = 8
+# Logs, and bytes of each, that are read for a call of MPI_Abort; MPICH's line, and Open MPI's.
+_LOOKED_THROUGH, _ABORT_BYTES = 512, 1 << 14
+_MPI_ABORT = re.compile(
+    rb"(?m)^Abort\((\d{1,9})\) on node \d"
+    rb"|MPI_ABORT was invoked on rank \d[^\0]{,300}?errorcode (\d{1,9})"
+)
 _KILLED_FOR_MEMORY = re.compile(rb"[Dd]etected \d+ oom[-_ ]kill")
 _OOM_KILL = re.compile(r"oom[-_ ]kill", re.IGNORECASE)
 
@@ -142,6 +148,8 @@ def failure(
     found = _first(attempt, seen, ends or {}, gone)
     if found is None:
         return None
+    if found.get("by_slurm"):
+        found = {**found, **_of_aborted(attempt)}
     data = _end_of(attempt.rank_log(found["rank"]))
     found = _as_told(found, data)
     lines = log_excerpt.excerpt(data)
@@ -152,6 +160,22 @@ def failure(
         "out_of_memory": found.get("signal") == "SIGKILL"
         and (by_kernel or bool(found.get("out_of_memory"))),
     }
+
+
+def _of_aborted(attempt: AttemptPaths) -> dict[str, Any]:
+    """Return the rank for which Slurm ended them all, where a log tells: by MPI_Abort, or raising.
+
+    Ranks that are ended so leave no record. Empty where no log tells.
+    """
+    raised: dict[str, Any] = {}
+    for rank, path in sorted(attempt.rank_logs().items())[:_LOOKED_THROUGH]:
+        data = _end_of(path, _ABORT_BYTES)
+        by = {"rank": rank, "node": None, "signal": None, "by_slurm": False}
+        if abort := _MPI_ABORT.search(data):
+            return {**by, "exit_code": int(abort[1] or abort[2])}
+        if not raised and log_excerpt.end(data).exception:
+            raised = {**by, "exit_code": 1}
+    return raised
 
 
 def _as_told(found: dict[str, Any], data: bytes) -> dict[str, Any]:
@@ -267,7 +291,7 @@ def _record(attempt: AttemptPaths, end: RankEnd) -> dict[str, Any]:
 def _first(
     attempt: AttemptPaths, seen: RankEnd | None, ends: Mapping[int, RankEnd], gone: Collection[int]
 ) -> dict[str, Any] | None:
-    if seen is not None and seen.signal:
+    if seen is not None and seen.signal and not seen.by_slurm:
         return dict(vars(seen))
     found: list[dict[str, Any]] = []
     for path in attempt.exit_records():
@@ -324,8 +348,8 @@ def tail(path: Path) -> list[str]:
     return log_excerpt.excerpt(_end_of(path))
 
 
-def _end_of(log: Path) -> bytes:
+def _end_of(log: Path, most: int = _TAIL_BYTES) -> bytes:
     try:
-        return files.read_tail(log, _TAIL_BYTES)
+        return files.read_tail(log, most)
     except OSError:
         return b""

@@ -10,13 +10,15 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from hpcrun.container.rank_python import RankPython
 from hpcrun.errors import HpcrunError
 from hpcrun.host import start_logged
-from hpcrun.run.job.rank_places import RankEnd, Workers
+from hpcrun.run.job.rank_places import RankEnd, Workers, of_shell
+from hpcrun.run.program import mpi_type
 from hpcrun.slurm import client, job, steps
 from hpcrun.slurm.allocation import Allocation
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths, slurm_path
@@ -113,6 +115,7 @@ class SlurmLauncher(Launcher):
 
     def __init__(self, run: RunPlan, fabric: dict[str, Any], python: RankPython) -> None:
         self.python, self.is_frozen = python, run.environment.is_frozen
+        self._run = run
         allocation = Allocation.current()
         self.nodes = allocation.nodes[: run.all_nodes]
         self.job_id = allocation.name
@@ -126,6 +129,10 @@ class SlurmLauncher(Launcher):
         self._gpus = {
             node: run.resources_of(index).gpus_option for index, node in enumerate(self.nodes)
         }
+
+    @cached_property
+    def _mpi(self) -> str | None:
+        return mpi_type.of(self._run, self.python)
 
     def end_time(self, *, fresh: bool = False) -> float | None:
         return job.end_time(self.job_id, fresh=fresh)
@@ -148,7 +155,8 @@ class SlurmLauncher(Launcher):
         name = steps.warm_name(attempt.number) if warm else steps.workers_name(attempt.number)
         log = slurm_path(attempt.warm_log) if warm else attempt.rank_log_pattern
         shape = nodes, run.ranks_per_node, run.resources.cpus_per_task or 1
-        return self._start(attempt, name, *shape, log, self.worker(attempt.launch, warm=warm))
+        command = self.worker(attempt.launch, warm=warm)
+        return self._start(attempt, name, *shape, log, command, mpi=self._mpi)
 
     def start_rank(
         self, role: RolePlan, attempt: AttemptPaths, launch: Path, rank: int, node: str
@@ -163,7 +171,8 @@ class SlurmLauncher(Launcher):
     ) -> Workers:
         name, shape = steps.workers_name(attempt.number), (role.ranks_per_node, role.cpus_per_task)
         command = self.worker(launch)
-        return self._start(attempt, name, nodes, *shape, attempt.rank_log_pattern, command)
+        log = attempt.rank_log_pattern
+        return self._start(attempt, name, nodes, *shape, log, command, mpi=self._mpi)
 
     def _start(
         self,
@@ -175,10 +184,12 @@ class SlurmLauncher(Launcher):
         log: str,
         command: list[str],
         first: int = 0,
+        mpi: str | None = None,
     ) -> Workers:
         gpus, part = self._gpus.get(nodes[0]), self._parts.get(nodes[0], 0)
         shape: Any = {"ranks_per_node": per_node, "cpus_per_task": cpus, "gpus": gpus}
         shape |= {"log_pattern": log, "name": name, "options": self.python.srun, "part": part}
+        shape["mpi"] = mpi
         argv = steps.workers_argv(nodes, **shape, command=command)
         return _SlurmWorkers(argv, self._raw_ids[part], name, attempt, self.python, first)
 
@@ -197,6 +208,7 @@ class _SlurmWorkers(Workers):
         self._is_contained = python.is_container
         self._job_id, self._name, self._first = job_id, name, first
         self._refusal: str | None = None
+        self._is_aborted = False
         self._process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
@@ -214,17 +226,19 @@ class _SlurmWorkers(Workers):
             with contextlib.suppress(OSError):
                 os.write(2, line.encode(errors="backslashreplace"))
             self._refusal = self._refusal or steps.parse_refusal(line)
+            self._is_aborted |= steps.is_abort(line)
             end = steps.parse_task_end(line)
             for task in end.ranks if end else ():
                 assert end is not None
                 code, name = end.exit_code, end.signal
                 if self._is_contained and code is not None:
-                    code, name = _of_shell(code)
-                found = RankEnd(self._first + task, end.node, code, name, end.out_of_memory)
+                    code, name = of_shell(code)
+                of = self._first + task, end.node, code, name, end.out_of_memory
+                found = RankEnd(*of, by_slurm=self._is_aborted and end.what == steps.KILLED)
                 self.ends.setdefault(found.rank, found)
 
     def failure(self) -> RankEnd | None:
-        return next(iter([*self.ends.values()]), None)
+        return min([*self.ends.values()], key=lambda end: end.by_slurm, default=None)
 
     def exit_code(self) -> int | None:
         code = self._process.poll()
@@ -350,7 +364,7 @@ class _LocalWorkers(Workers):
         codes = [process.poll() for process in self._processes]
         for (rank, node), code in zip(self._places.items(), codes, strict=True):
             if code and rank not in self.ends:
-                shells = _of_shell(code) if self._is_contained else (code, None)
+                shells = of_shell(code) if self._is_contained else (code, None)
                 how = (None, signal_name(-code)) if code < 0 else shells
                 self.ends[rank] = RankEnd(rank, node, *how)
         if any(code is None for code in codes):
@@ -379,11 +393,3 @@ def agent_command(
     command += ["--job-id", launcher.job_id] if launcher.requeues else []
     command += ["--restarts", str(launcher.restart_count)]
     return [*command, "--attempt", str(attempt.number), "--batch-node", launcher.nodes[0]]
-
-
-def _of_shell(code: int) -> tuple[int | None, str | None]:
-    """Return exit code and signal of a rank from the code of the shell that is its parent."""
-    try:
-        return None, signal.Signals(code - 128).name
-    except ValueError:
-        return code, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -107,6 +108,7 @@ class RankEnd:
     """The bad end of a rank: by an exit code or by a signal (its name, such as ``SIGKILL``).
 
     ``node`` is None where it is unknown; ``out_of_memory`` is Slurm's word for why it was killed.
+    ``by_slurm``: Slurm had begun to end all ranks, so that its SIGKILL is no cause.
     """
 
     rank: int
@@ -114,6 +116,7 @@ class RankEnd:
     exit_code: int | None
     signal: str | None
     out_of_memory: bool = False
+    by_slurm: bool = False
 
 
 class Workers(ABC):
@@ -156,3 +159,11 @@ class Workers(ABC):
 
         With ``nodes_are_lost``, give up the ranks there: Slurm ends them with the job.
         """
+
+
+def of_shell(code: int) -> tuple[int | None, str | None]:
+    """Return exit code and signal of a rank from the code of the shell that is its parent."""
+    try:
+        return None, signal.Signals(code - 128).name
+    except ValueError:
+        return code, None

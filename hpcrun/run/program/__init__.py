@@ -6,6 +6,8 @@ changed into lines of the attempt's ``metrics.jsonl`` and events of its ``sessio
 (Lightning), `log_lines` (a pattern, by `pattern_search`), `keras_bars`, `progress_bars` (tqdm's);
 `progress_source` brings their steps to one unit. `save_watch` sees the program's own saves,
 `whole_saves` which are no torn ones, `file_search` finds files.
+Of a program that meets by MPI, `mpi_type` says how srun is to start its ranks, and `mpi_world`
+whether they found each other.
 All of them are hostile input: reads are bounded, and no parser raises for what it reads.
 
 To add a source: a class with ``poll`` (`progress_source`), and a place for it in

@@ -71,6 +71,11 @@ class Resources:
     exclude: str | None = None
     """Nodes not to use, as a host list: ``node[3,7-9]``."""
 
+    mpi: str | None = None
+    """Type of MPI that srun prepares the ranks for, as in ``srun --mpi=list``: ``pmix``, ``pmi2``.
+    Null: with ``framework: mpi`` one that the program's MPI knows, with ``auto`` and ``none`` the
+    site's MpiDefault, with others ``none``."""
+
     sbatch: dict[str, Any] = field(default_factory=dict)
     """Any other long option of sbatch without its dashes: ``{licenses: "fs:1", exclusive: true}``.
     Options that hpcrun owns are refused; ``gres`` is for what is no GPU, such as ``nvme:1``."""
@@ -228,6 +233,7 @@ class Spec:
         "huggingface",
         "jax",
         "lightning",
+        "mpi",
         "single",
         "tensorflow",
         "torchrun",
@@ -236,7 +242,8 @@ class Spec:
     defaults of progress and resume; see docs/frameworks.md. ``auto`` looks at the entry's words and
     imports and says what it found; where it is not sure, ranks get what those of ``none`` do
     and, on CPUs, ``ACCELERATE_USE_CPU``, and ranks that never met are told. ``torchrun`` and
-    ``single`` start one process a node, which has all its GPUs."""
+    ``single`` start one process a node, which has all its GPUs; ``mpi`` has Slurm's PMI tell the
+    ranks of each other, as ``srun --mpi`` does."""
 
     config: dict[str, Any] = field(default_factory=dict)
     """The entry's own configuration, free in form: flags of a script or command,

@@ -16,6 +16,7 @@ from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.status.jobs import Answers
 from hpcrun.slurm.queue import JobState
 from hpcrun.state import files, ledger
+from hpcrun.state.plan import Entry
 from tests.support.command import hpcrun
 from tests.support.experiment import T0, Experiment, path_with, slurm_shim
 
@@ -750,6 +751,16 @@ def test_what_took_long_to_start_may_take_long_to_leave(
     found = one(study, "COMPLETED").goodput(begun + 60)
     assert found is not None
     assert found.useful == useful
+
+
+def test_ranks_that_mpi_took_for_the_only_one(study: Experiment) -> None:
+    study.submit((0,), entry=Entry("script", file="train.py", framework="mpi"))
+    study.start(0, 1)
+    end(study, 0, outcome="completed", came=(None, None, None))
+    ledger.write(study.run(0), ledger.NEVER_MET, 1, world_size=4)
+    (sentence,) = [line for line in lines(one(study, "COMPLETED")) if "never met" in line]
+    assert "their MPI does not know what srun prepared" in sentence
+    assert "resources.mpi" in sentence
 
 
 def test_a_run_whose_ranks_never_met(study: Experiment) -> None:
