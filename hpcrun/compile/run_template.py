@@ -208,8 +208,11 @@ class RunTemplates:
             note = framework_detection.doubt(name, located, spec["resources"])
         self.notes.update(dict.fromkeys(filter(None, (note, unused))))
         framework_detection.check(name, located.kind, spec["resources"], report)
-        if frameworks.of(name).one_per_node and spec["resources"]["gpus_per_node"] > 1:
-            spec["resources"]["ntasks_per_node"] = 1
+        framework, wanted = frameworks.of(name), spec["resources"]
+        if wanted["gpus_per_node"] > 1 and (
+            framework.one_per_node or (framework.one_per_run and not wanted["ntasks_per_node"])
+        ):
+            wanted["ntasks_per_node"] = 1
         return name, framework_detection.recipe(located, spec, directory)
 
     def _count(self, length: int) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hpcrun.state.plan import RunPlan
 
-AUTO, NONE = "auto", "none"
+AUTO, NONE, BATCH = "auto", "none", "batch"
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,9 @@ class Framework:
     holds if the program reads an option that the recipe gives."""
     one_per_node: bool = False
     """One process a node is started and has all its GPUs, in place of one process a GPU."""
+    one_per_run: bool = False
+    """One process a run is started, on the first node and in the environment of Slurm's batch
+    script; it starts the others itself, by srun or mpirun, and finds nothing of hpcrun's ranks."""
     meets: bool = True
     """Its ranks meet at MASTER_ADDR:MASTER_PORT or at their own ports, so that ranks of which
     nobody ever did have trained alone."""
@@ -164,6 +167,7 @@ TABLE = {
     for one in (
         Framework(AUTO, _on_cpus),
         Framework(NONE, meets=False),
+        Framework(BATCH, hidden=_RANKS, one_per_run=True, meets=False),
         Framework("accelerate", _accelerate),
         Framework("composer"),
         Framework("deepspeed", arguments=_local_rank, resume="deepspeed-checkpoint"),

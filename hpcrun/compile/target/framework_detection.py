@@ -131,7 +131,11 @@ def unused_progress(located: LocatedEntry, spec: dict[str, Any], directory: Path
 def check(name: str, kind: str, resources: dict[str, Any], report: Reporter) -> None:
     """Report a framework that does not go with the entry or the shape of the run."""
     gpus, tasks = resources["gpus_per_node"], resources["ntasks_per_node"]
-    if not frameworks.of(name).one_per_node:
+    if frameworks.of(name).one_per_run:
+        if kind == "function":
+            found = f"{name} starts one process a run, and a function is called in each rank"
+            report.at("framework", found, "make the entry a script or a command")
+    elif not frameworks.of(name).one_per_node:
         if kind == "function" and tasks == 1 < gpus:
             found = f"found 1 with gpus_per_node={gpus}; with GPUs there is one rank per GPU"
             report.at("resources.ntasks_per_node", found, "leave ntasks_per_node out")

@@ -20,7 +20,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SET_BY_JOB = """
 RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT HPCRUN_ATTEMPT
 HPCRUN_DIRECTORY HPCRUN_HOSTS HPCRUN_LAUNCH HPCRUN_METRICS_FILE HPCRUN_NODE_RANK HPCRUN_NODES
-HPCRUN_PORTS HPCRUN_RUN HPCRUN_SCRATCH HPCRUN_ROLE HPCRUN_ADDRESSES
+HPCRUN_PORTS HPCRUN_RANKS HPCRUN_RUN HPCRUN_SCRATCH HPCRUN_ROLE HPCRUN_ADDRESSES
 """
 _OWNED_VARIABLES = frozenset(_SET_BY_JOB.split())
 FORMS: dict[str, tuple[re.Pattern[str], str]] = {
@@ -116,10 +116,13 @@ def check_time(value: Any, key: str, report: Reporter) -> None:
         report.at(key, f"found {value!r}; accepted is {accepted}")
 
 
-def check_resources(resources: dict[str, Any], report: Reporter) -> None:
+def check_resources(
+    resources: dict[str, Any], report: Reporter, *, ranks_have_gpus: bool = True
+) -> None:
     """Report what sbatch would refuse in a block of resources.
 
-    One task of a node that has several GPUs is for `framework_detection.check` to judge.
+    One task of a node that has several GPUs is for `framework_detection.check` to judge; where not
+    ``ranks_have_gpus``, the tasks are those of a batch script, which divides the GPUs itself.
     """
     for name, (least, most) in RANGES.items():
         report.at_least(name, resources[name], least, most)
@@ -129,7 +132,7 @@ def check_resources(resources: dict[str, Any], report: Reporter) -> None:
         if value is not None and not form.fullmatch(value):
             report.at(name, f"found {value!r}; accepted is {accepted}")
     gpus, tasks = resources["gpus_per_node"], resources["ntasks_per_node"]
-    if gpus > 0 and tasks not in (None, gpus, 1):
+    if ranks_have_gpus and gpus > 0 and tasks not in (None, gpus, 1):
         found = f"found {tasks} with gpus_per_node={gpus}; with GPUs there is one rank per GPU"
         report.at("ntasks_per_node", found, "leave ntasks_per_node out")
     elif (ranks := resources["nodes"] * (tasks or gpus or 1)) > MOST_RANKS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -156,3 +157,11 @@ class Workers(ABC):
 
         With ``nodes_are_lost``, give up the ranks there: Slurm ends them with the job.
         """
+
+
+def of_shell(code: int) -> tuple[int | None, str | None]:
+    """Return exit code and signal of a rank from the code of the shell that is its parent."""
+    try:
+        return None, signal.Signals(code - 128).name
+    except ValueError:
+        return code, None

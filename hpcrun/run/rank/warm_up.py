@@ -49,6 +49,8 @@ def after(run: RunPlan) -> float | None:
     """Return the seconds of training before a run gets warm ranks; None if it gets none."""
     if run.entry.kind == "command" or not run.recovery.in_place or run.role_plans:
         return None
+    if run.spec.get("batch_script"):
+        return None  # it starts the ranks
     # Not for ranks, which wait for every import.
     from hpcrun.slurm.parse import parse_duration
 

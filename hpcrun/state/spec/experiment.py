@@ -215,10 +215,17 @@ class Spec:
     args: list[str] = field(default_factory=list)
     """Arguments of a script or command, before the flags of ``config``."""
 
+    batch_script: str | None = None
+    """A shell file that the job runs once an attempt, on its first node and in the working
+    directory, around the ranks: its line ``sh "$HPCRUN_RANKS" || exit`` starts them, with what the
+    lines before it exported, and waits; what follows runs after they ended well. Relative to this
+    file, whose directory holds it. Nothing of it runs where `hpcrun submit` is typed."""
+
     framework: Literal[
         "auto",
         "none",
         "accelerate",
+        "batch",
         "composer",
         "deepspeed",
         "huggingface",
@@ -232,7 +239,8 @@ class Spec:
     defaults of progress and resume; see docs/frameworks.md. ``auto`` looks at the entry's words and
     imports and says what it found; where it is not sure, ranks get what those of ``none`` do
     and, on CPUs, ``ACCELERATE_USE_CPU``, and ranks that never met are told. ``torchrun`` and
-    ``single`` start one process a node, which has all its GPUs."""
+    ``single`` start one process a node, which has all its GPUs; ``batch`` starts one a run, as
+    Slurm would a batch script, for an entry that calls srun or mpirun itself."""
 
     config: dict[str, Any] = field(default_factory=dict)
     """The entry's own configuration, free in form: flags of a script or command,
