@@ -13,6 +13,7 @@ from hpcrun.slurm.parse import parse_duration
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 LONGEST_NAME = 128
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OPTION = re.compile(r"--[a-z][\w-]*", re.ASCII)
 _GPU = re.compile(r"(?:^|,)\s*(?:gres[:/])?gpu", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -144,7 +145,10 @@ def check_sbatch(options: dict[str, Any], report: Reporter) -> None:
     """Report options that sbatch does not have, and those that hpcrun owns."""
     for name, value in options.items():
         found, hint = None, None
-        if name in OWNED_BY_FIELD:
+        plugin = name.startswith("--") and name[2:] not in SBATCH_OPTIONS
+        if plugin and _OPTION.fullmatch(name):
+            pass  # of the site's own plugin
+        elif name in OWNED_BY_FIELD:
             found, hint = "hpcrun sets this option", f"use {OWNED_BY_FIELD[name]}"
         elif name in OWNED:
             found = f"hpcrun owns this option: {OWNED[name]}"
@@ -153,7 +157,7 @@ def check_sbatch(options: dict[str, Any], report: Reporter) -> None:
             bare = name.lstrip("-").replace("_", "-")
             near = did_you_mean(name, sorted(SBATCH_OPTIONS))
             hint = f"did you mean '{bare}'?" if bare in SBATCH_OPTIONS else near
-        elif isinstance(value, (dict, list)):
+        if found is None and isinstance(value, (dict, list)):
             found = f"found {kind_of(value)}; accepted is a string, a number or true"
         elif name == "gres" and _GPU.search(str(value)):
             found = f"found {value!r}; accepted is what is no GPU: nvme:1"

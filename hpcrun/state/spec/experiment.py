@@ -73,7 +73,8 @@ class Resources:
 
     sbatch: dict[str, Any] = field(default_factory=dict)
     """Any other long option of sbatch without its dashes: ``{licenses: "fs:1", exclusive: true}``.
-    Options that hpcrun owns are refused; ``gres`` is for what is no GPU, such as ``nvme:1``."""
+    Options that hpcrun owns are refused; ``gres`` is for what is no GPU, such as ``nvme:1``. One of
+    a plugin of the site's keeps its dashes and is not checked: ``{"--image": "nersc/pytorch"}``."""
 
     @property
     def gpus_option(self) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hpcrun.compile.target.slurm_options import SBATCH_OPTIONS
-from hpcrun.convert.line_fates import LEFT, NOT_NEEDED, LineFate, quoted
+from hpcrun.convert.line_fates import DROPPED, LineFate, quoted
 from hpcrun.errors import UsageError
 
 SHORT = {
@@ -33,6 +33,9 @@ _OPTIONAL = frozenset(
     {"exclusive", "immediate", "no-kill", "oversubscribe", "propagate", "nice", "x11"}
 )
 
+_TEMPLATE = re.compile(r"\{\{|\{%|<%|\$\{?\w")
+_LONGEST = 10_000
+
 
 @dataclass
 class SbatchOption:
@@ -43,7 +46,9 @@ class SbatchOption:
     value: str
     line: int
     text: str
-    """The line as it is quoted in notes."""
+    """The line as it is shown."""
+    is_known: bool = True
+    """It can be read as sbatch would; false for templates that somebody fills in."""
 
 
 @dataclass
@@ -59,27 +64,25 @@ class SbatchLines:
         return self.options[name].value if name in self.options else None
 
 
-def read(lines: Sequence[str], first_command: int | None) -> SbatchLines:
-    """Return the options of the #SBATCH lines.
+def first_command(lines: Sequence[str]) -> int | None:
+    """Return the first line that is neither empty nor a comment, from 1, as sbatch sees it."""
+    found = (at for at, line in enumerate(lines, 1) if line.strip() and line[:1] != "#")
+    return next(found, None)
 
-    Parameters
-    ----------
-    first_command
-        The line of the first command, after which Slurm reads no more of them.
 
-    Raises
-    ------
-    UsageError
-        The job is heterogeneous.
+def read(lines: Sequence[str]) -> SbatchLines:
+    """Return the options of the #SBATCH lines, up to the first command as Slurm does.
+
+    Raise UsageError where the job is heterogeneous.
     """
-    found = SbatchLines()
+    found, first = SbatchLines(), first_command(lines)
     for number, line in enumerate(lines, 1):
         if not is_directive(line):
             continue
         text = quoted(line)
-        if first_command is not None and number > first_command:
-            why = f"Slurm does not read it: it stands after the first command, line {first_command}"
-            found.fates.append(LineFate(number, number, text, NOT_NEEDED, why))
+        if first is not None and number > first:
+            why = f"Slurm does not read it: it stands after the first command, line {first}"
+            found.fates.append(LineFate(number, number, text, DROPPED, why))
             continue
         if not {"hetjob", "packjob", ":"}.isdisjoint(line.split()):
             raise UsageError(
@@ -88,15 +91,10 @@ def read(lines: Sequence[str], first_command: int | None) -> SbatchLines:
                 "of another kind: `hpcrun help roles`; or a spec for each, joined by depends_on",
             )
         for option in _options(line, number, text):
-            if option.name not in SBATCH_OPTIONS:
-                what = f"hpcrun knows no option --{option.name} of sbatch"
-                hint = "it may be one of the site's own plugins, or misspelt"
-                found.fates.append(LineFate(number, number, text, LEFT, what, hint))
-                continue
             before = found.options.get(option.name)
             if before is not None:
                 why = f"line {number} gives --{option.name} again, and the last one counts"
-                fate = LineFate(before.line, before.line, before.text, NOT_NEEDED, why)
+                fate = LineFate(before.line, before.line, before.text, DROPPED, why)
                 found.fates.append(fate)
             found.options[option.name] = option
     return found
@@ -109,6 +107,12 @@ def is_directive(line: str) -> bool:
 
 def _options(line: str, number: int, text: str) -> Iterator[SbatchOption]:
     rest = line[len("#SBATCH") :].strip()
+    if len(rest) > _LONGEST or _TEMPLATE.search(rest):
+        # What fills it in later is not known: one option, whatever it is made of.
+        name, value = re.match(r"-*([\w-]*)[= ]*(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
+        full = _full(name if rest.startswith("--") else SHORT.get(name, name))
+        yield SbatchOption(full, value[:80], number, text, is_known=False)
+        return
     try:
         words = shlex.split(rest, comments=True)
     except ValueError:
@@ -117,7 +121,7 @@ def _options(line: str, number: int, text: str) -> Iterator[SbatchOption]:
         word = words.pop(0)
         name, equals, value = word.lstrip("-").partition("=")
         if not word.startswith("-"):
-            yield SbatchOption(word, "", number, text)
+            yield SbatchOption("", word, number, text, is_known=False)
             continue
         if not word.startswith("--"):
             letter = word[1:2]
