@@ -108,7 +108,7 @@ def request(lines: SbatchLines) -> JobRequest:
         job.ask(one, "notify.mail", "to whom? these are notify.mail_types")
     if "resources.time" not in job.spec:
         job.spec["resources.time"] = "01:00:00"
-        job.asks["resources.time"] = "the script leaves it to the partition, hpcrun does not"
+        job.asks["resources.time"] = "the script has no --time, and one hour is a guess"
     return job
 
 

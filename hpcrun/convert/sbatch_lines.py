@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from hpcrun.compile.target.slurm_options import SBATCH_OPTIONS
-from hpcrun.convert.line_fates import DROPPED, LineFate, quoted
+from hpcrun.convert.line_fates import DROPPED, SHELL, LineFate, quoted
 from hpcrun.errors import UsageError
 
 SHORT = {
@@ -82,7 +82,7 @@ def read(lines: Sequence[str]) -> SbatchLines:
         text = quoted(line)
         if first is not None and number > first:
             why = f"Slurm does not read it: it stands after the first command, line {first}"
-            found.fates.append(LineFate(number, number, text, DROPPED, why))
+            found.fates.append(LineFate(number, number, text, SHELL, why))
             continue
         if not {"hetjob", "packjob", ":"}.isdisjoint(line.split()):
             raise UsageError(

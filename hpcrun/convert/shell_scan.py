@@ -169,7 +169,9 @@ class _Scan(WordScan):
                 continue
             operator = found[0]
             if operator in _REDIRECTIONS:
-                self._redirection(operator, self._command(statement, state))
+                is_closed = state.after == "end"  # of all of a compound command
+                own = Command(self._at) if is_closed else self._command(statement, state)
+                self._redirection(operator, own)
             elif operator == "(":
                 self._parenthesis(statement, levels, state)
             elif operator == ")" and levels[-1:] == [_PATTERNS]:

@@ -4,72 +4,38 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import yaml
+
+from hpcrun.convert.job_request import UNKNOWN
 from hpcrun.text import visible
 
-_PLAIN = re.compile(
-    r"[A-Za-z_./~][\w./~+@%=,-]*(?: [\w./~+@%=(-][\w./~+@%=(),-]*)*|[1-9]\d*[KMGT]B?", re.ASCII
-)
-_NOT_TEXT = re.compile(
-    r"true|false|yes|no|on|off|y|n|null|none|nan|\.nan|[-+]?\.?inf|~|\.\d.*|\d[\d_.:eE+-]*|=|<<",
-    re.IGNORECASE,
-)
+_PLAIN = re.compile(r"-{0,2}[A-Za-z_./][\w./=+@%-]*(?: [A-Za-z][\w./-]*)*", re.ASCII)
 _WIDTH = 96
 
 
-def scalar(value: Any) -> str:
-    """Return a scalar as YAML reads it back."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int):
-        return str(value)
-    text = str(value)
-    if text == "???" or (_PLAIN.fullmatch(text) and not _NOT_TEXT.fullmatch(text)):
-        return text
-    if visible(text) == text and "\n" not in text and "\t" not in text and "\\" not in text:
-        return '"' + text + '"' if '"' not in text else "'" + text.replace("'", "''") + "'"
-    return _double(text)
+class _Dumper(yaml.SafeDumper):
+    """Quotes all texts that somebody might read as something else."""
 
 
-def _double(text: str) -> str:
-    """Return a text in double quotes, with everything that acts on a terminal escaped."""
-    shown = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
-    return '"' + "".join(_escaped(one) for one in shown) + '"'
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    style = None if _PLAIN.fullmatch(text) else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
-def _escaped(one: str) -> str:
-    if visible(one) == one:
-        return one
-    code = ord(one)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
-
-
-def key(name: str) -> str:
-    """Return a key as YAML reads it back."""
-    plain = re.fullmatch(r"[A-Za-z_][\w.-]*", name) and not _NOT_TEXT.fullmatch(name)
-    return name if plain else _double(name)
+_Dumper.add_representer(str, _text)
 
 
 def inline(value: Any) -> str:
-    """Return a value in one line."""
-    if isinstance(value, Mapping):
-        inner = ", ".join(f"{key(str(name))}: {_in_flow(one)}" for name, one in value.items())
-        return f"{{{inner}}}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_in_flow, value))}]"
-    return scalar(value)
-
-
-def _in_flow(value: Any) -> str:
-    """Return a value in brackets, where commas and braces end a plain text."""
-    shown = inline(value)
-    is_plain = isinstance(value, str) and shown[:1] not in "'\""
-    return f"'{shown}'" if is_plain and re.search(r"[,\[\]{}#?]|: ", shown) else shown
+    """Return a value in one line, as YAML reads it back."""
+    if value == UNKNOWN:
+        return UNKNOWN
+    is_flow = isinstance(value, (dict, list))
+    shown = yaml.dump(value, Dumper=_Dumper, default_flow_style=is_flow, width=1 << 30)
+    return shown.removesuffix("...\n").strip()
 
 
 @dataclass
@@ -118,12 +84,12 @@ class SpecText:
             return
         value = self.values[full]
         comment = f"   # {visible(self.comments[full])}" if full in self.comments else ""
-        shown = f"{before}{key(name)}: {inline(value)}{comment}"
+        shown = f"{before}{inline(name)}: {inline(value)}{comment}"
         if len(shown) <= _WIDTH or not isinstance(value, list) or name == "grid":
             yield shown
             return
-        yield f"{before}{key(name)}:{comment}"
-        yield from (f"{before}  - {_in_flow(one)}" for one in value)
+        yield f"{before}{inline(name)}:{comment}"
+        yield from (f"{before}  - {inline(one)}" for one in value)
 
 
 def _comment(text: str, before: str) -> Iterator[str]:
