@@ -12,9 +12,9 @@ from tests.cluster.workbench import Workbench
 PYTHON = "python-of-hpcrun"
 _NAMES = (
     *("python", "python3", "torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "kernprof"),
-    *("module", "ml", "conda", "activate", "nvidia-smi", "dcgmi", "get_free_port", "parallel"),
+    *("module", "ml", "conda", "nvidia-smi", "dcgmi", "get_free_port", "parallel"),
     *("apptainer", "singularity", "singularity_wrapper", "shifter", "clear", "git", "trl"),
-    *("huggingface-cli", "activateEnvironment.sh", "pip", "nproc", "taskset"),
+    *("huggingface-cli", "pip", "nproc"),
 )
 _PROGRAM = """#!{python}
 import json, os, resource, sys

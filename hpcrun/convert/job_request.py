@@ -91,7 +91,7 @@ def request(lines: SbatchLines) -> JobRequest:
     """Return what the options of a script ask for; each of its lines has a fate."""
     job, options = JobRequest(fates=list(lines.fates)), dict(lines.options)
     for name, one in lines.options.items():
-        if not one.is_known:
+        if not one.is_known and name not in _WHY:
             key = _key(options.pop(name).name)
             must = key.startswith("resources.") and not key.startswith("resources.sbatch")
             found = "only who fills it in can say this"
