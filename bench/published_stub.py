@@ -27,7 +27,7 @@ with open({records!r} + "/" + name + ".json", "w") as stream:
 """
 # What differs between any two jobs, or what hpcrun gives to all ranks (docs/frameworks.md).
 _OWN = re.compile(
-    r"SLURM.*|SBATCH.*|PMI.*|PET_.*|HPCRUN_.*|TORCHELASTIC_.*|WANDB_(?:RUN_ID|RESUME)|_|SHLVL|OLDPWD"
+    r"SLURM.*|SRUN_.*|SBATCH.*|PMI.*|PET_.*|HPCRUN_.*|TORCHELASTIC_.*|WANDB_(?:RUN_ID|RESUME)|_|SHLVL|OLDPWD"
     r"|(?:LOCAL_|NODE_|GROUP_|ROLE_)?(?:RANK|WORLD_SIZE|NAME)|MASTER_(?:ADDR|PORT)|PYTHONUNBUFFERED"
     r"|DS_ACCELERATOR|ACCELERATE_USE_CPU|T(?:ORCHINDUCTOR|RITON)_CACHE_DIR|TORCH_EXTENSIONS_DIR"
     r"|LC_CTYPE|HOSTNAME|ENVIRONMENT|TMPDIR|PYTHONPATH|LS_COLORS|LESS.*|PS1"
