@@ -25,9 +25,12 @@ from hpcrun.text import one_line, plural, ranges, size
 
 LARGEST = 4_000_000  # what Slurm takes
 MARK = "# hpcrun does this: "
+START = f'sh "${RANKS}" || exit'
 _SHELLS = re.compile(r"(?:\S*/)?(?:env\s+(?:-S\s+)?)?(?:\S*/)?(?:ba|da|k)?sh(?:\s|$)")
 _WEIGHT = (DROPPED, SPEC, SHELL, ASKED)
 _ENCODING = ("utf-8", "surrogateescape")
+_FIRST = ("nodes", "ntasks_per_node", "gpus_per_node", "gpu_type", "cpus_per_task")
+_BLOCKS = ("resources", "environment", "recovery", "notify", "sweep")
 _REMAKES = re.compile(r"\bscontrol\s+requeue|\bsbatch\b")
 
 
@@ -155,56 +158,46 @@ class _Converter:
         lines = list(self._lines)
         for number, text in self._job.shell.items():
             lines[number - 1] = f"{text}   {lines[number - 1]}"
-        for statement in dropped:
-            if self._comment_out(lines, statement.start, statement.end, MARK):
-                why = "hpcrun gives its ranks what they need to meet"
-                self._span(statement.start, statement.end, DROPPED, why)
+        for one in dropped:
+            numbers, before, after = self._around(one.start, one.end)
+            # Unless other commands share its lines.
+            if not before.strip() and re.fullmatch(r"[ \t;]*(#.*)?", after):
+                for number in numbers:
+                    lines[number - 1] = MARK + lines[number - 1]
+                self._span(one.start, one.end, DROPPED, "hpcrun gives its ranks what they meet by")
         if launch is not None:
-            self._put_launch(lines, launch)
+            command = launch.command
+            numbers, _, after = self._around(launch.statement.start, command.end)
+            start = command.prefix_end if command.assigned else command.start
+            _, before, _ = self._around(start, start)
+            gap = " " if command.assigned else ""
+            for number in numbers:
+                lines[number - 1] = MARK + lines[number - 1]
+            lines[numbers[-1] - 1] += f"\n{before}{gap}{START}{after}"
+            what = "entry, args" + (", framework" if launch.framework else "")
+            if launch.dropped:
+                what += f"; hpcrun says {', '.join(launch.dropped)}"
+            if launch.logs:
+                what += f"; srun's {', '.join(launch.logs)}: see `hpcrun logs`"
+            self._span(launch.statement.start, command.end, SPEC, what)
         return lines
 
-    def _comment_out(self, lines: list[str], start: int, end: int, mark: str) -> bool:
-        """Make comments of the lines that a statement has for itself."""
+    def _around(self, start: int, end: int) -> tuple[range, str, str]:
+        """Return the lines of a part of the script, and what they have before and after it."""
+        begin = self._text.rfind("\n", 0, start) + 1
+        final = self._text.find("\n", end)
+        final = len(self._text) if final < 0 else final
         first, last = self._scanned.line(start), self._scanned.line(max(start, end - 1))
-        around = self._lines[first - 1 : last]
-        begin = sum(len(line) + 1 for line in self._lines[: first - 1])
-        before = self._text[begin:start]
-        after = self._text[end : begin + sum(len(line) + 1 for line in around) - 1]
-        if before.strip() or re.sub(r"^[ \t;]*(#.*)?$", "", after):
-            return False
-        for number in range(first, last + 1):
-            lines[number - 1] = mark + lines[number - 1]
-        return True
-
-    def _put_launch(self, lines: list[str], launch: LaunchLine) -> None:
-        command, statement = launch.command, launch.statement
-        text = self._text
-        first, last = self._scanned.line(statement.start), self._scanned.line(command.end - 1)
-        begin = sum(len(line) + 1 for line in self._lines[: first - 1])
-        end = begin + sum(len(line) + 1 for line in self._lines[first - 1 : last]) - 1
-        before, after = text[begin : command.prefix_end], text[command.end : end]
-        before = before if command.assigned else text[begin : command.start]
-        gap = " " if command.assigned else ""
-        line = f'{before}{gap}sh "${RANKS}" || exit{after}'
-        for number in range(first, last + 1):
-            lines[number - 1] = MARK + lines[number - 1]
-        lines[last - 1] += f"\n{line}"
-        what = "entry, args" + (", framework" if launch.framework else "")
-        if launch.dropped:
-            what += f"; hpcrun says {', '.join(launch.dropped)}"
-        if launch.logs:
-            what += f"; srun's {', '.join(launch.logs)}: see `hpcrun logs`"
-        self._span(statement.start, command.end, SPEC, what)
+        return range(first, last + 1), self._text[begin:start], self._text[end:final]
 
     def _leaves_something(self, body: list[str]) -> bool:
         """Check whether the shell file does more than start the ranks."""
-        starts = f'sh "${RANKS}" || exit'
         lines = [line.strip() for part in body for line in part.split("\n")]
-        return any(line and line[0] != "#" and line != starts for line in lines)
+        return any(line and line[0] != "#" and line != START for line in lines)
 
     def _span(self, start: int, end: int, fate: str, what: str) -> None:
-        first, last = self._scanned.line(start), self._scanned.line(max(start, end - 1))
-        self._tell(LineFate(first, last, quoted(self._text[start:end]), fate, what))
+        numbers, _, _ = self._around(start, end)
+        self._tell(LineFate(numbers[0], numbers[-1], quoted(self._text[start:end]), fate, what))
 
     def _tell(self, fate: LineFate) -> None:
         before = self._fates.get(fate.line)
@@ -218,14 +211,9 @@ class _Converter:
     def _all_fates(self, *, has_body: bool) -> list[LineFate]:
         covered = {at for one in self._fates.values() for at in range(one.line, one.last + 1)}
         for number, line in enumerate(self._lines, 1):
-            is_directive = sbatch_lines.is_directive(line)
-            bare = not line.strip() or (
-                line.lstrip()[:1] == "#" and number > 1 and not is_directive
-            )
-            if number in covered or bare:
-                continue
-            fate, what = (SHELL, self._file) if has_body else (DROPPED, "nothing is left for it")
-            self._fates[number] = LineFate(number, number, quoted(line), fate, what)
+            if number not in covered and line.strip() and (line.lstrip()[0] != "#" or number == 1):
+                fate, what = (SHELL, self._file) if has_body else (DROPPED, "hpcrun needs no shell")
+                self._fates[number] = LineFate(number, number, quoted(line), fate, what)
         return [self._fates[number] for number in sorted(self._fates)]
 
     # --- the spec
@@ -234,51 +222,41 @@ class _Converter:
         job, values, out = self._job, self._out.values, self._out
         given = dict(job.spec)
         values["name"] = self._name(given.pop("name", None))
-        task = "config.task"
         if launch is None:
-            program = [*self._shell.split(None, 1), self._file]
-            if job.array:
-                lines = (
-                    f"SLURM_ARRAY_TASK_ID=${{{task}}}",
-                    f"SLURM_ARRAY_TASK_COUNT={len(job.array)}",
-                )
-                ends = (
-                    f"SLURM_ARRAY_TASK_MIN={min(job.array)}",
-                    f"SLURM_ARRAY_TASK_MAX={max(job.array)}",
-                )
-                program = ["env", *lines, *ends, *program]
-                values["entry"], values["config"] = program, {"task": job.array[0]}
-            values["entry"] = program
+            values["entry"] = [*self._shell.split(None, 1), self._file]
+            if tasks := job.array:
+                own = {
+                    "ID": "${config.task}",
+                    "COUNT": len(tasks),
+                    "MIN": min(tasks),
+                    "MAX": max(tasks),
+                }
+                words = [f"SLURM_ARRAY_TASK_{name}={value}" for name, value in own.items()]
+                values["entry"] = ["env", *words, *values["entry"]]
+                values["config"] = {"task": tasks[0]}
             values["framework"] = frameworks.BATCH
             out.comments["framework"] = "one process, on the first node: it starts the others"
-        else:
-            values["entry"], line = launch.entry, self._scanned.line(launch.command.start)
-            out.comments["entry"] = f"line {line}"
-            if launch.args:
-                values["args"] = launch.args
-            if launch.framework:
-                values["framework"] = launch.framework
-            if has_body:
-                values["batch_script"] = self._file
-                out.comments["batch_script"] = "runs around the ranks, in the job alone"
-            given.pop("resources.ntasks_per_node", None)
-            if launch.ntasks_per_node:
-                given["resources.ntasks_per_node"] = launch.ntasks_per_node
-        order = ("nodes", "ntasks_per_node", "gpus_per_node", "gpu_type", "cpus_per_task")
-        first = [f"resources.{name}" for name in order if f"resources.{name}" in given]
-        blocks = ("resources", "environment", "recovery", "notify", "sweep")
-        rest = sorted(given, key=lambda one: (blocks.index(one.partition(".")[0]), one.count(".")))
-        values.update({name: given[name] for name in dict.fromkeys((*first, *rest))})
-        if launch is None and self._is_quiet():
-            values["recovery.hang_after"] = None
+            given["recovery.hang_after"] = None
             out.comments["recovery.hang_after"] = "a script may wait in silence"
-        for key, line in job.lines.items():
-            if key in values:
-                out.comments[key] = f"line {line}"
+        else:
+            values["entry"] = launch.entry
+            out.comments["entry"] = f"line {self._scanned.line(launch.command.start)}"
+            found = {"args": launch.args, "framework": launch.framework}
+            found["batch_script"] = self._file if has_body else None
+            values.update({name: value for name, value in found.items() if value})
+            out.comments["batch_script"] = "runs around the ranks, in the job alone"
+            given["resources.ntasks_per_node"] = launch.ntasks_per_node
+            if not launch.ntasks_per_node:
+                del given["resources.ntasks_per_node"]
+        order = [f"resources.{name}" for name in _FIRST]
+        order += sorted(
+            given, key=lambda one: (_BLOCKS.index(one.partition(".")[0]), one.count("."))
+        )
+        values.update({name: given[name] for name in dict.fromkeys(order) if name in given})
+        out.comments.update(
+            {key: f"line {line}" for key, line in job.lines.items() if key in values}
+        )
         self._ask_for_what_is_outside()
-
-    def _is_quiet(self) -> bool:
-        return "recovery.hang_after" not in self._out.values
 
     def _name(self, given: str | None) -> str:
         """Return the experiment's name, which is to be a directory's."""
@@ -290,62 +268,52 @@ class _Converter:
         return plain
 
     def _ask_for_what_is_outside(self) -> None:
-        out, scanned = self._out, self._scanned
-        if scanned.positional:
-            what = f"line {scanned.positional[0]} reads the script's arguments"
-            out.asks["args"] = f"{what}: those after its name on sbatch's command line"
-        given = {}
-        for name, (line, has_default) in self._variables.outside().items():
-            if not has_default:
-                given[name] = line
-        for name, line in sorted(given.items(), key=lambda one: one[1])[:20]:
+        asks, positional = self._out.asks, self._scanned.positional
+        if positional:
+            what = f"line {positional[0]} reads the script's arguments"
+            asks["args"] = f"{what}: those after its name on sbatch's command line"
+        outside = self._variables.outside().items()
+        for name, line in [(name, line) for name, (line, is_given) in outside if not is_given][:20]:
             what = f"line {line} reads it and nothing sets it here; if it came from your shell: "
-            out.asks[f"environment.variables.{name}"] = f"{what}{name}: ${{oc.env:{name}}}"
+            asks[f"environment.variables.{name}"] = f"{what}{name}: ${{oc.env:{name}}}"
 
     # --- notes
 
     def _remark(self, launch: LaunchLine | None) -> None:
         scanned, note = self._scanned, self._notes.append
-        optional = [name for name, one in self._variables.outside().items() if one[1]]
+        optional = sorted(name for name, one in self._variables.outside().items() if one[1])
         if optional:
-            shown = ", ".join(sorted(optional)[:8])
+            shown = ", ".join(optional[:8])
             note(f"taken from the job's environment if set there (environment.variables): {shown}")
         if scanned.own_path:
-            note(
-                f"line {scanned.own_path[0]} reads the script's own path, which is now that of "
-                f"{self._file} in the run's working directory"
-            )
-        if "SLURM_SUBMIT_DIR" in scanned.reads:
-            line = scanned.reads["SLURM_SUBMIT_DIR"][0]
-            note(
-                f"line {line}: SLURM_SUBMIT_DIR is the run's working directory, which has the code "
-                "as it was submitted; data beside it are named in code.link"
-            )
-        bodies = [n for n, line in enumerate(self._lines, 1) if line[:1] != "#" and line.strip()]
-        again = [n for n in bodies if _REMAKES.search(self._lines[n - 1][:2000])]
-        if again:
-            where = ", ".join(ranges(again))
-            note(
-                f"line {where}: hpcrun requeues its runs itself, and knows nothing of jobs that "
-                "a script submits or requeues"
-            )
-        secret = [n for n in bodies if has_secret(self._lines[n - 1])]
-        if secret:
-            lines = ", ".join(ranges(secret))
-            note(
-                f"{'lines' if len(secret) > 1 else 'line'} {lines}: what looks like a secret is "
-                f"in {self._file}, and so in the frozen code; environment.secrets_file is its place"
-            )
+            place = f"line {scanned.own_path[0]} reads the script's own path"
+            note(f"{place}, which is that of {self._file} in the run's working directory")
+        if found := scanned.reads.get("SLURM_SUBMIT_DIR"):
+            what = "is the run's working directory, which has the code as it was submitted"
+            note(f"line {found[0]}: SLURM_SUBMIT_DIR {what}; code.link names data beside it")
+        bodies = [
+            (n, line) for n, line in enumerate(self._lines, 1) if line.strip(" \t")[:1] != "#"
+        ]
+        what = (
+            "hpcrun requeues its runs itself, and knows of no job that a script submits or requeues"
+        )
+        self._note_lines([n for n, line in bodies if _REMAKES.search(line[:2000])], what)
+        what = f"what looks like a secret is in {self._file}, and so in the frozen code"
+        what += "; environment.secrets_file is its place"
+        self._note_lines([n for n, line in bodies if has_secret(line)], what)
         if launch is None:
             note("each attempt runs the script from its beginning, as a requeued job does")
-        elif len(self._scanned.statements) and self._follows(launch):
+        elif scanned.statements[-1] is not launch.statement:
             note("what follows the launch line runs once its ranks have ended well")
         if self._job.array:
             what = f"the {plural(len(self._job.array), 'task')} of the array are runs of a sweep"
             note(f"{what}; SLURM_ARRAY_TASK_ID is config.task")
 
-    def _follows(self, launch: LaunchLine) -> bool:
-        return self._scanned.statements[-1] is not launch.statement
+    def _note_lines(self, numbers: list[int], what: str) -> None:
+        if numbers:
+            self._notes.append(
+                f"line{'s'[: len(numbers) - 1]} {', '.join(ranges(numbers))}: {what}"
+            )
 
 
 def shell_name(spec: Path, script: Path) -> str:

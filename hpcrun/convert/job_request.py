@@ -22,10 +22,14 @@ from hpcrun.convert.sbatch_lines import GpuRequest, SbatchLines, SbatchOption
 from hpcrun.slurm.parse import parse_duration
 
 UNKNOWN = "???"
-_SHAPE = ("nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "gres", "ntasks-per-gpu")
-_GPUS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
+_SHAPE = ("nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "gres")
+_GPUS = ("gpus", "gpus-per-node", "gpus-per-task")
 _FIELDS = ("mem", "partition", "account", "qos", "constraint", "reservation", "exclude")
 _LOGS = "hpcrun keeps the logs in the run's directory; see `hpcrun logs`"
+_SIGNALS = (
+    "hpcrun sends a program no signal unless this and recovery.stop_before say so, and then "
+    "requeues the run: a program that saves at it, and a trap that requeues, are to be told"
+)
 _OUTPUT = "it is about sbatch's own output"
 _WHY = {
     **dict.fromkeys(("output", "error"), _LOGS),
@@ -74,6 +78,11 @@ class JobRequest:
         self.asks[key] = f"line {one.line} has {one.text}; {found}"
         self._fate(one, ASKED, f"{key}: {found}")
 
+    def must_ask(self, one: SbatchOption, key: str, accepted: str) -> None:
+        """Ask for what has to be known of the job's shape."""
+        self.ask(one, key, f"accepted is {accepted}", must=True)
+        self.is_certain = False
+
     def drop(self, one: SbatchOption, why: str) -> None:
         """Name a line that is not needed."""
         self._fate(one, DROPPED, why)
@@ -116,9 +125,8 @@ def _key(name: str) -> str:
     """Return the key of an option."""
     if name in (*_GPUS, "gres"):
         return "resources.gpus_per_node"
-    if name in ("ntasks", "ntasks-per-gpu"):
-        return "resources.ntasks_per_node"
     known = {"job-name": "name", "array": "sweep", "mail-user": "notify.mail"}
+    known["ntasks"] = "resources.ntasks_per_node"
     field_name = name.replace("-", "_")
     if name in _FIELDS or field_name in (*RANGES, "time"):
         return f"resources.{field_name}"
@@ -137,7 +145,7 @@ def _shape(job: JobRequest, options: Mapping[str, SbatchOption]) -> None:
         found = re.fullmatch(r"\s*(\d{1,7})(?:-(\d{1,7}))?\s*", one.value)
         job.nodes = max(1, int(found[1])) if found else 1
         if found is None:
-            _unreadable(job, one, "resources.nodes", "a whole number")
+            job.must_ask(one, "resources.nodes", "a whole number")
         else:
             job.carry(one, "resources.nodes", job.nodes)
             if found[2] and found[2] != found[1]:
@@ -148,7 +156,7 @@ def _shape(job: JobRequest, options: Mapping[str, SbatchOption]) -> None:
         if cpus := _whole(one):
             job.carry(one, "resources.cpus_per_task", cpus)
         else:
-            _unreadable(job, one, "resources.cpus_per_task", "a whole number")
+            job.must_ask(one, "resources.cpus_per_task", "a whole number")
     _gpus(job, options)
 
 
@@ -157,7 +165,7 @@ def _tasks(job: JobRequest, options: Mapping[str, SbatchOption]) -> None:
     per_node, total = options.get("ntasks-per-node"), options.get("ntasks")
     for one in filter(None, (total, per_node)):
         if _whole(one) is None:
-            _unreadable(job, one, key, "a whole number")
+            job.must_ask(one, key, "a whole number")
     if count := _whole(total):
         assert total is not None
         if _whole(per_node):
@@ -179,11 +187,6 @@ def _tasks(job: JobRequest, options: Mapping[str, SbatchOption]) -> None:
         job.carry(per_node, key, count)
 
 
-def _unreadable(job: JobRequest, one: SbatchOption, key: str, accepted: str) -> None:
-    job.ask(one, key, f"accepted is {accepted}", must=True)
-    job.is_certain = False
-
-
 def _gpus(job: JobRequest, options: Mapping[str, SbatchOption]) -> None:
     key = "resources.gpus_per_node"
     found: GpuRequest | None = None
@@ -192,13 +195,12 @@ def _gpus(job: JobRequest, options: Mapping[str, SbatchOption]) -> None:
         if one is None:
             continue
         read = sbatch_lines.gpus(one.value)
-        if read is None or name == "gpus-per-socket":
-            _unreadable(job, one, key, "the GPUs of a node")
+        if read is None:
+            job.must_ask(one, key, "the GPUs of a node")
             continue
         count, tasks = read.count, job.tasks or 1
         if name == "gpus" and count % job.nodes:
-            job.ask(one, key, f"{job.nodes} nodes cannot have the same number of them", must=True)
-            job.is_certain = False
+            job.must_ask(one, key, f"a number that {job.nodes} nodes have alike")
             continue
         count = {"gpus": count // job.nodes, "gpus-per-task": count * tasks}.get(name, count)
         if found is None or name == "gpus-per-node":
@@ -217,20 +219,13 @@ def _gpus(job: JobRequest, options: Mapping[str, SbatchOption]) -> None:
             found = read
             job.carry(one, key, read.count)
         elif re.search(r"(?:^|[,/\s])gpu\b", one.value, re.IGNORECASE):
-            _unreadable(job, one, key, "the GPUs of a node")
+            job.must_ask(one, key, "the GPUs of a node")
         elif not others:
             job.drop(one, "it asks for nothing")
     if found is not None:
         job.gpus, job.spec[key] = found.count, found.count
         if found.kind:
             job.spec["resources.gpu_type"] = found.kind
-    if one := options.get("ntasks-per-gpu"):
-        each = _whole(one)
-        if each and job.tasks is None and job.gpus:
-            job.tasks = each * job.gpus
-            job.carry(one, "resources.ntasks_per_node", job.tasks)
-        else:
-            _unreadable(job, one, "resources.ntasks_per_node", "the tasks of a node")
 
 
 def _option(job: JobRequest, name: str, one: SbatchOption, value: str) -> None:
@@ -252,9 +247,11 @@ def _option(job: JobRequest, name: str, one: SbatchOption, value: str) -> None:
     elif name in ("mail-user", "mail-type"):
         _mail(job, one, name, value)
     elif name == "signal":
-        _signal(job, one, value)
+        job.ask(one, "recovery.stop_signal", _SIGNALS)
+    elif name == "chdir" and value in (".", "./"):
+        job.drop(one, "the job starts in the run's working directory")
     elif name == "chdir":
-        _chdir(job, one, value)
+        job.put(one, f"cd {shlex.quote(value)} || exit", "as `cd`")
     elif name == "export":
         _export(job, one, value)
     elif name == "no-requeue":
@@ -301,22 +298,6 @@ def _mail(job: JobRequest, one: SbatchOption, name: str, value: str) -> None:
         job.ask(one, "notify.mail_types", f"accepted are {', '.join(MAIL_TYPES[:6])}, …")
     if len(unknown) < len(kinds):
         job.carry(one, "notify.mail_types", [kind for kind in kinds if kind in MAIL_TYPES])
-
-
-def _signal(job: JobRequest, one: SbatchOption, value: str) -> None:
-    job.ask(
-        one,
-        "recovery.stop_signal",
-        "hpcrun sends a program no signal unless this and recovery.stop_before say so, and then "
-        "requeues the run: a program that saves at it, and a trap that requeues, are to be told",
-    )
-
-
-def _chdir(job: JobRequest, one: SbatchOption, value: str) -> None:
-    if value in (".", "./"):
-        job.drop(one, "the job starts in the run's working directory")
-    else:
-        job.put(one, f"cd {shlex.quote(value)} || exit", "as `cd`")
 
 
 def _export(job: JobRequest, one: SbatchOption, value: str) -> None:

@@ -18,6 +18,12 @@ _STARTS = re.compile(
     r"composer|colossalai|ray|python[\d.]*|julia|Rscript|apptainer|singularity|shifter|enroot|"
     r"podman|docker|parallel"
 )
+_WRAPPERS = frozenset(
+    (
+        *("exec", "time", "env", "nohup", "command", "numactl", "timeout", "bash", "sh"),
+        *("kernprof", "nsys", "stdbuf", "taskset", "uv", "conda"),
+    )
+)
 _CONTAINERS = frozenset(("apptainer", "singularity", "shifter"))
 # Options of srun that say what the job's own say, or that are about what hpcrun does.
 _SHAPES = {
@@ -26,8 +32,8 @@ _SHAPES = {
     **dict.fromkeys(("ntasks-per-node", "tasks-per-node"), "per_node"),
     **dict.fromkeys(("c", "cpus-per-task"), "cpus"),
 }
-_STEP_FLAGS = frozenset(("l", "label", "u", "unbuffered"))
-_STEP_VALUES = frozenset(("W", "wait", "K", "kill-on-bad-exit", "jobid"))
+_STEP_FLAGS = frozenset(("l", "label", "u", "unbuffered", "K", "kill-on-bad-exit"))
+_STEP_VALUES = frozenset(("W", "wait", "jobid"))
 _STEP_LOGS = frozenset(("o", "output", "e", "error", "open-mode"))
 # Options of torchrun that hpcrun gives it by PET_…; and those that stay.
 _RENDEZVOUS = frozenset(
@@ -42,6 +48,7 @@ _TORCH_VALUES = frozenset(
         *("role", "tee", "log_dir", "redirects"),
     )
 )
+_MODULE = "torch.distributed.run"
 _TORCH_FLAGS = frozenset(("standalone", "no_python", "run_path"))
 
 
@@ -75,11 +82,9 @@ def starts(command: Command) -> bool:
     names = [PurePath(word.text or "").name for word in command.words[:4]]
     if not names:
         return False
-    unknown = command.words[0].text is None
-    wrapped = names[0] in ("exec", "time", "env", "nohup", "command", "numactl", "timeout", "bash")
-    wrapped = wrapped or names[0] in ("sh", "kernprof", "nsys", "stdbuf", "taskset", "uv", "conda")
-    found = names if wrapped else names[:1]
-    return unknown or any(_STARTS.fullmatch(name) or name.endswith(".py") for name in found)
+    found = names if names[0] in _WRAPPERS else names[:1]
+    is_known = any(_STARTS.fullmatch(name) or name.endswith(".py") for name in found)
+    return is_known or command.words[0].text is None
 
 
 def find(script: ShellScript, variables: Variables, job: JobRequest) -> LaunchLine:
@@ -90,15 +95,9 @@ def find(script: ShellScript, variables: Variables, job: JobRequest) -> LaunchLi
         raise Uncertain("hpcrun's ranks would not be what its #SBATCH lines ask for")
     if script.positional:
         raise Uncertain(f"line {script.positional[0]} reads the script's arguments")
-    found = [
-        (statement, one)
-        for statement in script.statements
-        for one in statement.commands
-        if starts(one)
-    ]
+    found = [(each, one) for each in script.statements for one in each.commands if starts(one)]
     if len(found) != 1:
-        many = f"{len(found)} lines start programs" if found else "no line starts a known program"
-        raise Uncertain(many)
+        raise Uncertain(f"{len(found) or 'no'} lines of it start programs that are known here")
     statement, command = found[0]
     place = f"line {script.line(command.start)}"
     if statement.simple is not command:
@@ -113,37 +112,34 @@ def find(script: ShellScript, variables: Variables, job: JobRequest) -> LaunchLi
     if re.search(r"\$\?|PIPESTATUS", script.text[command.end :]):
         raise Uncertain(f"what follows {place} asks how it ended")
     line = LaunchLine(statement, command, [])
-    words = [text for word in command.words for text in _certain(word, variables, place)]
     try:
-        _read(words, line, job, variables)
+        _read([text for word in command.words for text in _certain(word, variables)], line, job)
     except Uncertain as why:
         raise Uncertain(f"{place}: {why}") from None
     return line
 
 
-def _certain(word: Word, variables: Variables, place: str) -> list[str]:
+def _certain(word: Word, variables: Variables) -> list[str]:
     found = variables.text(word)
     if found is None:
-        raise Uncertain(f"{place}: only bash can tell what {word.raw[:60]} is")
+        raise Uncertain(f"only bash can tell what {word.raw[:60]} is")
     return found
 
 
-def _read(words: list[str], line: LaunchLine, job: JobRequest, variables: Variables) -> None:
+def _read(words: list[str], line: LaunchLine, job: JobRequest) -> None:
     is_step = PurePath(words[0]).name == "srun"
-    shape = _Shape(job)
     if is_step:
-        words = _step(words[1:], line, shape)
-    if PurePath(words[0]).name in ("bash", "sh") and words[1:2] in (["-c"], ["-lc"]):
-        words = _inner(words, variables)
+        words = _step(words[1:], line, job)
+    if words[1:2] == ["-c"] and PurePath(words[0]).name in ("bash", "sh"):
+        words = _inner(words[2:])
     at = _program_at(words)
-    program = words[at:]
-    module = program[1:3] == ["-m", "torch.distributed.run"]
-    module = module or program[2:4] == ["-m", "torch.distributed.run"]
-    if PurePath(program[0]).name == "torchrun" or module:
-        start = at + 1 if not module else words.index("torch.distributed.run") + 1
-        _torchrun(words, start, line, shape, is_step=is_step)
-    elif _PYTHON.fullmatch(PurePath(program[0]).name):
-        _python(words, at, line, shape, is_step=is_step)
+    program, name = words[at:], PurePath(words[at]).name
+    module = _MODULE in program[2:4] and "-m" in program[1:3]
+    if name == "torchrun" or module:
+        start = words.index(_MODULE) + 1 if module else at + 1
+        _torchrun(words, start, line, job, is_step=is_step)
+    elif _PYTHON.fullmatch(name):
+        _python(words, at, line, job, is_step=is_step)
     else:
         raise Uncertain(f"{program[0]} may start ranks in its own way")
     for word in (*line.entry, *line.args):
@@ -153,96 +149,77 @@ def _read(words: list[str], line: LaunchLine, job: JobRequest, variables: Variab
             raise Uncertain("a spec would read some of its words otherwise")
 
 
-@dataclass
-class _Shape:
-    job: JobRequest
-
-    @property
-    def known(self) -> dict[str, int | None]:
-        per_node = self.job.tasks
-        total = self.job.nodes * per_node if per_node else None
-        cpus = self.job.spec.get("resources.cpus_per_task")
-        return {"nodes": self.job.nodes, "ntasks": total, "per_node": per_node, "cpus": cpus}
-
-    def same(self, name: str, value: str) -> bool:
-        """Check that a value is what the #SBATCH lines say."""
-        if value.startswith(UNKNOWN):
-            return OF_SHAPE.get(value[1:]) == name
-        known = self.known[name]
-        if name == "ntasks" and known is None:
-            known = self.job.nodes
-        return value.isdigit() and int(value) == (1 if known is None else known)
+def _is_same(job: JobRequest, name: str, value: str) -> bool:
+    """Check that a value of an option is what the #SBATCH lines say."""
+    if value.startswith(UNKNOWN):
+        return OF_SHAPE.get(value[1:]) == name
+    known = {
+        "nodes": job.nodes,
+        "ntasks": job.nodes * (job.tasks or 1),
+        "per_node": job.tasks or 1,
+        "cpus": job.spec.get("resources.cpus_per_task", 1),
+    }
+    return value == str(known[name])
 
 
 def _options(words: Sequence[str], flags: frozenset[str]) -> Iterator[tuple[str, str, int]]:
     """Yield name, value and number of words of the options at the beginning of words."""
     at = 0
-    while at < len(words) and words[at].startswith("-") and words[at] != "-":
+    while at < len(words) and re.match("--?[^-]", words[at]):
         word = words[at]
         name, equals, value = word.lstrip("-").partition("=")
         if not word.startswith("--"):
             name, value = word[1:2], word[2:].removeprefix("=")
             equals = value
-        if name in flags:
-            if equals:
-                raise Uncertain(f"it has the option {word}")
-            yield name, "", 1
-            at += 1
-        elif equals:
-            yield name, value, 1
-            at += 1
-        elif at + 1 < len(words):
-            yield name, words[at + 1], 2
-            at += 2
-        else:
+        is_flag = name in flags
+        if is_flag and value.strip("01"):
+            raise Uncertain(f"it has the option {word}")
+        if not is_flag and not equals and at + 1 == len(words):
             raise Uncertain(f"{word} has no value")
+        count = 1 if is_flag or equals else 2
+        yield name, value if count == 1 else words[at + 1], count
+        at += count
 
 
-def _step(words: list[str], line: LaunchLine, shape: _Shape) -> list[str]:
+def _step(words: list[str], line: LaunchLine, job: JobRequest) -> list[str]:
     """Read the options of srun; return what it starts."""
     used = 0
     for name, value, count in _options(words, _STEP_FLAGS):
         used += count
         if name in _SHAPES:
-            if not shape.same(_SHAPES[name], value):
+            if not _is_same(job, _SHAPES[name], value):
                 raise Uncertain(f"srun's {name} is not what the #SBATCH lines say")
         elif name in _STEP_LOGS:
             line.logs.append(name)
         elif name not in _STEP_FLAGS and name not in _STEP_VALUES:
             raise Uncertain(f"srun has the option {name}")
-    if not words[used:]:
-        raise Uncertain("srun starts nothing")
     return words[used:]
 
 
-def _inner(words: list[str], variables: Variables) -> list[str]:
+def _inner(texts: list[str]) -> list[str]:
     """Return the words of ``bash -c TEXT``, where it is one plain command."""
-    if len(words) != 3 or words[1] != "-c":
-        raise Uncertain("the shell that it starts has more than one text")
-    inner = ShellScript(words[2])
-    statement = inner.statements[0] if len(inner.statements) == 1 else None
-    command = statement.simple if statement else None
+    inner = ShellScript(texts[0])
+    command = inner.statements[0].simple if len(inner.statements) == len(texts) == 1 else None
     if inner.problem or command is None or command.is_redirected or command.assigned:
         raise Uncertain("the shell that it starts has more than one plain command")
     nothing = Variables(inner)
-    return [text for word in command.words for text in _certain(word, nothing, "bash -c")]
+    return [text for word in command.words for text in _certain(word, nothing)]
 
 
 def _program_at(words: list[str]) -> int:
     """Return the index of the program, which may be in a container."""
-    if PurePath(words[0]).name not in _CONTAINERS:
-        return 0
     names = [PurePath(word).name for word in words]
+    if names and names[0] not in _CONTAINERS:
+        return 0
     found = [at for at, name in enumerate(names) if name == "torchrun" or _PYTHON.fullmatch(name)]
     if len(found) != 1:
-        raise Uncertain("what runs in its container is no Python program")
+        raise Uncertain("it starts no program, or none of Python in its container")
     return found[0]
 
 
 def _torchrun(
-    words: list[str], start: int, line: LaunchLine, shape: _Shape, *, is_step: bool
+    words: list[str], start: int, line: LaunchLine, job: JobRequest, *, is_step: bool
 ) -> None:
-    job = shape.job
     if (job.tasks or 1) != 1 or (job.nodes > 1 and not is_step):
         raise Uncertain("it is not one torchrun on each node")
     kept, used, nproc, module = [], start, "", []
@@ -253,7 +230,7 @@ def _torchrun(
             module = given
             break
         if plain in _RENDEZVOUS:
-            if plain == "nnodes" and not shape.same("nodes", value):
+            if plain == "nnodes" and not _is_same(job, "nodes", value):
                 raise Uncertain("torchrun has other nodes than the #SBATCH lines")
             line.dropped.append(given[0].split("=")[0])
         elif plain in _TORCH_VALUES or plain in _TORCH_FLAGS:
@@ -271,8 +248,7 @@ def _torchrun(
     line.args, line.framework = program[split:], "torchrun"
 
 
-def _python(words: list[str], at: int, line: LaunchLine, shape: _Shape, *, is_step: bool) -> None:
-    job = shape.job
+def _python(words: list[str], at: int, line: LaunchLine, job: JobRequest, *, is_step: bool) -> None:
     split = at + 1
     while split < len(words) and words[split] in ("-u", "-O", "-B", "-s", "-E", "-I"):
         split += 1

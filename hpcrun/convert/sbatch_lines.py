@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from hpcrun.compile.target.slurm_options import SBATCH_OPTIONS
 from hpcrun.convert.line_fates import DROPPED, SHELL, LineFate, quoted
 from hpcrun.errors import UsageError
+from hpcrun.slurm.hostlist import parse_ranges, write_out
 
 SHORT = {
     **{"A": "account", "a": "array", "b": "begin", "C": "constraint", "c": "cpus-per-task"},
@@ -59,28 +60,20 @@ class SbatchLines:
     fates: list[LineFate] = field(default_factory=list)
     """Lines and options that do not count."""
 
-    def value(self, name: str) -> str | None:
-        """Return the value of an option; None where it is not given."""
-        return self.options[name].value if name in self.options else None
-
-
-def first_command(lines: Sequence[str]) -> int | None:
-    """Return the first line that is neither empty nor a comment, from 1, as sbatch sees it."""
-    found = (at for at, line in enumerate(lines, 1) if line.strip() and line[:1] != "#")
-    return next(found, None)
-
 
 def read(lines: Sequence[str]) -> SbatchLines:
     """Return the options of the #SBATCH lines, up to the first command as Slurm does.
 
     Raise UsageError where the job is heterogeneous.
     """
-    found, first = SbatchLines(), first_command(lines)
+    found, first = SbatchLines(), None
     for number, line in enumerate(lines, 1):
         if not is_directive(line):
+            if first is None and line.strip() and line[:1] != "#":
+                first = number
             continue
         text = quoted(line)
-        if first is not None and number > first:
+        if first is not None:
             why = f"Slurm does not read it: it stands after the first command, line {first}"
             found.fates.append(LineFate(number, number, text, SHELL, why))
             continue
@@ -147,22 +140,12 @@ def _full(name: str) -> str:
 
 def array_tasks(text: str) -> tuple[list[int], int | None] | None:
     """Return the tasks of ``--array`` and how many may run at once; None if it is not one."""
-    listed, _, parallel = text.partition("%")
-    tasks: list[int] = []
-    for part in listed.split(","):
-        found = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?\s*", part)
-        if found is None:
-            return None
-        first = int(found[1])
-        last, step = int(found[2] or first), int(found[3] or 1)
-        if step < 1 or last < first or (last - first) // step > 100_000:
-            return None
-        tasks += range(first, last + 1, step)
-        if len(tasks) > 100_000:
-            return None
-    if parallel and not re.fullmatch(r"\d{1,9}", parallel):
+    listed, _, parallel = text.replace(" ", "").partition("%")
+    try:
+        tasks = write_out(parse_ranges(listed, strides=True))
+        return [*dict.fromkeys(tasks)], int(parallel) if parallel else None
+    except ValueError:
         return None
-    return [*dict.fromkeys(tasks)], int(parallel) if parallel else None
 
 
 @dataclass(frozen=True)

@@ -35,14 +35,16 @@ class Word:
     parts: list[Part]
 
     @property
+    def is_pattern(self) -> bool:
+        """Bash finds files by it, or makes several words of it."""
+        bare = "".join(p.text for p in self.parts if p.kind == "text" and not p.is_quoted)
+        return self.raw[:1] == "~" or re.search(r"[*?\[]|\{.*[,.].*\}", bare) is not None
+
+    @property
     def text(self) -> str | None:
         """The word where it is plain text; None where bash changes it."""
-        if any(part.kind != "text" for part in self.parts):
-            return None
-        bare = "".join(part.text for part in self.parts if not part.is_quoted)
-        if re.search(r"[*?\[{]", bare) or (bare.startswith("~") and self.raw.startswith("~")):
-            return None
-        return "".join(part.text for part in self.parts)
+        is_text = not self.is_pattern and all(part.kind == "text" for part in self.parts)
+        return "".join(part.text for part in self.parts) if is_text else None
 
 
 class UnreadableError(Exception):
@@ -147,12 +149,7 @@ class WordScan:
         """Read what begins with ``$`` or a backtick."""
         text, begun = self._text, self._at
         if text[begun] == "`":
-            self._at += 1
-            while self._at < len(text) and text[self._at] != "`":
-                self._at += 2 if text[self._at] == "\\" else 1
-            if self._at >= len(text):
-                raise UnreadableError(begun, "a quote ` is not closed")
-            self._at += 1
+            self._quote("`")
             return Part("other", text[begun : self._at], is_quoted)
         self._at += 1
         if found := NAME.match(text, self._at):
@@ -166,7 +163,7 @@ class WordScan:
             else:
                 self._substitution()
         elif following == "{":
-            self._brace()
+            self._balanced("{", "}")
             inner = text[begun + 2 : self._at - 1]
             if name := re.match(r"[#!]?([A-Za-z_]\w*)(:?[-=+])?", inner):
                 self._read(name[1], begun, is_given=bool(name[2]))
@@ -177,10 +174,7 @@ class WordScan:
             elif inner.startswith("0"):
                 self.own_path.append(begun)
         elif following == "'" and not is_quoted:
-            self._at += 1
-            while self._at < len(text) and text[self._at] != "'":
-                self._at += 2 if text[self._at] == "\\" else 1
-            self._at += 1
+            self._quote("'")
         elif following and following in "0123456789@*#?$!-_":
             self._at += 1
             if following in "123456789@*#":
@@ -191,6 +185,15 @@ class WordScan:
             return Part("text", "$", is_quoted)
         return Part("other", text[begun : self._at], is_quoted)
 
+    def _quote(self, mark: str) -> None:
+        """Pass a quote in which a backslash keeps the mark from ending it."""
+        found = re.compile(rf"{mark}(?:[^{mark}\\]|\\.)*{mark}", re.DOTALL).match(
+            self._text, self._at
+        )
+        if found is None:
+            raise UnreadableError(self._at, f"a quote {mark} is not closed")
+        self._at = found.end()
+
     def _read(self, name: str, at: int, *, is_given: bool) -> None:
         if name == "BASH_SOURCE":
             self.own_path.append(at)
@@ -199,18 +202,6 @@ class WordScan:
     def _substitution(self) -> None:
         """Read the commands in ``(…)`` of a substitution."""
         raise NotImplementedError
-
-    def _brace(self) -> None:
-        """Pass ``${…}``, in which quotes and expansions may be."""
-        begun, text = self._at, self._text
-        self._at += 1
-        while self._at < len(text):
-            one = text[self._at]
-            if one == "}":
-                self._at += 1
-                return
-            self._inside(one)
-        raise UnreadableError(begun, "no '}' ends '${'")
 
     def _balanced(self, opening: str, closing: str) -> None:
         """Pass a list or arithmetic in parentheses."""

@@ -72,7 +72,7 @@ class Variables:
 
         None where not even their number is.
         """
-        if any(part.kind == "text" for part in word.parts) and _is_pattern(word):
+        if word.is_pattern:
             return None
         made, is_open = [""], False
         for part in word.parts:
@@ -97,9 +97,7 @@ class Variables:
         word = self._values.get(name)
         if name in OF_SHAPE:
             return f"{UNKNOWN}{name}"
-        if word is None or depth > 5:
-            return UNKNOWN
-        if _is_pattern(word) and not all(part.is_quoted for part in word.parts):
+        if word is None or depth > 5 or word.is_pattern:
             return UNKNOWN
         found = ""
         for part in word.parts:
@@ -128,8 +126,3 @@ def _divided(word: Word) -> tuple[str, Word | None]:
         return name, None
     begins = [type(first)(first.kind, rest, False)] if rest else []
     return name, Word(word.raw.partition("=")[2], [*begins, *word.parts[1:]])
-
-
-def _is_pattern(word: Word) -> bool:
-    bare = "".join(one.text for one in word.parts if one.kind == "text" and not one.is_quoted)
-    return re.search(r"[*?\[]|\{.*[,.].*\}", bare) is not None or word.raw.startswith("~")

@@ -59,7 +59,7 @@ def test_commands(text: str, wanted: list[list[str]] | None) -> None:
         ("a\nfi", "line 2: 'fi' closes nothing"),
         ("a )", "')' closes nothing"),
         ("cat <<E\nx", "no line ends the here-document 'E'"),
-        ("a ${b", "no '}' ends '${'"),
+        ("a ${b", "no '}' ends '{'"),
         ("$(" * 100, "nested too deeply"),
     ],
 )
