@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hpcrun.compile.target.slurm_options import LONGEST_NAME, NAME
-from hpcrun.convert import job_request, rendezvous, sbatch_lines
+from hpcrun.convert import job_request, rendezvous
 from hpcrun.convert.job_request import JobRequest
 from hpcrun.convert.launch_line import LaunchLine, Uncertain, find
 from hpcrun.convert.line_fates import ASKED, DROPPED, SHELL, SPEC, LineFate, has_secret, quoted
@@ -55,11 +55,8 @@ class Conversion:
     def to_data(self) -> dict[str, Any]:
         """Return it for JSON."""
         shell = self.shell.encode(*_ENCODING).decode(errors="replace")
-        return {
-            **{"name": self.name, "spec": self.spec, "shell_file": self.shell_file},
-            **{"shell": shell, "notes": self.notes, "asks": self.asks},
-            "lines": [one.to_data() for one in self.fates],
-        }
+        found = {**vars(self), "shell": shell, "lines": [dict(vars(one)) for one in self.fates]}
+        return {name: value for name, value in found.items() if name != "fates"}
 
 
 def read_script(path: Path) -> str:
@@ -85,21 +82,10 @@ def read_script(path: Path) -> str:
 
 
 def convert(text: str, script: Path, shell_file: str) -> Conversion:
-    """Return the spec and the shell file of a script; nothing of it is evaluated.
+    """Return the spec and the shell file of a script, as `read_script` returns that.
 
-    Parameters
-    ----------
-    text
-        The script, as `read_script` returns it.
-    script
-        Its path, which names the experiment where the script does not.
-    shell_file
-        The name of the shell file.
-
-    Raises
-    ------
-    UsageError
-        The job is heterogeneous.
+    Its path names the experiment where the script does not. Raise UsageError where the job is
+    heterogeneous.
     """
     return _Converter(text, script, shell_file).convert()
 
@@ -112,7 +98,7 @@ class _Converter:
             self._notes.append("its lines ended in CR LF, which sbatch refuses: now in LF")
         self._text, self._file = text, shell_file
         self._lines = text.split("\n")
-        self._job: JobRequest = job_request.request(sbatch_lines.read(self._lines))
+        self._job: JobRequest = job_request.request(self._lines)
         self._script = script
         self._shell = self._lines[0][2:].strip()
         self._is_shell = _SHELLS.match(self._shell) is not None
@@ -129,20 +115,20 @@ class _Converter:
             launch = find(self._scanned, self._variables, self._job)
             dropped = rendezvous.lines(self._scanned, launch)
         except Uncertain as why:
-            self._notes.append(
-                f"{self._file} is the script as it is, which starts its programs itself: {why}"
-            )
+            what = f"{self._file} is the script as it is, which starts its programs itself"
+            self._notes.append(f"{what}: {why}")
         body = self._body(launch, dropped)
-        has_body = launch is None or self._leaves_something(body)
+        done = (line.strip() for part in body for line in part.split("\n"))
+        has_body = launch is None or any(one and one[0] != "#" and one != START for one in done)
         for fate in self._job.fates:
             self._tell(fate)
         self._compose(launch, has_body=has_body)
         self._remark(launch)
         fates = self._all_fates(has_body=has_body)
+        made = f"# Made of {one_line(self._script.name)} by `hpcrun init --from`"
         head = (
             f"# yaml-language-server: $schema={project_text.SCHEMA}",
-            f"# Made of {one_line(self._script.name)} by `hpcrun init --from`; a comment names its "
-            "line.",
+            f"{made}; a comment names its line.",
         )
         spec = "".join(f"{line}\n" for line in (*head, *self._out.lines()))
         asks = [one_line(f"{key}: {text}") for key, text in self._out.asks.items()]
@@ -190,22 +176,15 @@ class _Converter:
         first, last = self._scanned.line(start), self._scanned.line(max(start, end - 1))
         return range(first, last + 1), self._text[begin:start], self._text[end:final]
 
-    def _leaves_something(self, body: list[str]) -> bool:
-        """Check whether the shell file does more than start the ranks."""
-        lines = [line.strip() for part in body for line in part.split("\n")]
-        return any(line and line[0] != "#" and line != START for line in lines)
-
     def _span(self, start: int, end: int, fate: str, what: str) -> None:
         numbers, _, _ = self._around(start, end)
         self._tell(LineFate(numbers[0], numbers[-1], quoted(self._text[start:end]), fate, what))
 
     def _tell(self, fate: LineFate) -> None:
         before = self._fates.get(fate.line)
-        if before is not None and before.what != fate.what:
-            # Several options in one line.
-            worst = max((before, fate), key=lambda one: _WEIGHT.index(one.fate))
-            what = f"{before.what}; {fate.what}"
-            fate = LineFate(fate.line, fate.last, fate.text, worst.fate, what)
+        if before is not None and before.what != fate.what:  # several options in one line
+            worst = max(before.fate, fate.fate, key=_WEIGHT.index)
+            fate = replace(fate, fate=worst, what=f"{before.what}; {fate.what}")
         self._fates[fate.line] = fate
 
     def _all_fates(self, *, has_body: bool) -> list[LineFate]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from hpcrun.compile.target.slurm_options import (
 )
 from hpcrun.convert import sbatch_lines
 from hpcrun.convert.line_fates import ASKED, DROPPED, SHELL, SPEC, LineFate
-from hpcrun.convert.sbatch_lines import GpuRequest, SbatchLines, SbatchOption
+from hpcrun.convert.sbatch_lines import SbatchOption
 from hpcrun.slurm.parse import parse_duration
 
 UNKNOWN = "???"
@@ -89,17 +89,19 @@ class JobRequest:
 
     def put(self, one: SbatchOption, shell: str, why: str) -> None:
         """Have a line of the shell file do what an option did."""
-        self.shell[one.line] = shell
+        before = self.shell.get(one.line)
+        self.shell[one.line] = f"{before}; {shell}" if before else shell
         self._fate(one, SHELL, why)
 
     def _fate(self, one: SbatchOption, fate: str, what: str) -> None:
         self.fates.append(LineFate(one.line, one.line, one.text, fate, what))
 
 
-def request(lines: SbatchLines) -> JobRequest:
-    """Return what the options of a script ask for; each of its lines has a fate."""
-    job, options = JobRequest(fates=list(lines.fates)), dict(lines.options)
-    for name, one in lines.options.items():
+def request(lines: Sequence[str]) -> JobRequest:
+    """Return what the #SBATCH lines of a script ask for; each of them has a fate."""
+    options, fates = sbatch_lines.read(lines)
+    job = JobRequest(fates=fates)
+    for name, one in [*options.items()]:
         if not one.is_known and name not in _WHY:
             key = _key(options.pop(name).name)
             must = key.startswith("resources.") and not key.startswith("resources.sbatch")
@@ -111,10 +113,7 @@ def request(lines: SbatchLines) -> JobRequest:
         if name not in (*_SHAPE, *_GPUS):
             _option(job, name, one, one.value.strip())
     if "notify.mail_types" in job.spec and "notify.mail" not in job.spec:
-        del job.spec["notify.mail_types"]
-        one = options["mail-type"]
-        job.fates = [fate for fate in job.fates if fate.what != "notify.mail_types"]
-        job.ask(one, "notify.mail", "to whom? these are notify.mail_types")
+        job.asks.setdefault("notify.mail", "to whom? without it there are no mails")
     if "resources.time" not in job.spec:
         job.spec["resources.time"] = "01:00:00"
         job.asks["resources.time"] = "the script has no --time, and one hour is a guess"
@@ -123,14 +122,10 @@ def request(lines: SbatchLines) -> JobRequest:
 
 def _key(name: str) -> str:
     """Return the key of an option."""
-    if name in (*_GPUS, "gres"):
-        return "resources.gpus_per_node"
     known = {"job-name": "name", "array": "sweep", "mail-user": "notify.mail"}
-    known["ntasks"] = "resources.ntasks_per_node"
-    field_name = name.replace("-", "_")
-    if name in _FIELDS or field_name in (*RANGES, "time"):
-        return f"resources.{field_name}"
-    return known.get(name, f"resources.sbatch.{name}")
+    known |= dict.fromkeys((*_GPUS, "gres"), "resources.gpus_per_node")
+    known |= {one.replace("_", "-"): f"resources.{one}" for one in (*RANGES, *_FIELDS, "time")}
+    return {**known, "ntasks": "resources.ntasks_per_node"}.get(name, f"resources.sbatch.{name}")
 
 
 def _whole(one: SbatchOption | None) -> int | None:
@@ -189,7 +184,7 @@ def _tasks(job: JobRequest, options: Mapping[str, SbatchOption]) -> None:
 
 def _gpus(job: JobRequest, options: Mapping[str, SbatchOption]) -> None:
     key = "resources.gpus_per_node"
-    found: GpuRequest | None = None
+    found: tuple[int, str | None] | None = None
     for name in _GPUS:
         one = options.get(name)
         if one is None:
@@ -198,16 +193,16 @@ def _gpus(job: JobRequest, options: Mapping[str, SbatchOption]) -> None:
         if read is None:
             job.must_ask(one, key, "the GPUs of a node")
             continue
-        count, tasks = read.count, job.tasks or 1
+        count, tasks = read[0], job.tasks or 1
         if name == "gpus" and count % job.nodes:
             job.must_ask(one, key, f"a number that {job.nodes} nodes have alike")
             continue
         count = {"gpus": count // job.nodes, "gpus-per-task": count * tasks}.get(name, count)
         if found is None or name == "gpus-per-node":
-            found = GpuRequest(count, read.kind)
+            found = count, read[1]
         if name == "gpus-per-task" and tasks > 1:
             # Each task of the script's own steps sees its own alone; ranks of hpcrun see all.
-            job.put(one, f"export SLURM_GPUS_PER_TASK={read.count}", f"and {key}")
+            job.put(one, f"export SLURM_GPUS_PER_TASK={read[0]}", f"and {key}")
             job.is_certain = False
         else:
             job.carry(one, key, count)
@@ -217,15 +212,15 @@ def _gpus(job: JobRequest, options: Mapping[str, SbatchOption]) -> None:
             job.carry(one, "resources.sbatch.gres", others)
         if read is not None:
             found = read
-            job.carry(one, key, read.count)
+            job.carry(one, key, read[0])
         elif re.search(r"(?:^|[,/\s])gpu\b", one.value, re.IGNORECASE):
             job.must_ask(one, key, "the GPUs of a node")
         elif not others:
             job.drop(one, "it asks for nothing")
     if found is not None:
-        job.gpus, job.spec[key] = found.count, found.count
-        if found.kind:
-            job.spec["resources.gpu_type"] = found.kind
+        job.gpus = job.spec[key] = found[0]
+        if found[1]:
+            job.spec["resources.gpu_type"] = found[1]
 
 
 def _option(job: JobRequest, name: str, one: SbatchOption, value: str) -> None:
@@ -244,8 +239,16 @@ def _option(job: JobRequest, name: str, one: SbatchOption, value: str) -> None:
         job.carry(one, "name", value)
     elif name == "array":
         _array(job, one, value)
-    elif name in ("mail-user", "mail-type"):
-        _mail(job, one, name, value)
+    elif name == "mail-user" and not re.fullmatch(r"[^\s,@<>]+(?:@[^\s,@<>]+)?", value):
+        job.ask(one, "notify.mail", "accepted is one address")
+    elif name == "mail-user":
+        job.carry(one, "notify.mail", value)
+    elif name == "mail-type":
+        kinds = value.upper().replace(" ", "").split(",")
+        if {*kinds} <= {*MAIL_TYPES}:
+            job.carry(one, "notify.mail_types", kinds)
+        else:
+            job.ask(one, "notify.mail_types", f"accepted are {', '.join(MAIL_TYPES[:6])}, …")
     elif name == "signal":
         job.ask(one, "recovery.stop_signal", _SIGNALS)
     elif name == "chdir" and value in (".", "./"):
@@ -283,21 +286,6 @@ def _array(job: JobRequest, one: SbatchOption, value: str) -> None:
     job.carry(one, "sweep.grid", {"config.task": job.array})
     if parallel:
         job.spec["sweep.max_parallel"] = parallel
-
-
-def _mail(job: JobRequest, one: SbatchOption, name: str, value: str) -> None:
-    if name == "mail-user":
-        if re.fullmatch(r"[^\s,@<>]+(?:@[^\s,@<>]+)?", value):
-            job.carry(one, "notify.mail", value)
-        else:
-            job.ask(one, "notify.mail", "accepted is one address")
-        return
-    kinds = [part.strip().upper() for part in value.split(",") if part.strip()]
-    unknown = [kind for kind in kinds if kind not in MAIL_TYPES]
-    if unknown or not kinds:
-        job.ask(one, "notify.mail_types", f"accepted are {', '.join(MAIL_TYPES[:6])}, …")
-    if len(unknown) < len(kinds):
-        job.carry(one, "notify.mail_types", [kind for kind in kinds if kind in MAIL_TYPES])
 
 
 def _export(job: JobRequest, one: SbatchOption, value: str) -> None:

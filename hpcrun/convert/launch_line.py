@@ -13,41 +13,25 @@ from hpcrun.convert.shell_words import Word
 from hpcrun.convert.variables import OF_SHAPE, UNKNOWN, Variables
 
 _PYTHON = re.compile(r"python[\d.]*")
-_STARTS = re.compile(
-    r"srun|mpirun|mpiexec(?:\.\w+)?|orterun|ibrun|jsrun|aprun|torchrun|accelerate|deepspeed|horovodrun|"
-    r"composer|colossalai|ray|python[\d.]*|julia|Rscript|apptainer|singularity|shifter|enroot|"
-    r"podman|docker|parallel"
-)
-_WRAPPERS = frozenset(
-    (
-        *("exec", "time", "env", "nohup", "command", "numactl", "timeout", "bash", "sh"),
-        *("kernprof", "nsys", "stdbuf", "taskset", "uv", "conda"),
-    )
-)
+_LAUNCHERS = """
+srun mpirun mpiexec mpiexec.hydra orterun ibrun jsrun aprun torchrun accelerate deepspeed horovodrun
+composer colossalai ray julia Rscript apptainer singularity shifter enroot podman docker parallel
+"""
+_BEFORE = """
+exec time env nohup command numactl timeout bash sh kernprof nsys stdbuf taskset uv conda
+"""
+_STARTERS, _WRAPPERS = frozenset(_LAUNCHERS.split()), frozenset(_BEFORE.split())
 _CONTAINERS = frozenset(("apptainer", "singularity", "shifter"))
 # Options of srun that say what the job's own say, or that are about what hpcrun does.
-_SHAPES = {
-    **dict.fromkeys(("N", "nodes"), "nodes"),
-    **dict.fromkeys(("n", "ntasks"), "ntasks"),
-    **dict.fromkeys(("ntasks-per-node", "tasks-per-node"), "per_node"),
-    **dict.fromkeys(("c", "cpus-per-task"), "cpus"),
-}
+_SHAPES = {"N": "nodes", "n": "ntasks", "c": "cpus", "nodes": "nodes", "ntasks": "ntasks"}
+_SHAPES |= {"cpus-per-task": "cpus", "ntasks-per-node": "per_node"}
 _STEP_FLAGS = frozenset(("l", "label", "u", "unbuffered", "K", "kill-on-bad-exit"))
-_STEP_VALUES = frozenset(("W", "wait", "jobid"))
+_STEP_OPTIONS = frozenset(("W", "wait", "jobid", *_STEP_FLAGS, *_SHAPES))
 _STEP_LOGS = frozenset(("o", "output", "e", "error", "open-mode"))
 # Options of torchrun that hpcrun gives it by PET_…; and those that stay.
-_RENDEZVOUS = frozenset(
-    (
-        *("rdzv_id", "rdzv_backend", "rdzv_endpoint", "rdzv_conf"),
-        *("node_rank", "master_addr", "master_port", "nnodes"),
-    )
-)
-_TORCH_VALUES = frozenset(
-    (
-        *("nproc_per_node", "max_restarts", "monitor_interval", "start_method"),
-        *("role", "tee", "log_dir", "redirects"),
-    )
-)
+_MEETS = "rdzv_id rdzv_backend rdzv_endpoint rdzv_conf node_rank master_addr master_port nnodes"
+_STAYS = "nproc_per_node max_restarts monitor_interval start_method role tee log_dir redirects"
+_RENDEZVOUS, _TORCH_VALUES = frozenset(_MEETS.split()), frozenset(_STAYS.split())
 _MODULE = "torch.distributed.run"
 _TORCH_FLAGS = frozenset(("standalone", "no_python", "run_path"))
 
@@ -83,7 +67,8 @@ def starts(command: Command) -> bool:
     if not names:
         return False
     found = names if names[0] in _WRAPPERS else names[:1]
-    is_known = any(_STARTS.fullmatch(name) or name.endswith(".py") for name in found)
+    python = (name for name in found if _PYTHON.fullmatch(name) or name.endswith(".py"))
+    is_known = not _STARTERS.isdisjoint(found) or any(python)
     return is_known or command.words[0].text is None
 
 
@@ -186,12 +171,11 @@ def _step(words: list[str], line: LaunchLine, job: JobRequest) -> list[str]:
     used = 0
     for name, value, count in _options(words, _STEP_FLAGS):
         used += count
-        if name in _SHAPES:
-            if not _is_same(job, _SHAPES[name], value):
-                raise Uncertain(f"srun's {name} is not what the #SBATCH lines say")
-        elif name in _STEP_LOGS:
+        if name in _STEP_LOGS:
             line.logs.append(name)
-        elif name not in _STEP_FLAGS and name not in _STEP_VALUES:
+        elif name in _SHAPES and not _is_same(job, _SHAPES[name], value):
+            raise Uncertain(f"srun's {name} is not what the #SBATCH lines say")
+        elif name not in _STEP_OPTIONS:
             raise Uncertain(f"srun has the option {name}")
     return words[used:]
 

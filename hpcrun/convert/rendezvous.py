@@ -8,12 +8,8 @@ from hpcrun.convert.launch_line import LaunchLine, rendezvous_option
 from hpcrun.convert.shell_scan import Command, ShellScript, Statement
 
 # What hpcrun gives to each of its ranks.
-OWN = frozenset(
-    (
-        *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"),
-        *("LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"),
-    )
-)
+_GIVEN = "MASTER_ADDR MASTER_PORT WORLD_SIZE RANK LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK"
+OWN = frozenset(_GIVEN.split())
 _NAMED_SO = re.compile(r"rdzv|rendezvous|master|head_?node|main_process|nodelist", re.IGNORECASE)
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
@@ -26,45 +22,39 @@ def lines(script: ShellScript, launch: LaunchLine) -> list[Statement]:
     """
     words = {id(one): _words(script.text[one.start : one.end]) for one in script.statements}
     words[id(launch.statement)], seeds = _of_launch(launch)
-    sets: dict[int, set[str]] = {}
-    prints: dict[int, set[str]] = {}
+    # What each sets, and what it shows.
+    found: dict[int, tuple[set[str], set[str]]] = {}
     for one in script.statements:
         names = _set_by(one.simple) if one is not launch.statement else None
-        if names:
-            sets[id(one)] = names
-        elif names is not None:
-            prints[id(one)] = _shown(script.text[one.start : one.end])
+        if names is not None:
+            shown = set() if names else _shown(script.text[one.start : one.end])
+            found[id(one)] = names, shown
     while True:
-        names = set().union(*sets.values())
-        stale = {key for key, shown in prints.items() if not shown <= names}
-        prints = {key: prints[key] for key in prints if key not in stale}
-        kept = set().union(*(own for key, own in words.items() if key not in {**sets, **prints}))
-        left = {key: own for key, own in sets.items() if not own & kept}
-        if len(left) == len(sets) and not stale:
+        names = set().union(*(own for own, _ in found.values()))
+        kept = set().union(*(own for key, own in words.items() if key not in found))
+        left = {
+            key: one for key, one in found.items() if not one[0] & kept and one[1] <= names - kept
+        }
+        if len(left) == len(found):
             break
-        sets = left
-    wanted = {*OWN, *seeds}
-    while True:
-        taken = [key for key, own in sets.items() if own & wanted]
-        more = wanted.union(*(words[key] for key in taken))
-        if more == wanted:
-            break
-        wanted = more
-    names = set().union(*(sets[key] for key in taken))
-    found = {*taken, *(key for key, shown in prints.items() if shown <= names)}
-    return [one for one in script.statements if id(one) in found]
+        found = left
+    wanted, size = {*OWN, *seeds}, -1
+    taken: set[int] = set()
+    while len(taken) != size:
+        size = len(taken)
+        taken = {key for key, (own, _) in found.items() if own & wanted}
+        wanted.update(*(words[key] for key in taken))
+    names = set().union(*(found[key][0] for key in taken))
+    taken |= {key for key, (own, shown) in found.items() if not own and shown <= names}
+    return [one for one in script.statements if id(one) in taken]
 
 
 def _set_by(command: Command | None) -> set[str] | None:
     """Return the variables that a command sets and does no more; empty for a plain `echo`."""
-    if command is None or command.is_redirected:
+    if command is None or command.is_redirected or (command.words and command.assigned):
         return None
-    if not command.words:
-        return set(command.assigned) or None
-    if command.assigned:
-        return None
-    if command.program == "echo":
-        return set()
+    if not command.words or command.program == "echo":
+        return set(command.assigned)
     if command.program != "export":
         return None
     names = {word.raw.partition("=")[0] for word in command.words[1:]}

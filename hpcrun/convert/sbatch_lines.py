@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hpcrun.compile.target.slurm_options import SBATCH_OPTIONS
 from hpcrun.convert.line_fates import DROPPED, SHELL, LineFate, quoted
@@ -23,17 +23,12 @@ SHORT = {
 }
 _ALIASES = {"tasks-per-node": "ntasks-per-node", "workdir": "chdir", "share": "oversubscribe"}
 # Options without a value; those in `_OPTIONAL` may have one, after an equals sign alone.
-_FLAGS = frozenset(
-    {
-        *("contiguous", "get-user-env", "help", "hold", "ignore-pbs", "kill-on-invalid-dep"),
-        *("no-requeue", "overcommit", "parsable", "quiet", "reboot", "requeue", "spread-job"),
-        *("test-only", "usage", "use-min-nodes", "verbose", "version", "wait", "stepmgr"),
-    }
-)
-_OPTIONAL = frozenset(
-    {"exclusive", "immediate", "no-kill", "oversubscribe", "propagate", "nice", "x11"}
-)
-
+_NO_VALUE = """
+contiguous get-user-env help hold ignore-pbs kill-on-invalid-dep no-requeue overcommit parsable
+quiet reboot requeue spread-job test-only usage use-min-nodes verbose version wait stepmgr
+"""
+_MAY_HAVE = "exclusive immediate no-kill oversubscribe propagate nice x11"
+_FLAGS, _OPTIONAL = frozenset(_NO_VALUE.split()), frozenset(_MAY_HAVE.split())
 _TEMPLATE = re.compile(r"\{\{|\{%|<%|\$\{?\w")
 _LONGEST = 10_000
 
@@ -52,21 +47,15 @@ class SbatchOption:
     """It can be read as sbatch would; false for templates that somebody fills in."""
 
 
-@dataclass
-class SbatchLines:
-    """The options of a script, each as it counts."""
+def read(lines: Sequence[str]) -> tuple[dict[str, SbatchOption], list[LineFate]]:
+    """Return the options of the #SBATCH lines that count, and what becomes of the others.
 
-    options: dict[str, SbatchOption] = field(default_factory=dict)
-    fates: list[LineFate] = field(default_factory=list)
-    """Lines and options that do not count."""
-
-
-def read(lines: Sequence[str]) -> SbatchLines:
-    """Return the options of the #SBATCH lines, up to the first command as Slurm does.
+    Slurm reads up to the first command.
 
     Raise UsageError where the job is heterogeneous.
     """
-    found, first = SbatchLines(), None
+    found: dict[str, SbatchOption] = {}
+    fates, first = [], None
     for number, line in enumerate(lines, 1):
         if not is_directive(line):
             if first is None and line.strip() and line[:1] != "#":
@@ -75,7 +64,7 @@ def read(lines: Sequence[str]) -> SbatchLines:
         text = quoted(line)
         if first is not None:
             why = f"Slurm does not read it: it stands after the first command, line {first}"
-            found.fates.append(LineFate(number, number, text, SHELL, why))
+            fates.append(LineFate(number, number, text, SHELL, why))
             continue
         if not {"hetjob", "packjob", ":"}.isdisjoint(line.split()):
             raise UsageError(
@@ -84,13 +73,11 @@ def read(lines: Sequence[str]) -> SbatchLines:
                 "of another kind: `hpcrun help roles`; or a spec for each, joined by depends_on",
             )
         for option in _options(line, number, text):
-            before = found.options.get(option.name)
-            if before is not None:
+            if before := found.get(option.name):
                 why = f"line {number} gives --{option.name} again, and the last one counts"
-                fate = LineFate(before.line, before.line, before.text, DROPPED, why)
-                found.fates.append(fate)
-            found.options[option.name] = option
-    return found
+                fates.append(LineFate(before.line, before.line, before.text, DROPPED, why))
+            found[option.name] = option
+    return found, fates
 
 
 def is_directive(line: str) -> bool:
@@ -148,30 +135,22 @@ def array_tasks(text: str) -> tuple[list[int], int | None] | None:
         return None
 
 
-@dataclass(frozen=True)
-class GpuRequest:
-    """GPUs as ``--gres`` and ``--gpus…`` name them."""
-
-    count: int
-    kind: str | None
-
-
-def gpus(text: str) -> GpuRequest | None:
-    """Return the GPUs of ``a100:4``, ``4`` or ``a100``; None if it is no such text."""
+def gpus(text: str) -> tuple[int, str | None] | None:
+    """Return number and type of ``a100:4``, ``4`` or ``a100``; None if it is no such text."""
     found = re.fullmatch(r"(?:(\w*[A-Za-z][\w.-]*)(?::|$))?(\d{1,4})?(?:\(.*\))?", text.strip())
     if found is None or not (found[1] or found[2]):
         return None
-    return GpuRequest(int(found[2] or 1), found[1])
+    return int(found[2] or 1), found[1]
 
 
-def gres(text: str) -> tuple[GpuRequest | None, str]:
+def gres(text: str) -> tuple[tuple[int, str | None] | None, str]:
     """Return the GPUs of ``--gres``, and what else it names."""
-    request: GpuRequest | None = None
-    others: list[str] = []
+    request: tuple[int, str | None] | None = None
+    others = []
     for part in text.split(","):
         name, colon, rest = part.strip().removeprefix("gres/").removeprefix("gres:").partition(":")
         if name.lower() == "gpu":
-            request = gpus(rest) if colon else GpuRequest(1, None)
+            request = gpus(rest) if colon else (1, None)
         elif part.strip() and part.strip().lower() != "none":
             others.append(part.strip())
     return request, ",".join(others)

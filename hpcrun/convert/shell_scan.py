@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hpcrun.convert.shell_words import Part, UnreadableError, Word, WordScan
+from hpcrun.convert.shell_words import UnreadableError, Word, WordScan
 
 _BLANK = re.compile(r"(?:[ \t]|\\\n)*")
 _OPERATOR = re.compile(r"<<<|<<-|&>>|\|\||&&|;;&|;;|;&|<<|>>|<&|>&|<>|>\||&>|\|&|[;&|<>()\n]")
@@ -46,13 +46,12 @@ class Statement:
     commands: list[Command] = field(default_factory=list)
     """All in it, at whatever depth; those of substitutions are none."""
     is_compound: bool = False
-    in_background: bool = False
+    """It has reserved words or parentheses, or runs in the background."""
 
     @property
     def simple(self) -> Command | None:
         """Its only command, where it is no more than that."""
-        is_plain = len(self.commands) == 1 and not self.is_compound and not self.in_background
-        return self.commands[0] if is_plain else None
+        return self.commands[0] if len(self.commands) == 1 and not self.is_compound else None
 
 
 class ShellScript:
@@ -197,7 +196,7 @@ class _Scan(WordScan):
                 if operator in (";;", ";&", ";;&") and levels[-1:] == [_BRANCH]:
                     levels[-1] = _PATTERNS
                 if not levels and operator in (";", "&"):
-                    statement.in_background = operator == "&"
+                    statement.is_compound = statement.is_compound or operator == "&"
                     return
                 state.begin()
 
@@ -303,14 +302,11 @@ class _Scan(WordScan):
         if found is None:
             command.words.append(word)
             return
-        is_plain = not found[2] and not found[0].endswith("+=")
-        first, *others = word.parts
-        value = Part(first.kind, first.text[found.end() :], first.is_quoted)
-        parts = [*([value] if value.text else ()), *others]
-        if text_follows := self._text.startswith("(", self._at):
+        is_whole = not found[2] and not found[0].endswith("+=")
+        if self._text.startswith("(", self._at):
+            is_whole = False  # a list
             self._balanced("(", ")")
-        whole = is_plain and not text_follows
-        command.assigned[found[1]] = Word(word.raw[found.end() :], parts) if whole else None
+        command.assigned[found[1]] = word.after(found.end()) if is_whole else None
         command.prefix_end = self._at
 
     def _substitution(self) -> None:
@@ -318,6 +314,7 @@ class _Scan(WordScan):
         inner, heredocs = Statement(self._at), self._heredocs
         self._at += 1
         self._heredocs = []
-        with self._deeper():
-            self._statement(inner, ")")
+        self._deepen(1)
+        self._statement(inner, ")")
+        self._deepen(-1)
         self._heredocs = [*heredocs, *self._heredocs]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -46,6 +44,12 @@ class Word:
         is_text = not self.is_pattern and all(part.kind == "text" for part in self.parts)
         return "".join(part.text for part in self.parts) if is_text else None
 
+    def after(self, count: int) -> Word:
+        """Return what follows the first so many characters, which are plain text."""
+        first, *others = self.parts
+        rest = Part(first.kind, first.text[count:], first.is_quoted)
+        return Word(self.raw[count:], [rest, *others] if rest.text else others)
+
 
 class UnreadableError(Exception):
     """A script cannot be read beyond the character ``at``, because of ``what``."""
@@ -73,13 +77,10 @@ class WordScan:
         if self._steps > _MOST_STEPS:
             raise UnreadableError(self._at, "there is more than a person would write")
 
-    @contextmanager
-    def _deeper(self) -> Iterator[None]:
-        if self._nested >= _DEEPEST:
+    def _deepen(self, by: int) -> None:
+        self._nested += by
+        if self._nested > _DEEPEST:
             raise UnreadableError(self._at, "expansions are nested too deeply")
-        self._nested += 1
-        yield
-        self._nested -= 1
 
     def _word(self) -> Word:
         """Read a word; raise where a quote or an expansion in it is not closed."""
@@ -234,8 +235,9 @@ class WordScan:
                 raise UnreadableError(self._at, "a quote ' is not closed")
             self._at = end + 1
         elif one in "$`":
-            with self._deeper():
-                self._expansion(is_quoted=True)
+            self._deepen(1)
+            self._expansion(is_quoted=True)
+            self._deepen(-1)
         elif one == "\\":
             self._at += 2
         else:

@@ -63,19 +63,10 @@ class ConvertedSpec:
 
 
 def converted(script: Path, directory: Path, spec: Path | None, *, force: bool) -> ConvertedSpec:
-    """Convert a script, and plan its files; nothing is written.
+    """Convert a script, and plan its files: ``spec``, else ``experiment.yaml`` in a directory.
 
-    Parameters
-    ----------
-    spec
-        The spec's path; None for ``experiment.yaml`` in ``directory``.
-    force
-        Files that are there may be replaced.
-
-    Raises
-    ------
-    UsageError
-        The script cannot be converted, or a file is there already.
+    Nothing is written; with ``force`` what is there may be replaced. Raise UsageError where the
+    script cannot be converted, or a file is there already.
     """
     path = spec or directory / project_text.SPEC
     done = convert(read_script(script), script, shell_name(path, script))

@@ -51,24 +51,18 @@ class SpecText:
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of its YAML."""
-        blocks: dict[str, dict[str, Any]] = {}
-        for full in [*self.values, *self.asks]:
-            above, _, _ = full.partition(".")
-            blocks.setdefault(above, {})
-            if full in self.values:
-                blocks[above][full] = self.values[full]
-        for above in blocks:
-            yield from self._block(above, blocks[above])
+        blocks: dict[str, list[str]] = {}
+        for full in dict.fromkeys((*self.values, *self.asks)):
+            blocks.setdefault(full.partition(".")[0], []).append(full)
+        for above, keys in blocks.items():
+            yield from self._one(above, above, "") if keys == [above] else self._block(above, keys)
 
-    def _block(self, above: str, values: dict[str, Any]) -> Iterator[str]:
-        asked = [full for full in self.asks if full.partition(".")[0] == above]
-        if above in values or (not values and asked == [above]):
-            yield from self._one(above, above, "")
-            return
+    def _block(self, above: str, keys: list[str]) -> Iterator[str]:
+        values = [full for full in keys if full in self.values]
         yield f"{above}:" if values else f"# {above}:"
         sub = ""
-        for full in [*values, *(one for one in asked if one not in values)]:
-            _, *middle, last = full.split(".", 2)
+        for full in keys:
+            *middle, last = full.split(".", 2)[1:] or [full]
             if middle and middle[0] != sub and values:
                 yield f"  {middle[0]}:"
             sub = middle[0] if middle else ""
@@ -79,7 +73,8 @@ class SpecText:
         if full in self.asks:
             is_there = "" if full in self.values else f"{full}: "
             text = f"hpcrun asks: {is_there}{visible(self.asks[full])}"
-            yield from _comment(text, before)
+            for line in textwrap.wrap(text, _WIDTH - len(before) - 2, break_long_words=False):
+                yield f"{before}# {line}"
         if full not in self.values:
             return
         value = self.values[full]
@@ -90,8 +85,3 @@ class SpecText:
             return
         yield f"{before}{inline(name)}:{comment}"
         yield from (f"{before}  - {inline(one)}" for one in value)
-
-
-def _comment(text: str, before: str) -> Iterator[str]:
-    for line in textwrap.wrap(text, _WIDTH - len(before) - 2, break_long_words=False):
-        yield f"{before}# {line}"

@@ -11,12 +11,11 @@ from hpcrun.convert.shell_words import Word
 UNKNOWN = "\0"
 """Stands in a text for what only bash can tell, before the name of one of `OF_SHAPE`."""
 # Variables of Slurm that say what the job's #SBATCH lines ask for.
-OF_SHAPE = {
-    **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "nodes"),
-    **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), "ntasks"),
-    **{"SLURM_NTASKS_PER_NODE": "per_node", "SLURM_CPUS_PER_TASK": "cpus"},
-}
+OF_SHAPE = {"SLURM_NTASKS_PER_NODE": "per_node", "SLURM_CPUS_PER_TASK": "cpus"}
+OF_SHAPE |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "nodes")
+OF_SHAPE |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), "ntasks")
 _SET = re.compile(r"(?<![\w$])([A-Za-z_]\w*)(?:\[[^]\n]*\])?\+?=", re.ASCII)
+_NAMED = re.compile(r"([A-Za-z_]\w*)=", re.ASCII)
 _SETTERS = re.compile(
     r"\b(?:for|read|unset|select|mapfile|readarray|getopts|printf -v|local|declare)\b([^\n;]*)"
 )
@@ -38,9 +37,8 @@ class Variables:
     def __init__(self, script: ShellScript) -> None:
         self._script = script
         self._times = Counter(_SET.findall(script.text))
-        for match in _SETTERS.finditer(script.text[:1_000_000]):
-            for name in re.findall(r"[A-Za-z_]\w*", match[1][:2000]):
-                self._times[name] += 2
+        for match in _SETTERS.finditer(script.text):
+            self._times.update(2 * re.findall(r"[A-Za-z_]\w*", match[1][:2000]))
         self._values = dict(self._given())
 
     def _given(self) -> dict[str, Word]:
@@ -58,13 +56,10 @@ class Variables:
             given = dict(command.assigned) if not command.words else {}
             if command.program in _DECLARES:
                 for word in command.words[1:]:
-                    name, value = _divided(word)
-                    given[name] = value
-            found |= {
-                name: value
-                for name, value in given.items()
-                if value is not None and self._times[name] == 1
-            }
+                    if match := _NAMED.match(word.raw):
+                        given[match[1]] = word.after(match.end())
+            once = ((name, value) for name, value in given.items() if self._times[name] == 1)
+            found |= {name: value for name, value in once if value is not None}
         return found
 
     def text(self, word: Word, depth: int = 0) -> list[str] | None:
@@ -109,20 +104,6 @@ class Variables:
 
     def outside(self) -> dict[str, tuple[int, bool]]:
         """Return variables that nothing in the script sets, as `ShellScript.reads` has them."""
-        return {
-            name: one
-            for name, one in self._script.reads.items()
-            if not self._times[name]
-            and name not in _ALWAYS
-            and not name.startswith(("SLURM_", "SLURMD_", "HPCRUN_"))
-        }
-
-
-def _divided(word: Word) -> tuple[str, Word | None]:
-    """Return name and value of ``NAME=VALUE``; None for a value where there is none."""
-    first = word.parts[0] if word.parts else None
-    name, equals, rest = first.text.partition("=") if first else ("", "", "")
-    if first is None or first.kind != "text" or first.is_quoted or not equals:
-        return name, None
-    begins = [type(first)(first.kind, rest, False)] if rest else []
-    return name, Word(word.raw.partition("=")[2], [*begins, *word.parts[1:]])
+        read = ((name, one) for name, one in self._script.reads.items() if not self._times[name])
+        own = ("SLURM_", "SLURMD_", "HPCRUN_")
+        return {n: one for n, one in read if n not in _ALWAYS and not n.startswith(own)}
