@@ -145,7 +145,14 @@ COVERED_BY: dict[str, str] = {
     "observe/top/top_model": "observe/top/test_top_app.py",
     **{
         f"convert/{name}": "convert/test_conversion.py"
-        for name in ("job_request", "launch_line", "rendezvous", "sbatch_lines", "spec_text", "variables")
+        for name in (
+            "launch_line",
+            "rendezvous",
+            "sbatch_lines",
+            "script_request",
+            "spec_text",
+            "variables",
+        )
     },
     "convert/line_fates": "convert/test_conversion.py",
     "convert/shell_words": "convert/test_shell_scan.py",

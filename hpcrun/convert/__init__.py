@@ -2,11 +2,11 @@
 
 Verbatim unless certain: nothing is evaluated. In reading order: `conversion` (``convert``, from
 text to spec and notes), `line_fates` (what becomes of a line), `spec_file` (the files that are
-written, and the table beside the script). `sbatch_lines` reads #SBATCH lines and `job_request`
+written, and the table beside the script). `sbatch_lines` reads #SBATCH lines and `script_request`
 makes keys of them; `shell_words` and `shell_scan` find the commands of the rest, `variables` what
 is certain of their values, `launch_line` the one that starts the ranks, and `rendezvous` what
 hpcrun makes itself. `spec_text` writes YAML.
 
-An option of sbatch goes to `job_request`, a launcher or an option of srun's to `launch_line`: what
-is not named there leaves the script as it is.
+To teach it an option of sbatch, add that to `script_request`; a launcher, or an option of srun's,
+to `launch_line`. What is not named there leaves the script as it is.
 """

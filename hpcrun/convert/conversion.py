@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hpcrun.compile.target.slurm_options import LONGEST_NAME, NAME
-from hpcrun.convert import job_request, rendezvous
-from hpcrun.convert.job_request import JobRequest
+from hpcrun.convert import rendezvous, script_request
 from hpcrun.convert.launch_line import LaunchLine, Uncertain, find
 from hpcrun.convert.line_fates import ASKED, DROPPED, SHELL, SPEC, LineFate, has_secret, quoted
+from hpcrun.convert.script_request import ScriptRequest
 from hpcrun.convert.shell_scan import ShellScript, Statement
 from hpcrun.convert.spec_text import SpecText
 from hpcrun.convert.variables import Variables
@@ -98,7 +97,7 @@ class _Converter:
             self._notes.append("its lines ended in CR LF, which sbatch refuses: now in LF")
         self._text, self._file = text, shell_file
         self._lines = text.split("\n")
-        self._job: JobRequest = job_request.request(self._lines)
+        self._job: ScriptRequest = script_request.request(self._lines)
         self._script = script
         self._shell = self._lines[0][2:].strip()
         self._is_shell = _SHELLS.match(self._shell) is not None
@@ -297,6 +296,5 @@ class _Converter:
 
 def shell_name(spec: Path, script: Path) -> str:
     """Return the name of the shell file of a spec: never that of the script itself."""
-    found = f"{spec.stem}.sh"
-    same = os.path.abspath(spec.with_name(found)) == os.path.abspath(script)  # noqa: PTH100
-    return f"{spec.stem}-job.sh" if same else found
+    found = spec.with_suffix(".sh")
+    return f"{spec.stem}-job.sh" if found.absolute() == script.absolute() else found.name

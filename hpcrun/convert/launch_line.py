@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from hpcrun.convert.job_request import JobRequest
+from hpcrun.convert.script_request import ScriptRequest
 from hpcrun.convert.shell_scan import Command, ShellScript, Statement
-from hpcrun.convert.shell_words import Word
+from hpcrun.convert.shell_words import ShellWord
 from hpcrun.convert.variables import OF_SHAPE, UNKNOWN, Variables
 
 _PYTHON = re.compile(r"python[\d.]*")
@@ -72,7 +72,7 @@ def starts(command: Command) -> bool:
     return is_known or command.words[0].text is None
 
 
-def find(script: ShellScript, variables: Variables, job: JobRequest) -> LaunchLine:
+def find(script: ShellScript, variables: Variables, job: ScriptRequest) -> LaunchLine:
     """Return the launch line of a script; raise Uncertain where it is to stay as it is."""
     if script.problem:
         raise Uncertain(f"bash may read it otherwise: {script.problem}")
@@ -92,7 +92,7 @@ def find(script: ShellScript, variables: Variables, job: JobRequest) -> LaunchLi
     for one in script.commands:
         if one.program == "trap" and "EXIT" not in [word.text for word in one.words]:
             raise Uncertain(f"line {script.line(one.start)} waits for signals, which hpcrun gets")
-        if one.program in ("sbatch", "exec", "wait"):
+        if one.program in ("exec", "wait", "sbatch"):
             raise Uncertain(f"line {script.line(one.start)} has {one.program}")
     if re.search(r"\$\?|PIPESTATUS", script.text[command.end :]):
         raise Uncertain(f"what follows {place} asks how it ended")
@@ -104,14 +104,14 @@ def find(script: ShellScript, variables: Variables, job: JobRequest) -> LaunchLi
     return line
 
 
-def _certain(word: Word, variables: Variables) -> list[str]:
+def _certain(word: ShellWord, variables: Variables) -> list[str]:
     found = variables.text(word)
     if found is None:
         raise Uncertain(f"only bash can tell what {word.raw[:60]} is")
     return found
 
 
-def _read(words: list[str], line: LaunchLine, job: JobRequest) -> None:
+def _read(words: list[str], line: LaunchLine, job: ScriptRequest) -> None:
     is_step = PurePath(words[0]).name == "srun"
     if is_step:
         words = _step(words[1:], line, job)
@@ -134,7 +134,7 @@ def _read(words: list[str], line: LaunchLine, job: JobRequest) -> None:
             raise Uncertain("a spec would read some of its words otherwise")
 
 
-def _is_same(job: JobRequest, name: str, value: str) -> bool:
+def _is_same(job: ScriptRequest, name: str, value: str) -> bool:
     """Check that a value of an option is what the #SBATCH lines say."""
     if value.startswith(UNKNOWN):
         return OF_SHAPE.get(value[1:]) == name
@@ -166,7 +166,7 @@ def _options(words: Sequence[str], flags: frozenset[str]) -> Iterator[tuple[str,
         at += count
 
 
-def _step(words: list[str], line: LaunchLine, job: JobRequest) -> list[str]:
+def _step(words: list[str], line: LaunchLine, job: ScriptRequest) -> list[str]:
     """Read the options of srun; return what it starts."""
     used = 0
     for name, value, count in _options(words, _STEP_FLAGS):
@@ -202,7 +202,7 @@ def _program_at(words: list[str]) -> int:
 
 
 def _torchrun(
-    words: list[str], start: int, line: LaunchLine, job: JobRequest, *, is_step: bool
+    words: list[str], start: int, line: LaunchLine, job: ScriptRequest, *, is_step: bool
 ) -> None:
     if (job.tasks or 1) != 1 or (job.nodes > 1 and not is_step):
         raise Uncertain("it is not one torchrun on each node")
@@ -232,7 +232,9 @@ def _torchrun(
     line.args, line.framework = program[split:], "torchrun"
 
 
-def _python(words: list[str], at: int, line: LaunchLine, job: JobRequest, *, is_step: bool) -> None:
+def _python(
+    words: list[str], at: int, line: LaunchLine, job: ScriptRequest, *, is_step: bool
+) -> None:
     split = at + 1
     while split < len(words) and words[split] in ("-u", "-O", "-B", "-s", "-E", "-I"):
         split += 1

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hpcrun.convert.shell_words import UnreadableError, Word, WordScan
+from hpcrun.convert.shell_words import ShellWord, UnreadableError, WordScan
 
 _BLANK = re.compile(r"(?:[ \t]|\\\n)*")
 _OPERATOR = re.compile(r"<<<|<<-|&>>|\|\||&&|;;&|;;|;&|<<|>>|<&|>&|<>|>\||&>|\|&|[;&|<>()\n]")
@@ -24,8 +24,8 @@ class Command:
 
     start: int
     end: int = 0
-    words: list[Word] = field(default_factory=list)
-    assigned: dict[str, Word | None] = field(default_factory=dict)
+    words: list[ShellWord] = field(default_factory=list)
+    assigned: dict[str, ShellWord | None] = field(default_factory=dict)
     """What its words before the program set; None for a list, an element or an addition."""
     prefix_end: int = 0
     """Where these end."""
@@ -296,7 +296,7 @@ class _Scan(WordScan):
             delimiter = re.sub(r"['\"\\]", "", word.raw)
             self._heredocs.append((delimiter, operator == "<<-"))
 
-    def _add(self, command: Command, word: Word) -> None:
+    def _add(self, command: Command, word: ShellWord) -> None:
         """Add a word to a command: as one of its own, or as what it sets before that."""
         found = _ASSIGNMENT.match(word.raw) if not command.words else None
         if found is None:

@@ -26,7 +26,7 @@ class Part:
 
 
 @dataclass
-class Word:
+class ShellWord:
     """One word of a command."""
 
     raw: str
@@ -44,11 +44,11 @@ class Word:
         is_text = not self.is_pattern and all(part.kind == "text" for part in self.parts)
         return "".join(part.text for part in self.parts) if is_text else None
 
-    def after(self, count: int) -> Word:
+    def after(self, count: int) -> ShellWord:
         """Return what follows the first so many characters, which are plain text."""
         first, *others = self.parts
         rest = Part(first.kind, first.text[count:], first.is_quoted)
-        return Word(self.raw[count:], [rest, *others] if rest.text else others)
+        return ShellWord(self.raw[count:], [rest, *others] if rest.text else others)
 
 
 class UnreadableError(Exception):
@@ -82,7 +82,7 @@ class WordScan:
         if self._nested > _DEEPEST:
             raise UnreadableError(self._at, "expansions are nested too deeply")
 
-    def _word(self) -> Word:
+    def _word(self) -> ShellWord:
         """Read a word; raise where a quote or an expansion in it is not closed."""
         text, start = self._text, self._at
         parts: list[Part] = []
@@ -118,7 +118,7 @@ class WordScan:
                 break
         if self._at == start:
             raise UnreadableError(start, f"found {text[start : start + 1]!r} in place of a word")
-        return Word(text[start : self._at], parts)
+        return ShellWord(text[start : self._at], parts)
 
     def _double(self, parts: list[Part]) -> None:
         begun, text = self._at, self._text

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from hpcrun.convert.job_request import UNKNOWN
+from hpcrun.convert.script_request import UNKNOWN
 from hpcrun.text import visible
 
 _PLAIN = re.compile(r"-{0,2}[A-Za-z_./][\w./=+@%-]*(?: [A-Za-z][\w./-]*)*", re.ASCII)

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 from hpcrun.convert.shell_scan import ShellScript
-from hpcrun.convert.shell_words import Word
+from hpcrun.convert.shell_words import ShellWord
 
 UNKNOWN = "\0"
 """Stands in a text for what only bash can tell, before the name of one of `OF_SHAPE`."""
@@ -41,12 +41,12 @@ class Variables:
             self._times.update(2 * re.findall(r"[A-Za-z_]\w*", match[1][:2000]))
         self._values = dict(self._given())
 
-    def _given(self) -> dict[str, Word]:
+    def _given(self) -> dict[str, ShellWord]:
         """Return what plain statements of the script's own level set once, and nobody may change.
 
         A file that is sourced, and `eval`, may change all that was set before.
         """
-        found: dict[str, Word] = {}
+        found: dict[str, ShellWord] = {}
         for statement in self._script.statements:
             command = statement.simple
             if any(one.program in ("source", ".", "eval") for one in statement.commands):
@@ -62,7 +62,7 @@ class Variables:
             found |= {name: value for name, value in once if value is not None}
         return found
 
-    def text(self, word: Word, depth: int = 0) -> list[str] | None:
+    def text(self, word: ShellWord, depth: int = 0) -> list[str] | None:
         """Return the words that bash makes of a word, with `UNKNOWN` for what is not certain.
 
         None where not even their number is.

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpcrun.state.spec.blocks import BATCH as BATCH
+
 if TYPE_CHECKING:
     from hpcrun.state.plan import RunPlan
 
-AUTO, NONE, BATCH = "auto", "none", "batch"
+AUTO, NONE = "auto", "none"
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,9 @@ def test_a_spec_and_a_shell_file_are_written_and_planned(directory: Path) -> Non
     lines = done.stdout.splitlines()
     assert lines[:2] == ["written: experiment.yaml", "written: experiment.sh"]
     assert lines[-1] == "next: hpcrun check experiment.yaml"
-    assert any(line.startswith("  14 hosts=( $(scontrol") and "| dropped: " in line for line in lines)
+    assert any(
+        line.startswith("  14 hosts=( $(scontrol") and "| dropped: " in line for line in lines
+    )
     assert any(line.endswith("| as it is: experiment.sh") for line in lines)
     assert (directory / "spec.schema.json").is_file()
     planned = hpcrun("plan", "experiment.yaml", "cluster=slurm", cwd=directory)
@@ -80,7 +82,9 @@ def test_what_is_asked_is_told_with_its_key(directory: Path) -> None:
 
 
 def test_plan_names_the_keys_of_a_template(directory: Path) -> None:
-    (directory / "t.sbatch").write_text("#!/bin/bash\n#SBATCH -t 5\n#SBATCH --nodes={{ n }}\nsrun x\n")
+    (directory / "t.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH -t 5\n#SBATCH --nodes={{ n }}\nsrun x\n"
+    )
     assert hpcrun("init", "--from", "t.sbatch", cwd=directory).returncode == 0
     done = hpcrun("plan", "experiment.yaml", "cluster=slurm", cwd=directory)
     assert done.returncode == 2

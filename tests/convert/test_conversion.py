@@ -232,11 +232,15 @@ def test_an_array_is_a_sweep_whose_runs_find_their_task() -> None:
 def test_slurm_reads_no_options_after_the_first_command() -> None:
     done = is_verbatim(job("echo", "#SBATCH --nodes=9", options="--nodes=2"))
     assert yaml.safe_load(done.spec)["resources"]["nodes"] == 2
-    assert "after the first command, line 3" in next(one for one in done.fates if one.line == 4).what
+    assert (
+        "after the first command, line 3" in next(one for one in done.fates if one.line == 4).what
+    )
 
 
 def test_a_template_is_asked_for() -> None:
-    done = is_verbatim(job("srun {{ cmd }}", options="--nodes={{ nodes }}|--time={{ t }}|-J {{ n }}"))
+    done = is_verbatim(
+        job("srun {{ cmd }}", options="--nodes={{ nodes }}|--time={{ t }}|-J {{ n }}")
+    )
     spec = yaml.safe_load(done.spec)
     assert (spec["resources"]["nodes"], spec["resources"]["time"]) == ("???", "???")
     assert "# hpcrun asks: line 2 has #SBATCH --nodes={{ nodes }}" in done.spec
@@ -322,9 +326,51 @@ def test_a_line_of_a_megabyte_takes_no_seconds(line: str) -> None:
 
 _WORDS = st.sampled_from(
     [
-        *("srun", "python", "train.py", "torchrun", "--nnodes=2", "$A", '"$B"', "'c", '"d', "$(", ")"),
-        *("if", "then", "fi", "for", "do", "done", "case", "esac", "{", "}", ";", "&", "|", "\n", "\n"),
-        *("<<E", "E", "#", "#SBATCH", "--nodes=2", "export", "X=1", "\\", "\t", "é", "\udcff", "((", "["),
+        *(
+            "srun",
+            "python",
+            "train.py",
+            "torchrun",
+            "--nnodes=2",
+            "$A",
+            '"$B"',
+            "'c",
+            '"d',
+            "$(",
+            ")",
+        ),
+        *(
+            "if",
+            "then",
+            "fi",
+            "for",
+            "do",
+            "done",
+            "case",
+            "esac",
+            "{",
+            "}",
+            ";",
+            "&",
+            "|",
+            "\n",
+            "\n",
+        ),
+        *(
+            "<<E",
+            "E",
+            "#",
+            "#SBATCH",
+            "--nodes=2",
+            "export",
+            "X=1",
+            "\\",
+            "\t",
+            "é",
+            "\udcff",
+            "((",
+            "[",
+        ),
     ]
 )
 

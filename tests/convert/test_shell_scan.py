@@ -33,7 +33,7 @@ def commands(text: str) -> list[list[str]]:
         ("[[ a && b || ( c < d ) ]] && e", [["e"]]),
         ("(( x = 1 && 2 )); a", [["a"]]),
         ("( a; b ) > f\nc", [["a"], ["b"], ["c"]]),
-        ("a \"$(b 'c)' \"d)\")\" `e ;f`", [["a", "\"$(b 'c)' \"d)\")\"", "`e ;f`"]]),
+        ('a "$(b \'c)\' "d)")" `e ;f`', [["a", '"$(b \'c)\' "d)")"', "`e ;f`"]]),
         ("a <<E\nsrun x\nE\nb", [["a"], ["b"]]),
         ("a <<-'E' && b\n\tx $(\n\tE\nc", [["a"], ["b"], ["c"]]),
         ("a <<< 'b c'\nd", [["a"], ["d"]]),
@@ -67,14 +67,29 @@ def test_what_cannot_be_read_is_told(text: str, words: str) -> None:
     assert words in str(ShellScript(text).problem)
 
 
-@pytest.mark.parametrize("text", ["a & b", "a | b", "a && b", "if a; then b; fi", "(a)", "f() { a; }"])
+@pytest.mark.parametrize(
+    "text", ["a & b", "a | b", "a && b", "if a; then b; fi", "(a)", "f() { a; }"]
+)
 def test_more_than_one_plain_command_is_not_simple(text: str) -> None:
     assert ShellScript(text).statements[0].simple is None
 
 
 @pytest.mark.parametrize(
     "unit",
-    ["a", "x ", '"$a" ', "$(a) ", "`a` ", "\\\n", "f() { :; }; ", "${a:-'x'}", "( ", '"$(', "<<E ", "'"],
+    [
+        "a",
+        "x ",
+        '"$a" ',
+        "$(a) ",
+        "`a` ",
+        "\\\n",
+        "f() { :; }; ",
+        "${a:-'x'}",
+        "( ",
+        '"$(',
+        "<<E ",
+        "'",
+    ],
 )
 def test_a_megabyte_takes_no_seconds(unit: str) -> None:
     text = "#!/bin/bash\n" + unit * (1_000_000 // len(unit)) + "\n"

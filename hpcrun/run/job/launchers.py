@@ -152,7 +152,8 @@ class SlurmLauncher(Launcher):
         name = steps.warm_name(attempt.number) if warm else steps.workers_name(attempt.number)
         log = slurm_path(attempt.warm_log) if warm else attempt.rank_log_pattern
         shape = nodes, run.ranks_per_node, run.resources.cpus_per_task or 1
-        return self._start(attempt, name, *shape, log, self.worker(attempt.launch, warm=warm))
+        around, command = BatchScript.of(run.spec, attempt), self.worker(attempt.launch, warm=warm)
+        return self._start(attempt, name, *shape, log, command, around=around)
 
     def start_rank(
         self, role: RolePlan, attempt: AttemptPaths, launch: Path, rank: int, node: str
@@ -179,12 +180,12 @@ class SlurmLauncher(Launcher):
         log: str,
         command: list[str],
         first: int = 0,
+        around: BatchScript | None = None,
     ) -> Workers:
         gpus, part = self._gpus.get(nodes[0]), self._parts.get(nodes[0], 0)
         shape: Any = {"ranks_per_node": per_node, "cpus_per_task": cpus, "gpus": gpus}
         shape |= {"log_pattern": log, "name": name, "options": self.python.srun, "part": part}
         argv = steps.workers_argv(nodes, **shape, command=command)
-        around = BatchScript.of(attempt)
         return _SlurmWorkers(argv, self._raw_ids[part], name, attempt, self.python, first, around)
 
 
@@ -299,7 +300,8 @@ class LocalLauncher(Launcher):
     ) -> Workers:
         places = {rank: nodes[rank // run.ranks_per_node] for rank in range(run.world_size)}
         log, command = attempt.warm_log if warm else None, self.worker(attempt.launch, warm=warm)
-        return _LocalWorkers(*(attempt, command, places, self.python, log), BatchScript.of(attempt))
+        around = BatchScript.of(run.spec, attempt, ranks=len(places))
+        return _LocalWorkers(attempt, command, places, self.python, log, around)
 
     def start_rank(
         self, role: RolePlan, attempt: AttemptPaths, launch: Path, rank: int, node: str
@@ -339,9 +341,6 @@ class _LocalWorkers(Workers):
         around: BatchScript | None = None,
     ) -> None:
         super().__init__(attempt)
-        if around is not None and len(places) > 1:
-            found = f"batch_script: {around.name} starts {len(places)} ranks, which takes srun"
-            raise HpcrunError(found, hint="submit it to Slurm, or run one rank")
         self._around = around
         self._is_contained = python.is_container
         self._processes: list[subprocess.Popen[bytes]] = []

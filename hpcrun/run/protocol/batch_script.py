@@ -7,8 +7,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from hpcrun.errors import EXIT_FAILED
+from hpcrun.errors import EXIT_FAILED, HpcrunError
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import say
 from hpcrun.state import files
@@ -51,11 +52,20 @@ class BatchScript:
     attempt: AttemptPaths
 
     @classmethod
-    def of(cls, attempt: AttemptPaths) -> BatchScript | None:
-        """Return the one that an attempt's spec names; None without one."""
+    def of(
+        cls, spec: Mapping[str, Any], attempt: AttemptPaths, *, ranks: int = 1
+    ) -> BatchScript | None:
+        """Return the one that a run's spec names; None without one.
+
+        Raise HpcrunError for several ``ranks`` without srun, which it would start.
+        """
+        if not (name := spec.get("batch_script")):
+            return None
+        if ranks > 1:
+            found = f"batch_script: {name} starts {ranks} ranks, which takes srun"
+            raise HpcrunError(found, hint="submit it to Slurm, or run one rank")
         launch = Launch.read(attempt.launch)
-        name = launch.spec.get("batch_script")
-        return cls(name, batch_variables(launch, os.environ), attempt) if name else None
+        return cls(name, batch_variables(launch, os.environ), attempt)
 
     def around(self, ranks: Sequence[str]) -> list[str]:
         """Return the command that runs the file, whose line starts ``ranks``."""

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hpcrun.fields import shown
-from hpcrun.policy import frameworks
 from hpcrun.state.roles.run_entry import ROLES
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from hpcrun.state.spec.progress_block import Progress
     from hpcrun.state.spec.recovery_block import Recovery
 
+# The framework of an entry that starts the ranks of all nodes itself.
+BATCH = "batch"
 # The variable by which a `batch_script` finds the file that starts the ranks.
 RANKS = "HPCRUN_RANKS"
 BLOCKS = frozenset(
@@ -216,7 +217,7 @@ class RunSpec(SpecBlocks):
         """Ranks of all roles; the tasks of a batch script's own steps are none."""
         if self.role_plans:
             return sum(role.size for role in self.role_plans)
-        if self.spec.get("framework") == frameworks.BATCH:
+        if self.spec.get("framework") == BATCH:
             return 1
         return self.nodes * self.ranks_per_node
 

@@ -45,7 +45,7 @@ _WHY = {
 
 
 @dataclass
-class JobRequest:
+class ScriptRequest:
     """What a script asks of Slurm, as keys of a spec."""
 
     spec: dict[str, Any] = field(default_factory=dict)
@@ -97,10 +97,10 @@ class JobRequest:
         self.fates.append(LineFate(one.line, one.line, one.text, fate, what))
 
 
-def request(lines: Sequence[str]) -> JobRequest:
+def request(lines: Sequence[str]) -> ScriptRequest:
     """Return what the #SBATCH lines of a script ask for; each of them has a fate."""
     options, fates = sbatch_lines.read(lines)
-    job = JobRequest(fates=fates)
+    job = ScriptRequest(fates=fates)
     for name, one in [*options.items()]:
         if not one.is_known and name not in _WHY:
             key = _key(options.pop(name).name)
@@ -134,7 +134,7 @@ def _whole(one: SbatchOption | None) -> int | None:
     return int(found[1]) or None if found else None
 
 
-def _shape(job: JobRequest, options: Mapping[str, SbatchOption]) -> None:
+def _shape(job: ScriptRequest, options: Mapping[str, SbatchOption]) -> None:
     """Read nodes, tasks, CPUs and GPUs, which depend on each other."""
     if one := options.get("nodes"):
         found = re.fullmatch(r"\s*(\d{1,7})(?:-(\d{1,7}))?\s*", one.value)
@@ -155,7 +155,7 @@ def _shape(job: JobRequest, options: Mapping[str, SbatchOption]) -> None:
     _gpus(job, options)
 
 
-def _tasks(job: JobRequest, options: Mapping[str, SbatchOption]) -> None:
+def _tasks(job: ScriptRequest, options: Mapping[str, SbatchOption]) -> None:
     key = "resources.ntasks_per_node"
     per_node, total = options.get("ntasks-per-node"), options.get("ntasks")
     for one in filter(None, (total, per_node)):
@@ -182,7 +182,7 @@ def _tasks(job: JobRequest, options: Mapping[str, SbatchOption]) -> None:
         job.carry(per_node, key, count)
 
 
-def _gpus(job: JobRequest, options: Mapping[str, SbatchOption]) -> None:
+def _gpus(job: ScriptRequest, options: Mapping[str, SbatchOption]) -> None:
     key = "resources.gpus_per_node"
     found: tuple[int, str | None] | None = None
     for name in _GPUS:
@@ -223,7 +223,7 @@ def _gpus(job: JobRequest, options: Mapping[str, SbatchOption]) -> None:
             job.spec["resources.gpu_type"] = found[1]
 
 
-def _option(job: JobRequest, name: str, one: SbatchOption, value: str) -> None:
+def _option(job: ScriptRequest, name: str, one: SbatchOption, value: str) -> None:
     if name in _FIELDS:
         form, accepted = FORMS[name]
         if form.fullmatch(value):
@@ -269,6 +269,8 @@ def _option(job: JobRequest, name: str, one: SbatchOption, value: str) -> None:
         job.is_certain = False
     elif name in SBATCH_OPTIONS:
         job.carry(one, f"resources.sbatch.{name}", value or True)
+        if name.startswith("mem-per-"):
+            job.spec["resources.mem"] = None  # Slurm wants one of them, and a profile may have it
     elif re.fullmatch(r"[a-z][\w-]*", name):
         # With its dashes, it is a plugin's of the site, which nobody here knows.
         job.carry(one, f"resources.sbatch.--{name}", value or True, ", which sbatch has not itself")
@@ -276,7 +278,7 @@ def _option(job: JobRequest, name: str, one: SbatchOption, value: str) -> None:
         job.ask(one, "resources.sbatch", "this is no option")
 
 
-def _array(job: JobRequest, one: SbatchOption, value: str) -> None:
+def _array(job: ScriptRequest, one: SbatchOption, value: str) -> None:
     read = sbatch_lines.array_tasks(value)
     if read is None:
         job.ask(one, "sweep", "accepted are numbers such as 0-9%2")
@@ -288,7 +290,7 @@ def _array(job: JobRequest, one: SbatchOption, value: str) -> None:
         job.spec["sweep.max_parallel"] = parallel
 
 
-def _export(job: JobRequest, one: SbatchOption, value: str) -> None:
+def _export(job: ScriptRequest, one: SbatchOption, value: str) -> None:
     given = [part.strip().partition("=") for part in value.split(",")]
     new = {name: text for name, is_set, text in given if is_set and re.fullmatch(r"\w+", name)}
     others = [name for name, is_set, _ in given if not is_set and name.isidentifier()]
