@@ -113,7 +113,7 @@ def compare(
     options = ["--partition=main", "--time=5", f"--nodes={spec['resources'].get('nodes', 1)}"]
     options += ["--array=0"] if spec.get("sweep") else []
     own = _OF_SITE.sub(lambda match: "#" + match[0], text)
-    own = re.sub(r"(#SBATCH.*gpu):[a-zA-Z]\w*(:\d)", r"\1\2", own)
+    own = re.sub(r"(#SBATCH.*(?:gpu:|gpus\S*[= ]))[a-zA-Z]\w*:(\d)", r"\1\2", own)
     (directory / "itself.sh").write_text(own)
     given = [f"{name}={value}" for name, value in base.items()]
     argv = ["env", "-i", *given, "sbatch", "--parsable", "--wait", "--output=itself.log", *options]
@@ -130,7 +130,9 @@ def compare(
     status = _hpcrun(bench, directory, "status", str(spec["name"]), "--json")
     one = json.loads(status.stdout)[0] if status.stdout else {}
     converted = published_stub.records(bench.directory, str(one.get("job_id")).split("_")[0])
-    places = {str(directory): ".", f"{one.get('directory')}/work": "."}
+    work = Path(f"{one.get('directory')}/work")
+    places = {str(directory): ".", str(work): "."}
+    places |= {str(directory.parent): "..", str(work.parent): ".."}
     differing = published_stub.difference(itself, converted, places)
     found = {"programs": len(itself), "state": one.get("state"), "differs": differing}
     if one.get("state") != "completed" or differing:

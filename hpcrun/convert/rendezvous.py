@@ -10,7 +10,6 @@ from hpcrun.convert.shell_scan import Command, ShellScript, Statement
 # What hpcrun gives to each of its ranks.
 _GIVEN = "MASTER_ADDR MASTER_PORT WORLD_SIZE RANK LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK"
 OWN = frozenset(_GIVEN.split())
-_NAMED_SO = re.compile(r"rdzv|rendezvous|master|head_?node|main_process|nodelist", re.IGNORECASE)
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -57,8 +56,9 @@ def _set_by(command: Command | None) -> set[str] | None:
         return set(command.assigned)
     if command.program != "export":
         return None
+    # Others may be read by the program.
     names = {word.raw.partition("=")[0] for word in command.words[1:]}
-    return names if all(name in OWN or _NAMED_SO.search(name) for name in names) else None
+    return names if names <= OWN else None
 
 
 def _shown(text: str) -> set[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun.errors import EXIT_FAILED, HpcrunError
+from hpcrun.errors import EXIT_FAILED, EXIT_OK, HpcrunError
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import say
 from hpcrun.state import files
@@ -76,8 +76,8 @@ class BatchScript:
             f'export {DIRECTORY}="$PWD"',
             # The script may have set another path.
             f"export PYTHONPATH={shlex.quote(package)}${{PYTHONPATH:+:$PYTHONPATH}}",
-            f": >{shlex.quote(str(self._started))}",
-            f"exec {shlex.join(ranks)}",
+            f"{shlex.join(ranks)} || exit",
+            f": >{shlex.quote(str(self._ended))}",
         )
         files.write_bytes(starter, "".join(f"{line}\n" for line in lines).encode())
         given = {**self.variables, RANKS: str(starter)}
@@ -88,9 +88,9 @@ class BatchScript:
         return ["env", *gone, *new, *enter, *self._shell(Path(directory)), f"./{self.name}"]
 
     @property
-    def _started(self) -> Path:
-        """The file that is there once the ranks were started."""
-        return self.attempt.directory / "ranks-started"
+    def _ended(self) -> Path:
+        """The file that is there once the ranks have ended well."""
+        return self.attempt.directory / "ranks-ended"
 
     def _shell(self, directory: Path) -> list[str]:
         """Return the words of its first line, ``#!/bin/bash -l``; bash without one."""
@@ -102,8 +102,14 @@ class BatchScript:
         return (first[2:].strip().split(None, 1) if first.startswith("#!") else []) or ["bash"]
 
     def exit_code(self, code: int | None) -> int | None:
-        """Return the exit code of ranks whose shell file ended with this one; None before that."""
-        if code != 0 or self._started.exists():
+        """Return the exit code of the ranks from that of their shell file; None before its end.
+
+        A run is done when its ranks are: what follows them may end badly, which is said.
+        """
+        if code is None or (code != 0) != self._ended.exists():
             return code
-        say(f'batch_script: {self.name} ended without its line: sh "${RANKS}" || exit')
+        if code:
+            say(f"batch_script: {self.name} ended with exit code {code}, after its ranks were done")
+            return EXIT_OK
+        say(f'batch_script: its ranks have not ended well; has it the line sh "${RANKS}" || exit?')
         return EXIT_FAILED

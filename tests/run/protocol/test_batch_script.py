@@ -66,8 +66,17 @@ def test_one_that_starts_no_ranks_has_failed(
     script = _script(tmp_path, "exit 0\n")
     _run(script, "true")
     assert script.exit_code(0) == EXIT_FAILED
-    assert "around.sh ended without its line" in capfd.readouterr().out
+    assert "its ranks have not ended well; has it the line" in capfd.readouterr().out
     assert (script.exit_code(3), script.exit_code(None)) == (3, None)
+
+
+def test_a_run_is_done_when_its_ranks_are(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = _script(tmp_path, 'sh "$HPCRUN_RANKS" || exit\nfalse\n')
+    assert script.exit_code(_run(script, "true").returncode) == 0
+    said = "around.sh ended with exit code 1, after its ranks were done"
+    assert said in capfd.readouterr().out
 
 
 def test_without_a_script_there_is_none(tmp_path: Path) -> None:
