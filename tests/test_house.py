@@ -147,16 +147,16 @@ COVERED_BY: dict[str, str] = {
     **{
         f"convert/{name}": "convert/test_conversion.py"
         for name in (
-            *("line_fates", "script_fates", "script/launch_line", "script/sbatch_lines"),
-            *("script/script_walk", "script/walk_commands", "script/walk_state"),
-            "script/inner_launch",
-            *("shell/shell_conditions", "shell/shell_syntax", "shell/shell_tokens"),
-            *("shell/shell_values", "draft/accelerate_options", "draft/job_environment"),
-            *("draft/job_resources", "draft/program_entry", "draft/program_flags"),
-            *("draft/run_shape", "draft/spec_parts", "draft/spec_sweep", "draft/spec_text"),
-            "draft/spec_words",
+            "launch_line",
+            "rendezvous",
+            "sbatch_lines",
+            "script_request",
+            "spec_text",
+            "variables",
         )
     },
+    "convert/line_fates": "convert/test_conversion.py",
+    "convert/shell_words": "convert/test_shell_scan.py",
     "convert/spec_file": "cli/test_init_from.py",
     "policy/faults": "cli/test_drill.py",
     "mounts": "observe/logs/test_remote_storage.py",

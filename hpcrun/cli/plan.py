@@ -15,7 +15,7 @@ import click
 from hpcrun import activity
 from hpcrun.cli.options import Output, common, spec_arguments
 from hpcrun.errors import UsageError
-from hpcrun.policy import batch, resume
+from hpcrun.policy import batch, frameworks, resume
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.plan import Entry, Plan, RunPlan
 from hpcrun.state.roles.run_entry import ROLES
@@ -285,7 +285,8 @@ def _shape(run: RunPlan) -> list[str]:
     gpus = run.resources.gpus_per_node
     on = f" on {plural(gpus, 'GPU')} each" if gpus else ""
     spares = f" (and {run.spare_nodes} spare)" if run.spare_nodes else ""
-    where = f"{plural(run.nodes, 'node')}{spares} x {plural(run.ranks_per_node, 'rank')}{on}"
+    one = "task" if run.spec.get("framework") == frameworks.BATCH else "rank"
+    where = f"{plural(run.nodes, 'node')}{spares} x {plural(run.ranks_per_node, one)}{on}"
     if roles := run.role_plans:
         ranks = f"{plural(run.world_size, 'rank')} of {plural(len(roles), 'role')}"
         where = f"{plural(run.nodes, 'node')}{spares}{on}, {ranks}"

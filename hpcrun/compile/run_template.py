@@ -217,10 +217,12 @@ class RunTemplates:
         else:
             note = framework_detection.doubt(name, located, spec["resources"])
         self.notes.update(dict.fromkeys(filter(None, (note, unused))))
-        shape, is_slurm = spec["resources"], self._is_slurm
-        framework_detection.check(name, located.kind, shape, report, is_slurm=is_slurm)
-        if frameworks.of(name).one_per_node and spec["resources"]["gpus_per_node"] > 1:
-            spec["resources"]["ntasks_per_node"] = 1
+        framework, wanted = frameworks.of(name), spec["resources"]
+        framework_detection.check(name, located.kind, wanted, report, is_slurm=self._is_slurm)
+        if wanted["gpus_per_node"] > 1 and (
+            framework.one_per_node or (framework.one_per_run and not wanted["ntasks_per_node"])
+        ):
+            wanted["ntasks_per_node"] = 1
         return name, framework_detection.recipe(located, spec, directory)
 
     def _count(self, length: int) -> None:

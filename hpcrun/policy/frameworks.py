@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpcrun.state.spec.blocks import BATCH as BATCH
+
 if TYPE_CHECKING:
     from hpcrun.state.plan import RunPlan
 
@@ -87,6 +89,9 @@ class Framework:
     pmi: str | None = NO_PMI
     """The type of MPI that srun prepares its ranks for (``--mpi``), where ``resources.mpi`` names
     none: `NO_PMI`, None for the site's default, or `MPI` for one that the program's MPI knows."""
+    one_per_run: bool = False
+    """One process a run is started, on the first node and in the environment of Slurm's batch
+    script; it starts the others itself, by srun or mpirun, and finds nothing of hpcrun's ranks."""
     meets: bool = True
     """Its ranks meet at MASTER_ADDR:MASTER_PORT or at their own ports, so that ranks of which
     nobody ever did have trained alone."""
@@ -171,6 +176,7 @@ TABLE = {
     for one in (
         Framework(AUTO, _on_cpus, pmi=None),
         Framework(NONE, pmi=None, meets=False),
+        Framework(BATCH, hidden=_RANKS, one_per_run=True, meets=False),
         Framework("accelerate", _accelerate),
         Framework("composer"),
         Framework("deepspeed", arguments=_local_rank, resume="deepspeed-checkpoint"),

@@ -28,7 +28,7 @@ from hpcrun.run.data import worker_sockets
 from hpcrun.run.node import cgroup, rank_processes
 from hpcrun.run.profile import step_recorder
 from hpcrun.run.program import mpi_world
-from hpcrun.run.protocol import output, stop_flag
+from hpcrun.run.protocol import batch_script, output, stop_flag
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
 from hpcrun.run.protocol.launch import VARIABLE, Launch, LaunchNode
 from hpcrun.run.protocol.output import tell
@@ -98,7 +98,10 @@ def take_place(launch: Launch, rank: int) -> None:
     """Take on a rank's environment variables, the user's secrets and its directory."""
     os.environ.update(secrets_file.read(launch.environment.secrets_file))
     os.environ.update(environment(launch, rank))
-    for name in frameworks.of(launch.entry.framework).hidden:
+    framework = frameworks.of(launch.entry.framework)
+    changes = batch_script.batch_variables(launch, os.environ) if framework.one_per_run else {}
+    os.environ.update({name: value for name, value in changes.items() if value is not None})
+    for name in (*framework.hidden, *(name for name, value in changes.items() if value is None)):
         os.environ.pop(name, None)
     # This interpreter has read it already.
     added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -108,7 +111,8 @@ def take_place(launch: Launch, rank: int) -> None:
         # So that programs without a session can tell where they hang.
         paths = [str(start_up), os.environ.get("PYTHONPATH")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    os.chdir(links.directory_of_rank(launch, rank))
+    # Its batch script may have gone elsewhere before it started the ranks.
+    os.chdir(os.environ.get(batch_script.DIRECTORY) or links.directory_of_rank(launch, rank))
 
 
 def call_function(launch: Launch, node: LaunchNode, rank: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from hpcrun.compile.source.marked_tree import get_at, leaves
 from hpcrun.compile.source.problems import Reporter, did_you_mean
-from hpcrun.compile.spec import container_keys
+from hpcrun.compile.spec import batch_script_key, container_keys
 from hpcrun.compile.target.slurm_options import (
     LONGEST_TIME,
     MAIL_TYPES,
@@ -23,7 +23,7 @@ from hpcrun.compile.target.slurm_options import (
 )
 from hpcrun.errors import HpcrunError
 from hpcrun.host import is_there
-from hpcrun.policy import resume, stop_lead_time
+from hpcrun.policy import frameworks, resume, stop_lead_time
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.annotations import annotation
 from hpcrun.state.environment import secrets_file
@@ -79,7 +79,8 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
     for index, tag in enumerate(data["tags"]):
         if not annotation.is_tag(tag):
             report.at(f"tags.{index}", f"found {tag!r}; accepted are {annotation.ACCEPTED}")
-    check_resources(data["resources"], report.below("resources"))
+    is_batch = data["framework"] == frameworks.BATCH
+    check_resources(data["resources"], report.below("resources"), ranks_have_gpus=not is_batch)
     check_limits(data["resources"], limits, report.below("resources"))
     for key, least in AT_LEAST.items():
         report.at_least(key, get_at(data, tuple(key.split("."))), least)
@@ -145,6 +146,7 @@ def settle_paths(data: dict[str, Any], directory: Path, report: Reporter) -> Non
             report.at(
                 secrets_file.KEY, error.message.removeprefix(f"{secrets_file.KEY}: "), error.hint
             )
+    batch_script_key.check(data, directory, report)
     container_keys.settle(environment["container"], report.below("environment.container"))
     staged = data["staging"]["paths"]
     for index, path in enumerate(staged):

@@ -143,7 +143,11 @@ def check(
     if name == frameworks.MPI and not is_slurm and resources["nodes"] * (tasks or gpus or 1) > 1:
         found = "found mpi, whose ranks find each other by srun, and the cluster is this machine"
         report.at("framework", found, "choose a cluster with Slurm, by cluster=NAME, or one rank")
-    if not frameworks.of(name).one_per_node:
+    if frameworks.of(name).one_per_run:
+        if kind == "function":
+            found = f"{name} starts one process a run, and a function is called in each rank"
+            report.at("framework", found, "make the entry a script or a command")
+    elif not frameworks.of(name).one_per_node:
         if kind == "function" and tasks == 1 < gpus:
             found = f"found 1 with gpus_per_node={gpus}; with GPUs there is one rank per GPU"
             report.at("resources.ntasks_per_node", found, "leave ntasks_per_node out")

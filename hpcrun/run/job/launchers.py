@@ -17,8 +17,10 @@ from typing import Any
 from hpcrun.container.rank_python import RankPython
 from hpcrun.errors import HpcrunError
 from hpcrun.host import start_logged
+from hpcrun.policy import frameworks
 from hpcrun.run.job.rank_places import RankEnd, Workers, of_shell
 from hpcrun.run.program import mpi_type
+from hpcrun.run.protocol.batch_script import BatchScript
 from hpcrun.slurm import client, job, steps
 from hpcrun.slurm.allocation import Allocation
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths, slurm_path
@@ -152,11 +154,13 @@ class SlurmLauncher(Launcher):
     def start_workers(
         self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
     ) -> Workers:
+        if frameworks.of(run.entry.framework).one_per_run:
+            return _LocalWorkers(attempt, self.worker(attempt.launch), {0: nodes[0]}, self.python)
         name = steps.warm_name(attempt.number) if warm else steps.workers_name(attempt.number)
         log = slurm_path(attempt.warm_log) if warm else attempt.rank_log_pattern
         shape = nodes, run.ranks_per_node, run.resources.cpus_per_task or 1
-        command = self.worker(attempt.launch, warm=warm)
-        return self._start(attempt, name, *shape, log, command, mpi=self._mpi)
+        around, command = BatchScript.of(run.spec, attempt), self.worker(attempt.launch, warm=warm)
+        return self._start(attempt, name, *shape, log, command, mpi=self._mpi, around=around)
 
     def start_rank(
         self, role: RolePlan, attempt: AttemptPaths, launch: Path, rank: int, node: str
@@ -185,13 +189,14 @@ class SlurmLauncher(Launcher):
         command: list[str],
         first: int = 0,
         mpi: str | None = None,
+        around: BatchScript | None = None,
     ) -> Workers:
         gpus, part = self._gpus.get(nodes[0]), self._parts.get(nodes[0], 0)
         shape: Any = {"ranks_per_node": per_node, "cpus_per_task": cpus, "gpus": gpus}
         shape |= {"log_pattern": log, "name": name, "options": self.python.srun, "part": part}
         shape["mpi"] = mpi
         argv = steps.workers_argv(nodes, **shape, command=command)
-        return _SlurmWorkers(argv, self._raw_ids[part], name, attempt, self.python, first)
+        return _SlurmWorkers(argv, self._raw_ids[part], name, attempt, self.python, first, around)
 
 
 class _SlurmWorkers(Workers):
@@ -203,14 +208,15 @@ class _SlurmWorkers(Workers):
         attempt: AttemptPaths,
         python: RankPython,
         first: int = 0,
+        around: BatchScript | None = None,
     ) -> None:
         super().__init__(attempt)
-        self._is_contained = python.is_container
+        self._is_contained, self._around = python.is_container, around
         self._job_id, self._name, self._first = job_id, name, first
         self._refusal: str | None = None
         self._is_aborted = False
         self._process = subprocess.Popen(
-            argv,
+            around.around(argv) if around else argv,
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -244,18 +250,23 @@ class _SlurmWorkers(Workers):
         code = self._process.poll()
         if code is not None:
             self._reader.join(timeout=5)
-        return code
+        return self._around.exit_code(code) if self._around else code
 
     def abandon(self) -> None:
         # srun has Slurm end the step.
-        self._process.terminate()
+        self._send(signal.SIGTERM)
+
+    def _send(self, number: signal.Signals) -> None:
+        """Signal srun, and with it the shell file around the ranks and what that has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
 
     def refusal(self) -> str | None:
         return None if self._attempt.rank_logs() else self._refusal
 
     def kill(self, *, nodes_are_lost: bool = False) -> None:
         if nodes_are_lost:
-            self._process.kill()
+            self._send(signal.SIGKILL)
             self._ended(2)
             return
         if self._ended(_AGENTS_TURN):
@@ -264,8 +275,8 @@ class _SlurmWorkers(Workers):
         if step is None or not client.kill_step(step) or not self._ended(10):
             for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
                 if self._ended(0):
-                    return
-                self._process.send_signal(number)
+                    break
+                self._send(number)
                 self._ended(2)
 
     def _ended(self, timeout: float) -> bool:
@@ -302,7 +313,8 @@ class LocalLauncher(Launcher):
     ) -> Workers:
         places = {rank: nodes[rank // run.ranks_per_node] for rank in range(run.world_size)}
         log, command = attempt.warm_log if warm else None, self.worker(attempt.launch, warm=warm)
-        return _LocalWorkers(attempt, command, places, self.python, log)
+        around = BatchScript.of(run.spec, attempt, ranks=len(places))
+        return _LocalWorkers(attempt, command, places, self.python, log, around)
 
     def start_rank(
         self, role: RolePlan, attempt: AttemptPaths, launch: Path, rank: int, node: str
@@ -339,16 +351,19 @@ class _LocalWorkers(Workers):
         places: Mapping[int, str],
         python: RankPython,
         log: Path | None = None,
+        around: BatchScript | None = None,
     ) -> None:
         super().__init__(attempt)
+        self._around = around
         self._is_contained = python.is_container
         self._processes: list[subprocess.Popen[bytes]] = []
         self._failure: RankEnd | None = None
         self._places = places
         try:
             for rank in places:
-                own = log or attempt.rank_log(rank)
-                self._processes.append(start_logged([*command, "--rank", str(rank)], own))
+                own, argv = log or attempt.rank_log(rank), [*command, "--rank", str(rank)]
+                argv = around.around(argv) if around else argv
+                self._processes.append(start_logged(argv, own))
         except BaseException:
             self.abandon()
             raise
@@ -369,6 +384,8 @@ class _LocalWorkers(Workers):
                 self.ends[rank] = RankEnd(rank, node, *how)
         if any(code is None for code in codes):
             return None
+        if self._around:
+            return self._around.exit_code(codes[0])
         return max((abs(code) for code in codes if code is not None), default=0)
 
     def abandon(self) -> None:

@@ -92,6 +92,10 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
         defaults["NCCL_IB_HCA"] = node.hca
     if not resources.gpus_per_node:
         defaults["DS_ACCELERATOR"] = "cpu"
+    if framework.one_per_run:
+        # Its own ranks are to find what they would without hpcrun.
+        defaults = {}
+        forced.pop("TORCH_EXTENSIONS_DIR", None)
     users = late_variables(launch, node)
     own = framework.variables(place).items()
     found = {

@@ -53,6 +53,8 @@ def after(run: RunPlan) -> float | None:
     if run.entry.framework == frameworks.MPI:
         # To import mpi4py is to wait for the other ranks.
         return None
+    if run.spec.get("batch_script"):
+        return None  # it starts the ranks
     # Not for ranks, which wait for every import.
     from hpcrun.slurm.parse import parse_duration
 

@@ -78,7 +78,8 @@ class Resources:
 
     sbatch: dict[str, Any] = field(default_factory=dict)
     """Any other long option of sbatch without its dashes: ``{licenses: "fs:1", exclusive: true}``.
-    Options that hpcrun owns are refused; ``gres`` is for what is no GPU, such as ``nvme:1``."""
+    Options that hpcrun owns are refused; ``gres`` is for what is no GPU, such as ``nvme:1``. One of
+    a plugin of the site's keeps its dashes and is not checked: ``{"--image": "nersc/pytorch"}``."""
 
     @property
     def gpus_option(self) -> str | None:
@@ -224,10 +225,17 @@ class Spec:
     args: list[str] = field(default_factory=list)
     """Arguments of a script or command, before the flags of ``config``."""
 
+    batch_script: str | None = None
+    """A shell file that the job runs once an attempt, on its first node and in the working
+    directory, around the ranks: its line ``sh "$HPCRUN_RANKS" || exit`` starts them, with what the
+    lines before it exported, and waits; what follows runs after they ended well. Relative to this
+    file, whose directory holds it. Nothing of it runs where `hpcrun submit` is typed."""
+
     framework: Literal[
         "auto",
         "none",
         "accelerate",
+        "batch",
         "composer",
         "deepspeed",
         "huggingface",
@@ -243,7 +251,8 @@ class Spec:
     imports and says what it found; where it is not sure, ranks get what those of ``none`` do
     and, on CPUs, ``ACCELERATE_USE_CPU``, and ranks that never met are told. ``torchrun`` and
     ``single`` start one process a node, which has all its GPUs; ``mpi`` has Slurm's PMI tell the
-    ranks of each other, as ``srun --mpi`` does."""
+    ranks of each other, as ``srun --mpi`` does; ``batch`` starts one a run, as Slurm would a batch
+    script, for an entry that calls srun or mpirun itself."""
 
     config: dict[str, Any] = field(default_factory=dict)
     """The entry's own configuration, free in form: flags of a script or command,

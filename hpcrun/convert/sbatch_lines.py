@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hpcrun.compile.target.slurm_options import SBATCH_OPTIONS
-from hpcrun.convert.line_fates import LEFT, NOT_NEEDED, LineFate, quoted
+from hpcrun.convert.line_fates import DROPPED, SHELL, LineFate, quoted
 from hpcrun.errors import UsageError
+from hpcrun.slurm.hostlist import parse_ranges, write_out
 
 SHORT = {
     **{"A": "account", "a": "array", "b": "begin", "C": "constraint", "c": "cpus-per-task"},
@@ -22,16 +23,14 @@ SHORT = {
 }
 _ALIASES = {"tasks-per-node": "ntasks-per-node", "workdir": "chdir", "share": "oversubscribe"}
 # Options without a value; those in `_OPTIONAL` may have one, after an equals sign alone.
-_FLAGS = frozenset(
-    {
-        *("contiguous", "get-user-env", "help", "hold", "ignore-pbs", "kill-on-invalid-dep"),
-        *("no-requeue", "overcommit", "parsable", "quiet", "reboot", "requeue", "spread-job"),
-        *("test-only", "usage", "use-min-nodes", "verbose", "version", "wait", "stepmgr"),
-    }
-)
-_OPTIONAL = frozenset(
-    {"exclusive", "immediate", "no-kill", "oversubscribe", "propagate", "nice", "x11"}
-)
+_NO_VALUE = """
+contiguous get-user-env help hold ignore-pbs kill-on-invalid-dep no-requeue overcommit parsable
+quiet reboot requeue spread-job test-only usage use-min-nodes verbose version wait stepmgr
+"""
+_MAY_HAVE = "exclusive immediate no-kill oversubscribe propagate nice x11"
+_FLAGS, _OPTIONAL = frozenset(_NO_VALUE.split()), frozenset(_MAY_HAVE.split())
+_TEMPLATE = re.compile(r"\{\{|\{%|<%|\$\{?\w")
+_LONGEST = 10_000
 
 
 @dataclass
@@ -43,43 +42,29 @@ class SbatchOption:
     value: str
     line: int
     text: str
-    """The line as it is quoted in notes."""
+    """The line as it is shown."""
+    is_known: bool = True
+    """It can be read as sbatch would; false for templates that somebody fills in."""
 
 
-@dataclass
-class SbatchLines:
-    """The options of a script, each as it counts."""
+def read(lines: Sequence[str]) -> tuple[dict[str, SbatchOption], list[LineFate]]:
+    """Return the options of the #SBATCH lines that count, and what becomes of the others.
 
-    options: dict[str, SbatchOption] = field(default_factory=dict)
-    fates: list[LineFate] = field(default_factory=list)
-    """Lines and options that do not count."""
+    Slurm reads up to the first command.
 
-    def value(self, name: str) -> str | None:
-        """Return the value of an option; None where it is not given."""
-        return self.options[name].value if name in self.options else None
-
-
-def read(lines: Sequence[str], first_command: int | None) -> SbatchLines:
-    """Return the options of the #SBATCH lines.
-
-    Parameters
-    ----------
-    first_command
-        The line of the first command, after which Slurm reads no more of them.
-
-    Raises
-    ------
-    UsageError
-        The job is heterogeneous.
+    Raise UsageError where the job is heterogeneous.
     """
-    found = SbatchLines()
+    found: dict[str, SbatchOption] = {}
+    fates, first = [], None
     for number, line in enumerate(lines, 1):
         if not is_directive(line):
+            if first is None and line.strip() and line[:1] != "#":
+                first = number
             continue
         text = quoted(line)
-        if first_command is not None and number > first_command:
-            why = f"Slurm does not read it: it stands after the first command, line {first_command}"
-            found.fates.append(LineFate(number, number, text, NOT_NEEDED, why))
+        if first is not None:
+            why = f"Slurm does not read it: it stands after the first command, line {first}"
+            fates.append(LineFate(number, number, text, SHELL, why))
             continue
         if not {"hetjob", "packjob", ":"}.isdisjoint(line.split()):
             raise UsageError(
@@ -88,18 +73,11 @@ def read(lines: Sequence[str], first_command: int | None) -> SbatchLines:
                 "of another kind: `hpcrun help roles`; or a spec for each, joined by depends_on",
             )
         for option in _options(line, number, text):
-            if option.name not in SBATCH_OPTIONS:
-                what = f"hpcrun knows no option --{option.name} of sbatch"
-                hint = "it may be one of the site's own plugins, or misspelt"
-                found.fates.append(LineFate(number, number, text, LEFT, what, hint))
-                continue
-            before = found.options.get(option.name)
-            if before is not None:
+            if before := found.get(option.name):
                 why = f"line {number} gives --{option.name} again, and the last one counts"
-                fate = LineFate(before.line, before.line, before.text, NOT_NEEDED, why)
-                found.fates.append(fate)
-            found.options[option.name] = option
-    return found
+                fates.append(LineFate(before.line, before.line, before.text, DROPPED, why))
+            found[option.name] = option
+    return found, fates
 
 
 def is_directive(line: str) -> bool:
@@ -109,6 +87,12 @@ def is_directive(line: str) -> bool:
 
 def _options(line: str, number: int, text: str) -> Iterator[SbatchOption]:
     rest = line[len("#SBATCH") :].strip()
+    if len(rest) > _LONGEST or _TEMPLATE.search(rest):
+        # What fills it in later is not known: one option, whatever it is made of.
+        name, value = re.match(r"-*([\w-]*)[= ]*(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
+        full = _full(name if rest.startswith("--") else SHORT.get(name, name))
+        yield SbatchOption(full, value[:80], number, text, is_known=False)
+        return
     try:
         words = shlex.split(rest, comments=True)
     except ValueError:
@@ -117,7 +101,7 @@ def _options(line: str, number: int, text: str) -> Iterator[SbatchOption]:
         word = words.pop(0)
         name, equals, value = word.lstrip("-").partition("=")
         if not word.startswith("-"):
-            yield SbatchOption(word, "", number, text)
+            yield SbatchOption("", word, number, text, is_known=False)
             continue
         if not word.startswith("--"):
             letter = word[1:2]
@@ -143,48 +127,30 @@ def _full(name: str) -> str:
 
 def array_tasks(text: str) -> tuple[list[int], int | None] | None:
     """Return the tasks of ``--array`` and how many may run at once; None if it is not one."""
-    listed, _, parallel = text.partition("%")
-    tasks: list[int] = []
-    for part in listed.split(","):
-        found = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?\s*", part)
-        if found is None:
-            return None
-        first = int(found[1])
-        last, step = int(found[2] or first), int(found[3] or 1)
-        if step < 1 or last < first or (last - first) // step > 100_000:
-            return None
-        tasks += range(first, last + 1, step)
-        if len(tasks) > 100_000:
-            return None
-    if parallel and not re.fullmatch(r"\d{1,9}", parallel):
+    listed, _, parallel = text.replace(" ", "").partition("%")
+    try:
+        tasks = write_out(parse_ranges(listed, strides=True))
+        return [*dict.fromkeys(tasks)], int(parallel) if parallel else None
+    except ValueError:
         return None
-    return [*dict.fromkeys(tasks)], int(parallel) if parallel else None
 
 
-@dataclass(frozen=True)
-class GpuRequest:
-    """GPUs as ``--gres`` and ``--gpus…`` name them."""
-
-    count: int
-    kind: str | None
-
-
-def gpus(text: str) -> GpuRequest | None:
-    """Return the GPUs of ``a100:4``, ``4`` or ``a100``; None if it is no such text."""
+def gpus(text: str) -> tuple[int, str | None] | None:
+    """Return number and type of ``a100:4``, ``4`` or ``a100``; None if it is no such text."""
     found = re.fullmatch(r"(?:(\w*[A-Za-z][\w.-]*)(?::|$))?(\d{1,4})?(?:\(.*\))?", text.strip())
     if found is None or not (found[1] or found[2]):
         return None
-    return GpuRequest(int(found[2] or 1), found[1])
+    return int(found[2] or 1), found[1]
 
 
-def gres(text: str) -> tuple[GpuRequest | None, str]:
+def gres(text: str) -> tuple[tuple[int, str | None] | None, str]:
     """Return the GPUs of ``--gres``, and what else it names."""
-    request: GpuRequest | None = None
-    others: list[str] = []
+    request: tuple[int, str | None] | None = None
+    others = []
     for part in text.split(","):
         name, colon, rest = part.strip().removeprefix("gres/").removeprefix("gres:").partition(":")
         if name.lower() == "gpu":
-            request = gpus(rest) if colon else GpuRequest(1, None)
+            request = gpus(rest) if colon else (1, None)
         elif part.strip() and part.strip().lower() != "none":
             others.append(part.strip())
     return request, ",".join(others)
