@@ -18,7 +18,7 @@ from hpcrun.container.rank_python import RankPython
 from hpcrun.errors import HpcrunError
 from hpcrun.host import start_logged
 from hpcrun.policy import frameworks
-from hpcrun.run.job.rank_places import RankEnd, Workers, of_shell
+from hpcrun.run.job.rank_places import RankEnd, Workers, of_shell, rank_ends
 from hpcrun.run.program import mpi_type
 from hpcrun.run.protocol.batch_script import BatchScript
 from hpcrun.slurm import client, job, steps
@@ -125,8 +125,8 @@ class SlurmLauncher(Launcher):
         self._parts = allocation.parts
         self.port_seed = int(allocation.job_id)
         self.restart_count = allocation.restart_count
-        self.requeues = "HPCRUN_JOB_ID" not in os.environ
-        self.is_foreground = not self.requeues
+        self.is_foreground = "HPCRUN_JOB_ID" in os.environ
+        self.requeues = not self.is_foreground
         self.fabric = fabric
         self._gpus = {
             node: run.resources_of(index).gpus_option for index, node in enumerate(self.nodes)
@@ -143,13 +143,9 @@ class SlurmLauncher(Launcher):
         return job.is_unreachable(self.job_id)
 
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            steps.agent_argv(
-                *(node, log, self._gpus.get(node), command), part=self._parts.get(node, 0)
-            ),
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
+        part = self._parts.get(node, 0)
+        argv = steps.agent_argv(node, log, self._gpus.get(node), command, part=part)
+        return subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True)
 
     def start_workers(
         self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
@@ -166,17 +162,18 @@ class SlurmLauncher(Launcher):
         self, role: RolePlan, attempt: AttemptPaths, launch: Path, rank: int, node: str
     ) -> Workers:
         name = steps.rank_name(steps.workers_name(attempt.number), rank)
-        command = [*self.worker(launch), "--rank", str(rank)]
-        log = slurm_path(attempt.rank_log(rank))
+        log, command = (
+            slurm_path(attempt.rank_log(rank)),
+            [*self.worker(launch), "--rank", str(rank)],
+        )
         return self._start(attempt, name, [node], 1, role.cpus_per_task, log, command, rank)
 
     def start_main(
         self, role: RolePlan, attempt: AttemptPaths, launch: Path, nodes: Sequence[str]
     ) -> Workers:
-        name, shape = steps.workers_name(attempt.number), (role.ranks_per_node, role.cpus_per_task)
-        command = self.worker(launch)
-        log = attempt.rank_log_pattern
-        return self._start(attempt, name, nodes, *shape, log, command, mpi=self._mpi)
+        name, log = steps.workers_name(attempt.number), attempt.rank_log_pattern
+        shape = nodes, role.ranks_per_node, role.cpus_per_task
+        return self._start(attempt, name, *shape, log, self.worker(launch), mpi=self._mpi)
 
     def _start(
         self,
@@ -193,8 +190,8 @@ class SlurmLauncher(Launcher):
     ) -> Workers:
         gpus, part = self._gpus.get(nodes[0]), self._parts.get(nodes[0], 0)
         shape: Any = {"ranks_per_node": per_node, "cpus_per_task": cpus, "gpus": gpus}
-        shape |= {"log_pattern": log, "name": name, "options": self.python.srun, "part": part}
-        shape["mpi"] = mpi
+        shape |= {"log_pattern": log, "name": name, "mpi": mpi, "part": part}
+        shape["options"] = self.python.srun
         argv = steps.workers_argv(nodes, **shape, command=command)
         return _SlurmWorkers(argv, self._raw_ids[part], name, attempt, self.python, first, around)
 
@@ -233,15 +230,9 @@ class _SlurmWorkers(Workers):
                 os.write(2, line.encode(errors="backslashreplace"))
             self._refusal = self._refusal or steps.parse_refusal(line)
             self._is_aborted |= steps.is_abort(line)
-            end = steps.parse_task_end(line)
-            for task in end.ranks if end else ():
-                assert end is not None
-                code, name = end.exit_code, end.signal
-                if self._is_contained and code is not None:
-                    code, name = of_shell(code)
-                of = self._first + task, end.node, code, name, end.out_of_memory
-                found = RankEnd(*of, by_slurm=self._is_aborted and end.what == steps.KILLED)
-                self.ends.setdefault(found.rank, found)
+            if end := steps.parse_task_end(line):
+                for found in rank_ends(end, self._first, self._is_contained, self._is_aborted):
+                    self.ends.setdefault(found.rank, found)
 
     def failure(self) -> RankEnd | None:
         return min([*self.ends.values()], key=lambda end: end.by_slurm, default=None)
@@ -274,10 +265,9 @@ class _SlurmWorkers(Workers):
         step = client.step_id(self._job_id, self._name)
         if step is None or not client.kill_step(step) or not self._ended(10):
             for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
-                if self._ended(0):
-                    break
-                self._send(number)
-                self._ended(2)
+                if not self._ended(0):
+                    self._send(number)
+                    self._ended(2)
 
     def _ended(self, timeout: float) -> bool:
         try:
@@ -354,8 +344,7 @@ class _LocalWorkers(Workers):
         around: BatchScript | None = None,
     ) -> None:
         super().__init__(attempt)
-        self._around = around
-        self._is_contained = python.is_container
+        self._is_contained, self._around = python.is_container, around
         self._processes: list[subprocess.Popen[bytes]] = []
         self._failure: RankEnd | None = None
         self._places = places
@@ -406,7 +395,6 @@ def agent_command(
     rank = launcher.nodes.index(node)
     command = [sys.executable, "-m", "hpcrun.run.agent", str(submission.directory)]
     command += ["--run", str(run.number), "--node", node, "--node-rank", str(rank)]
-    command += ["--job", str(launcher.port_seed)]
+    command += ["--job", str(launcher.port_seed), "--restarts", str(launcher.restart_count)]
     command += ["--job-id", launcher.job_id] if launcher.requeues else []
-    command += ["--restarts", str(launcher.restart_count)]
     return [*command, "--attempt", str(attempt.number), "--batch-node", launcher.nodes[0]]

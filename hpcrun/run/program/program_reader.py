@@ -15,11 +15,7 @@ from hpcrun.errors import EXIT_SAVED
 from hpcrun.fields import TIME, WHOLE
 from hpcrun.policy import frameworks, resume
 from hpcrun.policy.batch import TRAIN
-from hpcrun.run.program.csv_log import LightningCsv
 from hpcrun.run.program.file_search import MOST_ENTRIES, FoundFile, found_at, search
-from hpcrun.run.program.keras_bars import KerasBars
-from hpcrun.run.program.log_lines import LogPattern, NewText
-from hpcrun.run.program.progress_bars import ProgressBars
 from hpcrun.run.program.progress_source import (
     BAR,
     EPOCHS,
@@ -32,8 +28,12 @@ from hpcrun.run.program.progress_source import (
 )
 from hpcrun.run.program.progress_writer import SeenProgressWriter, Thinning, earlier_progress
 from hpcrun.run.program.save_watch import USUAL, SaveWatch, step_of
-from hpcrun.run.program.tensorboard_events import TensorBoardEvents
-from hpcrun.run.program.trainer_state import TrainerState
+from hpcrun.run.program.sources.csv_log import LightningCsv
+from hpcrun.run.program.sources.keras_bars import KerasBars
+from hpcrun.run.program.sources.log_lines import LogPattern, NewText
+from hpcrun.run.program.sources.progress_bars import ProgressBars
+from hpcrun.run.program.sources.tensorboard_events import TensorBoardEvents
+from hpcrun.run.program.sources.trainer_state import TrainerState
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import say

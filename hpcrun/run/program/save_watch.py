@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcrun.run.program import trainer_state
 from hpcrun.run.program.file_search import FoundFile, matcher, split
+from hpcrun.run.program.sources import trainer_state
 from hpcrun.state import files
 
 # What common programs call their saves, anywhere below the directories that are searched.

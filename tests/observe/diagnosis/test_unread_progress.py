@@ -15,8 +15,8 @@ from hpcrun.observe.diagnosis.unread_progress import proposed, told, unmatched
 from hpcrun.observe.read.selection import Finder, Selected
 from hpcrun.observe.status.jobs import Answers
 from hpcrun.observe.status.status import RunStatus, statuses
-from hpcrun.run.program.log_lines import LogPattern
 from hpcrun.run.program.progress_source import Look
+from hpcrun.run.program.sources.log_lines import LogPattern
 from hpcrun.slurm.queue import JobState
 from hpcrun.state import files
 from tests.support.experiment import T0, Experiment

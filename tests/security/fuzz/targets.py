@@ -411,15 +411,15 @@ def _broken_text(kind: str) -> Target:
 
 def program_output(world: World, draw: Draw) -> None:
     """What a program writes and prints, which an agent reads."""
-    from hpcrun.run.program.csv_log import LightningCsv
     from hpcrun.run.program.file_search import search
-    from hpcrun.run.program.keras_bars import KerasBars
-    from hpcrun.run.program.log_lines import LogPattern, NewText
-    from hpcrun.run.program.progress_bars import ProgressBars
     from hpcrun.run.program.progress_source import Look, ProgressSource
     from hpcrun.run.program.save_watch import USUAL, SaveWatch
-    from hpcrun.run.program.tensorboard_events import TensorBoardEvents
-    from hpcrun.run.program.trainer_state import TrainerState
+    from hpcrun.run.program.sources.csv_log import LightningCsv
+    from hpcrun.run.program.sources.keras_bars import KerasBars
+    from hpcrun.run.program.sources.log_lines import LogPattern, NewText
+    from hpcrun.run.program.sources.progress_bars import ProgressBars
+    from hpcrun.run.program.sources.tensorboard_events import TensorBoardEvents
+    from hpcrun.run.program.sources.trainer_state import TrainerState
 
     rng, home = draw.rng, world.directory / "program"
     shutil.rmtree(home, ignore_errors=True)

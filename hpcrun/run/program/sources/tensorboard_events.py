@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from hpcrun.run.program.event_file import EventFile
 from hpcrun.run.program.file_search import FoundFile
 from hpcrun.run.program.progress_source import MOST_BYTES, Found, Look, named
+from hpcrun.run.program.sources.event_file import EventFile
 from hpcrun.state.metrics_file import Line
 
 PREFIX = "events.out.tfevents."

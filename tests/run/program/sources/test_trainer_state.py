@@ -11,7 +11,7 @@ import pytest
 
 from hpcrun.run.program.file_search import FoundFile
 from hpcrun.run.program.progress_source import Look
-from hpcrun.run.program.trainer_state import NAME, TrainerState, printed
+from hpcrun.run.program.sources.trainer_state import NAME, TrainerState, printed
 from hpcrun.state.metrics_file import Line
 
 

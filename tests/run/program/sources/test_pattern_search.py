@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from hpcrun.run.program import log_lines, pattern_search
 from hpcrun.run.program.progress_source import Look
+from hpcrun.run.program.sources import log_lines, pattern_search
 
 SLOW = r"(?:\w+\s?)*(?<!x) step (?P<step>\d+)$"
 BAD = "a" * 40 + "!"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.run.program.csv_log import CsvFile, LightningCsv
 from hpcrun.run.program.file_search import FoundFile
 from hpcrun.run.program.progress_source import Look
+from hpcrun.run.program.sources.csv_log import CsvFile, LightningCsv
 
 
 def _found(path: Path, modified: float) -> FoundFile:

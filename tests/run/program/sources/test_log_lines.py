@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.run.program.log_lines import LogPattern, NewText
 from hpcrun.run.program.progress_source import Look
+from hpcrun.run.program.sources.log_lines import LogPattern, NewText
 from hpcrun.state.metrics_file import Line
 
 

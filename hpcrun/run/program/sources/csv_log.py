@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hpcrun.run.program.file_search import FoundFile
-from hpcrun.run.program.progress_bars import BAR_WAITS, ProgressBars
 from hpcrun.run.program.progress_source import MOST_BYTES, Found, Look, named, number, spread
+from hpcrun.run.program.sources.progress_bars import BAR_WAITS, ProgressBars
 from hpcrun.state import files
 from hpcrun.state.metrics_file import Line
 

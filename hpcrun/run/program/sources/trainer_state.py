@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.run.program.file_search import FoundFile
-from hpcrun.run.program.progress_bars import ProgressBars, bar
 from hpcrun.run.program.progress_source import Found, Look, named, number, spread
+from hpcrun.run.program.sources.progress_bars import ProgressBars, bar
 from hpcrun.state import files
 from hpcrun.state.metrics_file import Line
 

@@ -8,7 +8,7 @@ import pytest
 
 from hpcrun.run.program.file_search import search
 from hpcrun.run.program.progress_source import Look
-from hpcrun.run.program.tensorboard_events import TensorBoardEvents
+from hpcrun.run.program.sources.tensorboard_events import TensorBoardEvents
 from tests.support.event_files import event, record, tensor_event, write
 
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from hpcrun.run.program.pattern_search import PatternSearch
 from hpcrun.run.program.progress_source import (
     EPOCHS,
     LINES,
@@ -22,6 +21,7 @@ from hpcrun.run.program.progress_source import (
     number,
     plain,
 )
+from hpcrun.run.program.sources.pattern_search import PatternSearch
 from hpcrun.state import files
 from hpcrun.state.metrics_file import Line
 

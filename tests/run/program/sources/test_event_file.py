@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.run.program import event_file
-from hpcrun.run.program.event_file import EventFile, Scalars
+from hpcrun.run.program.sources import event_file
+from hpcrun.run.program.sources.event_file import EventFile, Scalars
 from hpcrun.state import files
 from tests.support.event_files import event, record, tensor_event, write
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcrun.run.program.progress_bars import BAR_WAITS, ProgressBars, bar
 from hpcrun.run.program.progress_source import Look
+from hpcrun.run.program.sources.progress_bars import BAR_WAITS, ProgressBars, bar
 
 TRAINING = "  2%|▏         | 12/500 [00:10<04:20,  3.7it/s]"
 

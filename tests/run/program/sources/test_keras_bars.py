@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.run.program.keras_bars import KerasBars
-from hpcrun.run.program.log_lines import NewText
 from hpcrun.run.program.progress_source import Look
+from hpcrun.run.program.sources.keras_bars import KerasBars
+from hpcrun.run.program.sources.log_lines import NewText
 from hpcrun.state.metrics_file import Line
 
 
