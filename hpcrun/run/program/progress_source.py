@@ -119,10 +119,12 @@ class OneUnit:
             if found.total is not None:
                 found.total += self._done
             return [line._replace(step=line.step + self._done) for line in lines]
-        if name not in self._others and self._is_alike(lines, now):
-            self.source, self._done = name, 0
-            return lines
-        self._others.add(name)
+        # Of few steps nobody can tell yet.
+        if name not in self._others and (self.reached or 0) >= _TELLING:
+            if self._is_alike(lines, now):
+                self.source, self._done = name, 0
+                return lines
+            self._others.add(name)
         return [line._replace(step=self.at(line.time or now) or 0) for line in lines]
 
     def note(self, lines: Iterable[Line], moment: float) -> None:
@@ -175,6 +177,8 @@ class OneUnit:
 _LATE = 1.0
 # How far two sources may differ that count the same: a part of the steps, or some steps.
 _ALIKE, _FEW = 0.3, 3
+# Steps after which that can be told.
+_TELLING = 20
 
 
 class EpochNumbers:
