@@ -53,7 +53,7 @@ def test_a_program_that_counts_what_is_left_goes_on() -> None:
     unit = OneUnit(EARLIER)
     found = _found(1, 2, total=60, unit="bar of 60")
     assert _steps(unit, "progress_bar", found) == [41, 42]
-    assert (found.total, unit.unit) == (100, "bar of 100")
+    assert (unit.done, unit.unit) == (40, "bar of 100")
     assert _steps(unit, "progress_bar", _found(60, total=60, unit="bar of 60")) == [100]
 
 
