@@ -326,7 +326,8 @@ class ProgramReader:
         if path is None and source == before.get("source"):
             path = before.get("path")
         # What a run comes to is the same for all sources.
-        total = None if found.is_endless else found.total or before.get("total_steps")
+        total = found.total and found.total + self._steps.done
+        total = None if found.is_endless else total or before.get("total_steps")
         news = {
             "source": source,
             "path": path,

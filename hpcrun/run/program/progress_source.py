@@ -97,8 +97,8 @@ class OneUnit:
         """What they are; see `Found.unit`."""
         self.reached: int | None = None
         """The furthest step."""
-        # Steps that were done before the first that the source counts.
-        self._done = 0
+        self.done = 0
+        """Steps that were done before the first that the source counts, and its total too."""
         # The first time and step, and those from the last one before the last `forget`.
         self._start: tuple[float, int] | None = None
         self._passed: list[tuple[float, int]] = []
@@ -106,23 +106,23 @@ class OneUnit:
         self._others: set[str] = set()
 
     def taken(self, name: str, found: Found, now: float) -> list[Line]:
-        """Return the lines of the source ``name``; its total is brought to this unit too."""
+        """Return the lines of the source ``name`` in this unit."""
         lines, earlier = found.lines, self.earlier
         if self.source is None:
             self.source, self.unit = name, found.unit
-            self._done = self._left_out(found)
+            self.done = self._left_out(found)
             # A better source counted what a bar had before it.
             is_later = name == earlier.source and found.unit == STEPS
-            if self._done or (is_later and (earlier.unit or "").startswith(BAR)):
+            if self.done or (is_later and (earlier.unit or "").startswith(BAR)):
                 self.unit = earlier.unit
         if name == self.source:
-            if found.total is not None:
-                found.total += self._done
-            return [line._replace(step=line.step + self._done) for line in lines]
-        if name not in self._others and self._is_alike(lines, now):
-            self.source, self._done = name, 0
-            return lines
-        self._others.add(name)
+            return [line._replace(step=line.step + self.done) for line in lines]
+        # Of few steps nobody can tell yet.
+        if name not in self._others and (self.reached or 0) >= _TELLING:
+            if self._is_alike(lines, now):
+                self.source, self.done = name, 0
+                return lines
+            self._others.add(name)
         return [line._replace(step=self.at(line.time or now) or 0) for line in lines]
 
     def note(self, lines: Iterable[Line], moment: float) -> None:
@@ -175,6 +175,8 @@ class OneUnit:
 _LATE = 1.0
 # How far two sources may differ that count the same: a part of the steps, or some steps.
 _ALIKE, _FEW = 0.3, 3
+# Steps after which that can be told.
+_TELLING = 20
 
 
 class EpochNumbers:

@@ -36,6 +36,16 @@ def test_one_that_counts_something_else_gives_its_values_alone() -> None:
     assert _steps(unit, "keras_bar", _found(120, unit="steps")) == [120]
 
 
+def test_of_few_steps_nobody_can_tell() -> None:
+    unit = OneUnit(EarlierProgress())
+    _steps(unit, "keras_bar", _found(1, unit="steps"))
+    assert _steps(unit, "tensorboard", _found(0, unit="steps")) == [1]
+    assert unit.source == "keras_bar"
+    _steps(unit, "keras_bar", _found(50, unit="steps"))
+    assert _steps(unit, "tensorboard", _found(49, unit="steps")) == [49]
+    assert unit.source == "tensorboard"
+
+
 EARLIER = EarlierProgress("progress_bar", "bar of 100", total=100, first=1, reached=45)
 
 
@@ -43,7 +53,7 @@ def test_a_program_that_counts_what_is_left_goes_on() -> None:
     unit = OneUnit(EARLIER)
     found = _found(1, 2, total=60, unit="bar of 60")
     assert _steps(unit, "progress_bar", found) == [41, 42]
-    assert (found.total, unit.unit) == (100, "bar of 100")
+    assert (unit.done, unit.unit) == (40, "bar of 100")
     assert _steps(unit, "progress_bar", _found(60, total=60, unit="bar of 60")) == [100]
 
 
