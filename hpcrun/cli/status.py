@@ -142,7 +142,7 @@ def _screen(look: Look, output: Output) -> None:
 def _print(
     selected: list[Selected], found: list[RunStatus], columns: Sequence[str], output: Output
 ) -> None:
-    from hpcrun.observe.diagnosis import unread_progress
+    from hpcrun.observe.diagnosis import never_came, unread_progress
     from hpcrun.observe.read import value_columns
     from hpcrun.observe.status import status_table
 
@@ -156,11 +156,8 @@ def _print(
         for line in status_table.reasons(found):
             output.line(line)
     output.say(status_table.counts(found))
-    for note in unread_progress.told(
-        (one, status.attempt)
-        for one, status in zip(selected, found, strict=True)
-        if status.step is None and status.attempt is not None
-    ):
+    each = [*zip(selected, found, strict=True)]
+    for note in (*unread_progress.told(each), *never_came.told(each)):
         output.say(note)
 
 

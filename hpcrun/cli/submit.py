@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -116,8 +117,9 @@ def _show(
     from hpcrun.cli import plan as printing
 
     *others, last = previews
+    lacking = [printing.tell_unfrozen(one.submitted, Path(root), output) for one in previews]
     if output.json:
-        data = {"root": root, **last.to_data()}
+        data = {"root": root, **last.to_data(), "unfrozen": lacking[-1]}
         output.data({**data, "before": [one.to_data() for one in others]} if others else data)
         return
     for compiled, one in zip(chain, previews, strict=True):

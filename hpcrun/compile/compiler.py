@@ -160,7 +160,8 @@ class _Compiler:
         whole = Reporter(self._with_deepspeed(base, Problems()), problems)
         extendable_keys = extendable.keys(whole, points, exists)
         arrived = _referred(base, points)
-        templates = RunTemplates(self.directory, limits, arrived)
+        is_slurm = loaded is None or loaded.data["executor"] == "slurm"
+        templates = RunTemplates(self.directory, limits, arrived, is_slurm=is_slurm)
         runs = self._runs(resolve, points, templates)
         problems.check()
         assert loaded is not None

@@ -109,6 +109,8 @@ class RunTemplates:
         The limits of the cluster profile.
     referred
         The keys of ``config`` that a command refers to.
+    is_slurm
+        The cluster has Slurm.
 
     Attributes
     ----------
@@ -119,9 +121,15 @@ class RunTemplates:
     """
 
     def __init__(
-        self, directory: Path, limits: dict[str, Any], referred: Collection[Key] = ()
+        self,
+        directory: Path,
+        limits: dict[str, Any],
+        referred: Collection[Key] = (),
+        *,
+        is_slurm: bool = True,
     ) -> None:
         self._directory, self._limits, self._referred = directory, limits, referred
+        self._is_slurm = is_slurm
         self._templates: dict[str, RunTemplate] = {}
         self._entries: dict[str, tuple[entry.LocatedEntry | None, list[Problem]]] = {}
         self.code_root: Path | None = None
@@ -146,6 +154,8 @@ class RunTemplates:
         checks.check(spec, self._limits, report)
         checks.settle_paths(spec, self._directory, report)
         located = self._locate(spec, below_entry)
+        if self.code_root is not None:
+            checks.check_in_code(spec["code"], self._directory, self.code_root, report)
         kind = located.kind if located else None
         of_file = deepspeed.keys_of_file(resolved.data.get("deepspeed_config"), report)
         config = spec["deepspeed"] = deepspeed.without_nulls(spec["deepspeed"], of_file)
@@ -207,9 +217,12 @@ class RunTemplates:
         else:
             note = framework_detection.doubt(name, located, spec["resources"])
         self.notes.update(dict.fromkeys(filter(None, (note, unused))))
-        framework_detection.check(name, located.kind, spec["resources"], report)
-        if frameworks.of(name).one_per_node and spec["resources"]["gpus_per_node"] > 1:
-            spec["resources"]["ntasks_per_node"] = 1
+        framework, wanted = frameworks.of(name), spec["resources"]
+        framework_detection.check(name, located.kind, wanted, report, is_slurm=self._is_slurm)
+        if wanted["gpus_per_node"] > 1 and (
+            framework.one_per_node or (framework.one_per_run and not wanted["ntasks_per_node"])
+        ):
+            wanted["ntasks_per_node"] = 1
         return name, framework_detection.recipe(located, spec, directory)
 
     def _count(self, length: int) -> None:

@@ -25,7 +25,7 @@ def mounts(
     """
     own = [Mount(str(submission.experiment.directory.parent), "")]
     for link in run.code.link:
-        own.append(Mount(os.path.realpath(Path(plan.code_root) / plan.directory / link), ""))
+        own.append(Mount(os.path.realpath(plan.place(link)), ""))
     for source in run.staging.paths:
         while any(sign in source for sign in "*?["):
             # The directory above a glob holds all that it names.

@@ -1,67 +1,68 @@
-"""Converts an sbatch script into a spec: ``convert`` is the way in."""
+"""Converts an sbatch script into a spec and a shell file: ``convert`` is the way in."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hpcrun.convert.draft import job_environment, job_resources, run_shape, spec_sweep
-from hpcrun.convert.draft.accelerate_options import accelerate
-from hpcrun.convert.draft.job_environment import JobEnvironment
-from hpcrun.convert.draft.job_resources import ScriptRequest
-from hpcrun.convert.draft.program_entry import ProgramEntry, ScriptPlace, entry
-from hpcrun.convert.draft.spec_parts import SpecDraft, compose
-from hpcrun.convert.draft.spec_words import SpecWords
-from hpcrun.convert.line_fates import CARRIED, LEFT, NOT_NEEDED, LineFate, carried, quoted
-from hpcrun.convert.script import sbatch_lines
-from hpcrun.convert.script.script_walk import ScriptWalk
-from hpcrun.convert.script.walk_state import StartedProgram, WalkResult
-from hpcrun.convert.script_fates import ScriptFates
-from hpcrun.convert.shell.shell_syntax import ParsedScript, parse
-from hpcrun.convert.shell.shell_values import MARK
+from hpcrun.compile.target.slurm_options import LONGEST_NAME, NAME
+from hpcrun.convert import rendezvous, script_request
+from hpcrun.convert.launch_line import LaunchLine, Uncertain, find
+from hpcrun.convert.line_fates import ASKED, DROPPED, SHELL, SPEC, LineFate, has_secret, quoted
+from hpcrun.convert.script_request import ScriptRequest
+from hpcrun.convert.shell_scan import ShellScript, Statement
+from hpcrun.convert.spec_text import SpecText
+from hpcrun.convert.variables import Variables
 from hpcrun.errors import UsageError
+from hpcrun.policy import frameworks
+from hpcrun.starter import project_text
 from hpcrun.state import files
-from hpcrun.text import listed, one_line, size
+from hpcrun.state.spec.blocks import RANKS
+from hpcrun.text import one_line, plural, ranges, size
 
-LARGEST = 1_000_000
-_MOST_LINES = 20_000
-_MOST_TASKS = 2_000
-_MOST_STEPS = 200_000
-_MARKS = str.maketrans({"\ue000": "\ufffd", "\ue001": "\ufffd", "\r": " "})
-_TRAINS = re.compile(r"train|tune|main|run|fit|pretrain|sft", re.IGNORECASE)
+LARGEST = 4_000_000  # what Slurm takes
+MARK = "# hpcrun does this: "
+START = f'sh "${RANKS}" || exit'
+_SHELLS = re.compile(r"(?:\S*/)?(?:env\s+(?:-S\s+)?)?(?:\S*/)?(?:ba|da|k)?sh(?:\s|$)")
+_WEIGHT = (DROPPED, SPEC, SHELL, ASKED)
+_ENCODING = ("utf-8", "surrogateescape")
+_FIRST = ("nodes", "ntasks_per_node", "gpus_per_node", "gpu_type", "cpus_per_task")
+_BLOCKS = ("resources", "environment", "recovery", "notify", "sweep")
+_REMAKES = re.compile(r"\bscontrol\s+requeue|\bsbatch\b")
 
 
 @dataclass
 class Conversion:
-    """A spec made from a script, and what became of each line of the script."""
+    """A spec made from a script, its shell file, and what became of each line of the script."""
 
+    name: str
     spec: str
-    """The text of the spec; empty where the script starts no program."""
+    """The text of the spec."""
+    shell_file: str
+    """The name of the shell file, beside the spec; empty where nothing is left for one."""
+    shell: str
+    """Its text, with surrogates for bytes that are not UTF-8."""
     fates: list[LineFate]
     """In the order of the script."""
-    lost: list[str] = field(default_factory=list)
-    """What else could not be carried over as it was, each with its line."""
     notes: list[str] = field(default_factory=list)
     """What to know about the spec."""
-    name: str = ""
-
-    def of(self, fate: str) -> list[LineFate]:
-        """Return the lines with that fate."""
-        return [one for one in self.fates if one.fate == fate]
+    asks: list[str] = field(default_factory=list)
+    """What the spec asks for."""
 
     def to_data(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return {
-            **{"name": self.name, "spec": self.spec, "lost": self.lost, "notes": self.notes},
-            "lines": [one.to_data() for one in self.fates],
-        }
+        shell = self.shell.encode(*_ENCODING).decode(errors="replace")
+        found = {**vars(self), "shell": shell, "lines": [dict(vars(one)) for one in self.fates]}
+        return {name: value for name, value in found.items() if name != "fates"}
 
 
 def read_script(path: Path) -> str:
-    """Return the text of a script; raise UsageError where it cannot be one."""
+    """Return the text of a script as it is, bytes that are not UTF-8 as surrogates.
+
+    Raise UsageError where it cannot be one that sbatch takes.
+    """
     try:
         data = files.read_bytes(path, LARGEST)
     except (OSError, ValueError) as error:
@@ -70,301 +71,230 @@ def read_script(path: Path) -> str:
         raise UsageError(f"--from: {path} cannot be read: {why}", hint=hint) from None
     if b"\x00" in data:
         raise UsageError(f"--from: {path} is no script: it holds NUL bytes")
-    return data.decode("utf-8", "replace")
+    if not data.strip():
+        raise UsageError(f"--from: {path} is empty")
+    if not data.startswith(b"#!"):
+        hint = "its first line names what runs it, such as #!/bin/bash"
+        what = f"{path} is no script for sbatch: its first line does not begin with #!"
+        raise UsageError(f"--from: {what}", hint=hint)
+    return data.decode(*_ENCODING)
 
 
-def convert(text: str, script: Path, directory: Path) -> Conversion:
-    """Return the spec of a script; nothing of it is executed.
+def convert(text: str, script: Path, shell_file: str) -> Conversion:
+    """Return the spec and the shell file of a script, as `read_script` returns that.
 
-    Parameters
-    ----------
-    text
-        The script.
-    script
-        Its path, which names the experiment and makes relative paths relative to the spec.
-    directory
-        The directory that the spec is for.
-
-    Raises
-    ------
-    UsageError
-        It is no script of bash for sbatch, or starts nothing that hpcrun could run.
+    Its path names the experiment where the script does not. Raise UsageError where the job is
+    heterogeneous.
     """
-    text = text.translate(_MARKS)
-    lines = text.split("\n")
-    if len(lines) > _MOST_LINES:
-        raise UsageError(f"--from: {script} has {len(lines):,} lines; accepted are {_MOST_LINES:,}")
-    first = lines[0] if lines else ""
-    if not first.startswith("#!"):
-        raise UsageError(
-            f"--from: {script} is no script for sbatch: its first line does not begin with #!"
-        )
-    if not re.search(r"\b(?:ba|da|k|z)?sh\b", first):
-        raise UsageError(
-            f"--from: {script} is no script of a shell: its first line is {quoted(first)}",
-            hint="write a spec with this file as its entry; `hpcrun init` writes one to begin with",
-        )
-    parsed = parse(text)
-    begun = min((node.line for node in parsed.nodes), default=None)
-    job = job_resources.request(sbatch_lines.read(lines, begun))
-    return _Converter(lines, parsed, job, script, directory).convert()
+    return _Converter(text, script, shell_file).convert()
 
 
 class _Converter:
-    def __init__(
-        self,
-        lines: list[str],
-        parsed: ParsedScript,
-        job: ScriptRequest,
-        script: Path,
-        directory: Path,
-    ) -> None:
-        self._lines, self._parsed, self._job = lines, parsed, job
-        self._script = script
-        self._place = ScriptPlace(script, directory)
-        self._name = _name(job.name or script.name.split(".")[0])
-        self._lost: list[str] = []
+    def __init__(self, text: str, script: Path, shell_file: str) -> None:
         self._notes: list[str] = []
+        if "\r\n" in text:
+            text = text.replace("\r\n", "\n")
+            self._notes.append("its lines ended in CR LF, which sbatch refuses: now in LF")
+        self._text, self._file = text, shell_file
+        self._lines = text.split("\n")
+        self._job: ScriptRequest = script_request.request(self._lines)
+        self._script = script
+        self._shell = self._lines[0][2:].strip()
+        self._is_shell = _SHELLS.match(self._shell) is not None
+        self._scanned = ShellScript(text if self._is_shell else "")
+        self._variables = Variables(self._scanned)
+        self._fates: dict[int, LineFate] = {}
+        self._out = SpecText(asks=dict(self._job.asks))
 
     def convert(self) -> Conversion:
-        walk = self._walk(self._job.tasks[0] if self._job.tasks else None)
-        chosen = _choose(walk)
-        if chosen is None:
-            fates = self._fates(walk, None, JobEnvironment(), set())
-            left = [str(one) for one in fates if one.fate == LEFT][:5]
-            raise UsageError(
-                f"--from: {self._script} starts no program that hpcrun could run"
-                + "".join(f"\n  {one}" for one in left),
-                hint="write a spec with the program as its entry; see `hpcrun init`",
-            )
-        directory = self._start_directory(chosen)
-        self._place.find(directory, chosen.launch.target)
-        words = SpecWords(walk.unknowns, self._name)
-        found = entry(self._located(chosen), walk, self._place, words)
-        swept = self._sweep(walk, chosen)
-        shape = run_shape.shape(self._job, chosen.launch)
-        used = _closure(walk, chosen.reads)
-        if found.document is not None:
-            used |= _closure(walk, found.document.reads)
-            node = found.document.node
-            walk.fates[id(node)] = (node, carried(walk.fates[id(node)][1], "deepspeed"))
-        environment = job_environment.environment(walk, used)
-        more = accelerate(chosen.launch, self._place, directory)
-        resume = self._resume(walk, used, words)
-        if resume:
-            used |= _closure(walk, walk.resume_reads)
-        draft = SpecDraft(
-            name=self._name,
-            script=one_line(self._script.name),
-            job=self._job,
-            entry=found,
-            launch=chosen.launch,
-            shape=shape,
-            swept=swept,
-            environment=environment,
-            accelerate=more,
-            walk=walk,
-            words=words,
-            line=chosen.node.line,
-            resume=resume,
+        launch, dropped = None, []
+        try:
+            if not self._is_shell:
+                raise Uncertain(f"it is a script for {self._shell}")
+            launch = find(self._scanned, self._variables, self._job)
+            dropped = rendezvous.lines(self._scanned, launch)
+        except Uncertain as why:
+            what = f"{self._file} is the script as it is, which starts its programs itself"
+            self._notes.append(f"{what}: {why}")
+        body = self._body(launch, dropped)
+        done = (line.strip() for part in body for line in part.split("\n"))
+        has_body = launch is None or any(one and one[0] != "#" and one != START for one in done)
+        for fate in self._job.fates:
+            self._tell(fate)
+        self._compose(launch, has_body=has_body)
+        self._remark(launch)
+        fates = self._all_fates(has_body=has_body)
+        made = f"# Made of {one_line(self._script.name)} by `hpcrun init --from`"
+        head = (
+            f"# yaml-language-server: $schema={project_text.SCHEMA}",
+            f"{made}; a comment names its line.",
         )
-        fates = self._fates(walk, chosen, environment, used)
-        place = f"line {chosen.node.line}"
-        # What the words could not say is known once the spec was put together.
-        compose(draft, [])
-        remarks = [*words.lost, *shape.lost, *chosen.launch.lost, *more.lost]
-        self._lost += [f"{place}: {one}" for one in dict.fromkeys(remarks)]
-        named = walk.python is not None or environment.has_programs
-        self._remark(walk, chosen, found, shape.notes, named)
-        self._lost = [*map(one_line, self._lost)]
-        spec = compose(draft, [*map(str, (one for one in fates if one.fate == LEFT)), *self._lost])
-        names = [*dict.fromkeys(re.findall(r"\$\{oc\.env:(\w+)", spec))]
-        if names:
-            what = "taken from your shell as you type `hpcrun submit`: "
-            self._notes.append(what + listed(names, 8))
+        spec = "".join(f"{line}\n" for line in (*head, *self._out.lines()))
+        asks = [one_line(f"{key}: {text}") for key, text in self._out.asks.items()]
+        name = str(self._out.values["name"])
+        shell = "\n".join(body) if has_body else ""
         notes = [*map(one_line, self._notes)]
-        return Conversion(spec, fates, self._lost, notes, self._name)
+        return Conversion(name, spec, self._file if has_body else "", shell, fates, notes, asks)
 
-    def _fates(
-        self,
-        walk: WalkResult,
-        chosen: StartedProgram | None,
-        environment: JobEnvironment,
-        used: set[str],
-    ) -> list[LineFate]:
-        made = ScriptFates(self._lines, self._parsed, walk, chosen, environment, used)
-        return made.all(self._job.fates)
+    # --- the shell file
 
-    def _walk(self, task: int | None) -> WalkResult:
-        facts = self._job.facts()
-        if task is not None:
-            facts["SLURM_ARRAY_TASK_ID"] = str(task)
-        return ScriptWalk(self._lines, facts).walk(self._parsed.nodes)
+    def _body(self, launch: LaunchLine | None, dropped: list[Statement]) -> list[str]:
+        """Return the lines of the shell file, each at its place."""
+        lines = list(self._lines)
+        for number, text in self._job.shell.items():
+            lines[number - 1] = f"{text}   {lines[number - 1]}"
+        for one in dropped:
+            numbers, before, after = self._around(one.start, one.end)
+            # Unless other commands share its lines.
+            if not before.strip() and re.fullmatch(r"[ \t;]*(#.*)?", after):
+                for number in numbers:
+                    lines[number - 1] = MARK + lines[number - 1]
+                self._span(one.start, one.end, DROPPED, "hpcrun gives its ranks what they meet by")
+        if launch is not None:
+            command = launch.command
+            numbers, _, after = self._around(launch.statement.start, command.end)
+            start = command.prefix_end if command.assigned else command.start
+            _, before, _ = self._around(start, start)
+            gap = " " if command.assigned else ""
+            for number in numbers:
+                lines[number - 1] = MARK + lines[number - 1]
+            lines[numbers[-1] - 1] += f"\n{before}{gap}{START}{after}"
+            what = "entry, args" + (", framework" if launch.framework else "")
+            if launch.dropped:
+                what += f"; hpcrun says {', '.join(launch.dropped)}"
+            if launch.logs:
+                what += f"; srun's {', '.join(launch.logs)}: see `hpcrun logs`"
+            self._span(launch.statement.start, command.end, SPEC, what)
+        return lines
 
-    def _start_directory(self, program: StartedProgram) -> str:
-        """Return the program's directory, below that of --chdir."""
-        above = self._job.directory
-        is_absolute = program.directory.startswith(("/", "~")) or MARK.match(program.directory)
-        if above is None or above == "." or is_absolute:
-            return program.directory
-        return above if program.directory == "." else f"{above}/{program.directory}"
+    def _around(self, start: int, end: int) -> tuple[range, str, str]:
+        """Return the lines of a part of the script, and what they have before and after it."""
+        begin = self._text.rfind("\n", 0, start) + 1
+        final = self._text.find("\n", end)
+        final = len(self._text) if final < 0 else final
+        first, last = self._scanned.line(start), self._scanned.line(max(start, end - 1))
+        return range(first, last + 1), self._text[begin:start], self._text[end:final]
 
-    def _located(self, program: StartedProgram) -> StartedProgram:
-        program.directory = self._start_directory(program)
-        return program
+    def _span(self, start: int, end: int, fate: str, what: str) -> None:
+        numbers, _, _ = self._around(start, end)
+        self._tell(LineFate(numbers[0], numbers[-1], quoted(self._text[start:end]), fate, what))
 
-    # --- sweeps
+    def _tell(self, fate: LineFate) -> None:
+        before = self._fates.get(fate.line)
+        if before is not None and before.what != fate.what:  # several options in one line
+            worst = max(before.fate, fate.fate, key=_WEIGHT.index)
+            fate = replace(fate, fate=worst, what=f"{before.what}; {fate.what}")
+        self._fates[fate.line] = fate
 
-    def _sweep(self, walk: WalkResult, chosen: StartedProgram) -> spec_sweep.SweptRuns:
-        tasks = self._job.tasks
-        here = [one for one in walk.programs if one.node is chosen.node]
-        entries: list[ProgramEntry] = []
-        steps = 0 if len(tasks) <= _MOST_TASKS else _MOST_STEPS + 1
-        for task in tasks:
-            if steps <= _MOST_STEPS:
-                followed = self._walk(task)
-                steps += followed.steps
-                entries += self._entries(followed, chosen)
-        if steps > _MOST_STEPS:
-            what = f"the {len(tasks):,} tasks of this array are too many to follow"
-            self._job.fates.append(self._array_fate(LEFT, what, "write the sweep"))
-            return spec_sweep.SweptRuns()
-        if not tasks and len(here) > 1 and chosen.loops:
-            entries = self._entries(walk, chosen)
-        if len(entries) < 2:
-            if len(tasks) == 1:
-                self._job.fates.append(self._array_fate(NOT_NEEDED, "it is an array of one task"))
-            elif tasks:
-                what = f"of its {len(tasks)} tasks, one starts the program"
-                self._job.fates.append(self._array_fate(LEFT, what))
-            return spec_sweep.SweptRuns()
-        swept = spec_sweep.sweep(entries)
-        if chosen.loops and len(here) > 1 and (swept.grid or swept.zip):
-            self._notes.append(
-                "the steps of a loop ran one after the other, each as the one before had ended; "
-                "the runs of a sweep wait for nothing (sweep.max_parallel: 1 keeps them apart)"
-            )
-        if swept.why_not:
-            self._lost.append(
-                f"line {chosen.node.line}: the {len(entries)} starts of the program: "
-                f"{swept.why_not}; only the first is in the spec; write the sweep"
-            )
-            swept = spec_sweep.SweptRuns()
-        if tasks:
-            self._told_array(walk, tasks, swept)
-        return swept
+    def _all_fates(self, *, has_body: bool) -> list[LineFate]:
+        covered = {at for one in self._fates.values() for at in range(one.line, one.last + 1)}
+        for number, line in enumerate(self._lines, 1):
+            if number not in covered and line.strip() and (line.lstrip()[0] != "#" or number == 1):
+                fate, what = (SHELL, self._file) if has_body else (DROPPED, "hpcrun needs no shell")
+                self._fates[number] = LineFate(number, number, quoted(line), fate, what)
+        return [self._fates[number] for number in sorted(self._fates)]
 
-    def _entries(self, walk: WalkResult, chosen: StartedProgram) -> list[ProgramEntry]:
-        quiet = SpecWords(walk.unknowns, self._name)
-        found = [one for one in walk.programs if one.node is chosen.node]
-        return [entry(self._located(one), walk, self._place, quiet) for one in found]
+    # --- the spec
 
-    def _array_fate(self, fate: str, what: str, hint: str | None = None) -> LineFate:
-        line = self._job.lines["sweep"]
-        return LineFate(line, line, quoted(self._lines[line - 1]), fate, what, hint)
-
-    def _told_array(
-        self, walk: WalkResult, tasks: Sequence[int], swept: spec_sweep.SweptRuns
-    ) -> None:
-        if swept.grid or swept.zip:
-            fate = self._array_fate(CARRIED, "sweep")
+    def _compose(self, launch: LaunchLine | None, *, has_body: bool) -> None:
+        job, values, out = self._job, self._out.values, self._out
+        given = dict(job.spec)
+        values["name"] = self._name(given.pop("name", None))
+        if launch is None:
+            values["entry"] = [*self._shell.split(None, 1), self._file]
+            if tasks := job.array:
+                own = {
+                    "ID": "${config.task}",
+                    "COUNT": len(tasks),
+                    "MIN": min(tasks),
+                    "MAX": max(tasks),
+                }
+                words = [f"SLURM_ARRAY_TASK_{name}={value}" for name, value in own.items()]
+                values["entry"] = ["env", *words, *values["entry"]]
+                values["config"] = {"task": tasks[0]}
+            values["framework"] = frameworks.BATCH
+            out.comments["framework"] = "one process, on the first node: it starts the others"
+            given["recovery.hang_after"] = None
+            out.comments["recovery.hang_after"] = "a script may wait in silence"
         else:
-            what = f"nothing in the program's line differs between the {len(tasks)} tasks"
-            hint = (
-                "if the program reads SLURM_ARRAY_TASK_ID itself, give it an option, and sweep it"
-            )
-            fate = self._array_fate(LEFT, what, hint)
-        self._job.fates.append(fate)
-        if len(tasks) < 2:
-            return
-        other = self._walk(tasks[1])
-        for name, node in walk.exported.items():
-            if walk.variables.get(name) != other.variables.get(name) and name in walk.variables:
-                self._lost.append(
-                    f"line {node.line}: {name} differs from task to task; give the program an "
-                    "option, and sweep that"
-                )
+            values["entry"] = launch.entry
+            out.comments["entry"] = f"line {self._scanned.line(launch.command.start)}"
+            found = {"args": launch.args, "framework": launch.framework}
+            found["batch_script"] = self._file if has_body else None
+            values.update({name: value for name, value in found.items() if value})
+            out.comments["batch_script"] = "runs around the ranks, in the job alone"
+            given["resources.ntasks_per_node"] = launch.ntasks_per_node
+            if not launch.ntasks_per_node:
+                del given["resources.ntasks_per_node"]
+        order = [f"resources.{name}" for name in _FIRST]
+        order += sorted(
+            given, key=lambda one: (_BLOCKS.index(one.partition(".")[0]), one.count("."))
+        )
+        values.update({name: given[name] for name in dict.fromkeys(order) if name in given})
+        out.comments.update(
+            {key: f"line {line}" for key, line in job.lines.items() if key in values}
+        )
+        self._ask_for_what_is_outside()
 
-    def _resume(self, walk: WalkResult, used: set[str], words: SpecWords) -> dict[str, Any] | None:
-        for path, variable, value in walk.resumes:
-            when = words.text(path, "recovery.resume.when")
-            given = [words.text(one, "recovery.resume.args") for one in value.split()]
-            if variable in used and when and None not in given and "???" not in (when, *given):
-                args = [str(one).replace(when, "${hpcrun:newest}") for one in given]
-                return {"when": when, "args": args}
-        return None
+    def _name(self, given: str | None) -> str:
+        """Return the experiment's name, which is to be a directory's."""
+        wanted = given or self._script.name.split(".")[0]
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", wanted).strip("-.")[:LONGEST_NAME]
+        plain = plain if NAME.fullmatch(plain) else f"job-{plain}"[:LONGEST_NAME].rstrip("-.")
+        if given not in (None, plain):
+            self._notes.append(f"name is {plain}: the script's {one_line(str(given))} cannot be")
+        return plain
+
+    def _ask_for_what_is_outside(self) -> None:
+        asks, positional = self._out.asks, self._scanned.positional
+        if positional:
+            what = f"line {positional[0]} reads the script's arguments"
+            asks["args"] = f"{what}: those after its name on sbatch's command line"
+        outside = self._variables.outside().items()
+        for name, line in [(name, line) for name, (line, is_given) in outside if not is_given][:20]:
+            what = f"line {line} reads it and nothing sets it here; if it came from your shell: "
+            asks[f"environment.variables.{name}"] = f"{what}{name}: ${{oc.env:{name}}}"
 
     # --- notes
 
-    def _remark(
-        self,
-        walk: WalkResult,
-        chosen: StartedProgram,
-        found: ProgramEntry,
-        more: Sequence[str],
-        named_python: bool,
-    ) -> None:
-        if "time" not in self._job.resources:
-            self._notes.append("the script has no --time: resources.time is hpcrun's 1 hour")
-        is_file = chosen.launch.module is None and chosen.launch.target.endswith(".py")
-        if (
-            is_file
-            and not self._place.is_found
-            and not MARK.search(chosen.launch.target + chosen.directory)
-            and not chosen.launch.target.startswith("/")
-        ):
+    def _remark(self, launch: LaunchLine | None) -> None:
+        scanned, note = self._scanned, self._notes.append
+        optional = sorted(name for name, one in self._variables.outside().items() if one[1])
+        if optional:
+            shown = ", ".join(optional[:8])
+            note(f"taken from the job's environment if set there (environment.variables): {shown}")
+        if scanned.own_path:
+            place = f"line {scanned.own_path[0]} reads the script's own path"
+            note(f"{place}, which is that of {self._file} in the run's working directory")
+        if found := scanned.reads.get("SLURM_SUBMIT_DIR"):
+            what = "is the run's working directory, which has the code as it was submitted"
+            note(f"line {found[0]}: SLURM_SUBMIT_DIR {what}; code.link names data beside it")
+        bodies = [
+            (n, line) for n, line in enumerate(self._lines, 1) if line.strip(" \t")[:1] != "#"
+        ]
+        what = (
+            "hpcrun requeues its runs itself, and knows of no job that a script submits or requeues"
+        )
+        self._note_lines([n for n, line in bodies if _REMAKES.search(line[:2000])], what)
+        what = f"what looks like a secret is in {self._file}, and so in the frozen code"
+        what += "; environment.secrets_file is its place"
+        self._note_lines([n for n, line in bodies if has_secret(line)], what)
+        if launch is None:
+            note("each attempt runs the script from its beginning, as a requeued job does")
+        elif scanned.statements[-1] is not launch.statement:
+            note("what follows the launch line runs once its ranks have ended well")
+        if self._job.array:
+            what = f"the {plural(len(self._job.array), 'task')} of the array are runs of a sweep"
+            note(f"{what}; SLURM_ARRAY_TASK_ID is config.task")
+
+    def _note_lines(self, numbers: list[int], what: str) -> None:
+        if numbers:
             self._notes.append(
-                f"{chosen.launch.target} was not found; entry names it from {self._script.parent}"
+                f"line{'s'[: len(numbers) - 1]} {', '.join(ranges(numbers))}: {what}"
             )
-        if found.directory not in (".", "") and not found.directory.startswith(("/", "~", "$")):
-            self._notes.append(
-                f"the program ran in {found.directory}, which its relative paths mean; in the spec "
-                f"they mean the spec's directory: `hpcrun init {found.directory} --from "
-                f"{self._script.name}` writes it there"
-            )
-        for name, line in walk.assumed.items():
-            self._notes.append(f"line {line}: read as if {name} were not set")
-        launch = chosen.launch
-        if not named_python and not launch.wrapper and launch.python == "python":
-            self._notes.append(
-                "the script took its Python from the shell in which sbatch was typed; the job's is "
-                "that of environment.python, or the one that runs hpcrun"
-            )
-        if "local-rank" in chosen.launch.options:
-            self._notes.append(
-                "torch.distributed.launch gave the program --local_rank; hpcrun's ranks find "
-                "LOCAL_RANK; `framework: deepspeed` gives the option too"
-            )
-        self._notes += more
 
 
-def _name(text: str) -> str:
-    """Return a name that an experiment may have."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:100]
-    return name if re.match(r"[A-Za-z]", name) else f"job-{name}" if name else "job"
-
-
-def _choose(walk: WalkResult) -> StartedProgram | None:
-    """Return the program that trains: the first of those that look most like it."""
-    best: StartedProgram | None = None
-    most = 0.0
-    for one in walk.programs:
-        words = one.launch.module or one.launch.target
-        score = one.launch.score + (0.5 if _TRAINS.search(words) else 0.0)
-        if score > most:
-            best, most = one, score
-    return best
-
-
-def _closure(walk: WalkResult, reads: Iterable[str]) -> set[str]:
-    """Return variables, and those that they are made of."""
-    used: set[str] = set()
-    waiting = set(reads)
-    while waiting:
-        name = waiting.pop()
-        if name in used:
-            continue
-        used.add(name)
-        if name in walk.assigned:
-            waiting |= walk.assigned[name].reads
-    return used
+def shell_name(spec: Path, script: Path) -> str:
+    """Return the name of the shell file of a spec: never that of the script itself."""
+    found = spec.with_suffix(".sh")
+    return f"{spec.stem}-job.sh" if found.absolute() == script.absolute() else found.name

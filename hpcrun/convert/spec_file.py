@@ -1,4 +1,4 @@
-"""The file that a converted spec is written to, and what ``hpcrun init --from`` tells of it."""
+"""The files that a converted script becomes, and what ``hpcrun init --from`` tells of them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun.convert.conversion import Conversion, convert, read_script
-from hpcrun.convert.line_fates import CARRIED, LEFT, NOT_NEEDED, LineFate
+from hpcrun.convert.conversion import Conversion, convert, read_script, shell_name
 from hpcrun.errors import UsageError
 from hpcrun.starter import project_text
 from hpcrun.starter.file_plan import KEPT, PlannedFile
-from hpcrun.text import plural, ranges
+from hpcrun.text import visible
+
+_LEFT, _NUMBER = 58, 4
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,12 @@ class ConvertedSpec:
     conversion: Conversion
     spec: PlannedFile
     schema: PlannedFile
+    shell: PlannedFile | None
+    """None where the spec says all that the script does."""
 
     def write(self) -> None:
-        """Write the schema, and the spec that names it."""
-        for one in (self.schema, self.spec):
+        """Write the schema and the shell file, and the spec that names them."""
+        for one in filter(None, (self.schema, self.shell, self.spec)):
             one.write()
 
     def to_data(self, *, dry_run: bool) -> dict[str, Any]:
@@ -36,58 +39,51 @@ class ConvertedSpec:
         place = {"script": str(self.script), "path": str(self.spec.path), "action": action}
         return {**place, **self.conversion.to_data()}
 
+    def written(self) -> Iterator[str]:
+        """Yield a line about each file."""
+        for one in filter(None, (self.spec, self.shell)):
+            yield f"{one.action}: {one.path}"
+
     def lines(self) -> Iterator[str]:
-        """Yield what became of the script, what needs a person last."""
+        """Yield the script beside what became of each of its lines, and what the spec asks."""
         done = self.conversion
-        for fate in (CARRIED, NOT_NEEDED):
-            found = done.of(fate)
-            yield f"{fate}: {plural(len(found), 'command')}"
-            yield from _grouped(found)
-        left = [str(one) for one in done.of(LEFT)] + done.lost
-        yield f"{LEFT}: {len(left) or 'nothing'}"
-        yield from (f"  {one}" for one in left)
+        yield f"{self.script.name:<{_LEFT + _NUMBER + 1}} | {self.spec.path.name}"
+        for one in done.fates:
+            text = one.text if len(one.text) <= _LEFT else f"{one.text[: _LEFT - 1]}…"
+            number = str(one.line)
+            what = one.what if one.fate == "in the spec" else f"{one.fate}: {one.what}"
+            yield visible(f"{number:>{_NUMBER}} {text:<{_LEFT}} | {what}")
+        if done.asks:
+            yield f"the spec asks, by comments at {len(done.asks)} of its keys:"
+            yield from (f"  {one}" for one in done.asks)
 
     def next_line(self) -> str:
         """Return what to type now."""
         return f"hpcrun check {shlex.quote(str(self.spec.path))}"
 
 
-def _grouped(fates: list[LineFate]) -> Iterator[str]:
-    """Yield the lines of each reason."""
-    groups: dict[str, set[int]] = {}
-    for one in fates:
-        groups.setdefault(one.what, set()).update(range(one.line, one.last + 1))
-    for what, numbers in groups.items():
-        word = "line" if len(numbers) == 1 else "lines"
-        yield f"  {word} {', '.join(ranges(numbers))}: {what}"
-
-
 def converted(script: Path, directory: Path, spec: Path | None, *, force: bool) -> ConvertedSpec:
-    """Convert a script, and plan its spec; nothing is written.
+    """Convert a script, and plan its files: ``spec``, else ``experiment.yaml`` in a directory.
 
-    Parameters
-    ----------
-    spec
-        The spec's path; None for ``experiment.yaml`` in ``directory``.
-    force
-        A spec that is there may be replaced.
-
-    Raises
-    ------
-    UsageError
-        The script cannot be converted, or the spec is there already.
+    Nothing is written; with ``force`` what is there may be replaced. Raise UsageError where the
+    script cannot be converted, or a file is there already.
     """
     path = spec or directory / project_text.SPEC
-    done = convert(read_script(script), script, path.parent)
-    try:
-        planned = PlannedFile.of(path, done.spec, force=force)
-    except OSError as error:
-        why = error.strerror or error
-        raise UsageError(f"{path} cannot be read: {why}", hint="name another by -o") from None
-    if planned.action == KEPT:
-        hint = "name another by -o FILE, have it replaced by --force, or see it first by --dry-run"
-        raise UsageError(f"{path} is there already, and differs; nothing was written", hint=hint)
+    done = convert(read_script(script), script, shell_name(path, script))
+    texts = [(path, done.spec)]
+    if done.shell_file:
+        texts.append((path.with_name(done.shell_file), done.shell))
+    planned = []
+    for place, text in texts:
+        try:
+            planned.append(PlannedFile.of(place, text, force=force))
+        except OSError as error:
+            why = error.strerror or error
+            raise UsageError(f"{place} cannot be read: {why}", hint="name another by -o") from None
+        if planned[-1].action == KEPT:
+            hint = "name another by -o FILE, have it replaced by --force, or see it by --dry-run"
+            what = f"{place} is there already, and differs; nothing was written"
+            raise UsageError(what, hint=hint)
     schema = path.parent / project_text.SCHEMA
-    return ConvertedSpec(
-        script, done, planned, PlannedFile.of(schema, project_text.schema("spec"), force=force)
-    )
+    made = PlannedFile.of(schema, project_text.schema("spec"), force=force)
+    return ConvertedSpec(script, done, planned[0], made, planned[1] if planned[1:] else None)

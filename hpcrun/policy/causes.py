@@ -271,6 +271,11 @@ def _rank_failed(evidence: Evidence, failure: Mapping[str, Any]) -> End:
     if failure.get("exception"):
         said = str(failure.get("message") or "")
         message = f"{where} raised {failure['exception']}: {said}".rstrip(": ")
+    elif failure.get("by_slurm"):
+        message = (
+            f"Slurm ended the step of the ranks, {where} with it: one called MPI_Abort or left in "
+            "the midst of MPI, or somebody ended the step"
+        )
     elif failure.get("signal"):
         message = f"{where} was ended by {failure['signal']}"
     elif code == EXIT_OK:

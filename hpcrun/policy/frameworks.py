@@ -11,10 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpcrun.state.spec.blocks import BATCH as BATCH
+
 if TYPE_CHECKING:
     from hpcrun.state.plan import RunPlan
 
-AUTO, NONE = "auto", "none"
+AUTO, NONE, MPI = "auto", "none", "mpi"
+
+
+# The type of MPI by which srun tells its tasks nothing of each other.
+NO_PMI = "none"
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,12 @@ class Framework:
     holds if the program reads an option that the recipe gives."""
     one_per_node: bool = False
     """One process a node is started and has all its GPUs, in place of one process a GPU."""
+    pmi: str | None = NO_PMI
+    """The type of MPI that srun prepares its ranks for (``--mpi``), where ``resources.mpi`` names
+    none: `NO_PMI`, None for the site's default, or `MPI` for one that the program's MPI knows."""
+    one_per_run: bool = False
+    """One process a run is started, on the first node and in the environment of Slurm's batch
+    script; it starts the others itself, by srun or mpirun, and finds nothing of hpcrun's ranks."""
     meets: bool = True
     """Its ranks meet at MASTER_ADDR:MASTER_PORT or at their own ports, so that ranks of which
     nobody ever did have trained alone."""
@@ -162,14 +174,17 @@ _RANKS = frozenset(
 TABLE = {
     one.name: one
     for one in (
-        Framework(AUTO, _on_cpus),
-        Framework(NONE, meets=False),
+        Framework(AUTO, _on_cpus, pmi=None),
+        Framework(NONE, pmi=None, meets=False),
+        Framework(BATCH, hidden=_RANKS, one_per_run=True, meets=False),
         Framework("accelerate", _accelerate),
         Framework("composer"),
         Framework("deepspeed", arguments=_local_rank, resume="deepspeed-checkpoint"),
         Framework("huggingface", _on_cpus, progress="trainer_state", resume="hf-trainer"),
         Framework("jax", _jax),
         Framework("lightning", _torchelastic, progress="lightning", resume="lightning"),
+        # They meet by Slurm's PMI.
+        Framework(MPI, pmi=MPI, meets=False),
         Framework("single", hidden=_RANKS, one_per_node=True, meets=False),
         Framework("tensorflow", _tensorflow),
         Framework("torchrun", _torchrun, one_per_node=True),

@@ -241,8 +241,9 @@ def kept_steps(attempts: Sequence[Attempt]) -> list[int]:
     Steps that were logged alone are not.
     """
     found, later = [], 0
+    unit = unit_of(attempts)
     for attempt, began in zip(reversed(attempts), reversed(began_with(attempts)), strict=True):
-        saved = int(attempt.end.get("checkpoint_step") or 0)
+        saved = int(attempt.end.get("checkpoint_step") or 0) if counts_in(unit, attempt) else 0
         found.append(max(saved, began or 0, later))
         later = later if began is None else began
     return found[::-1]
@@ -254,7 +255,8 @@ def began_with(attempts: Sequence[Attempt]) -> list[int | None]:
     A session says so. A program that saves by itself shows it by the first step that it logs: what
     this is beyond the first step of a fresh start.
     """
-    firsts = [one.end.get("first_step") for one in attempts]
+    unit = unit_of(attempts)
+    firsts = [one.end.get("first_step") if counts_in(unit, one) else None for one in attempts]
     fresh = min((int(first) for first in firsts if first is not None), default=0)
     found: list[int | None] = []
     for attempt, first in zip(attempts, firsts, strict=True):
@@ -263,6 +265,20 @@ def began_with(attempts: Sequence[Attempt]) -> list[int | None]:
             restored = int(first) - fresh
         found.append(restored)
     return found
+
+
+def unit_of(attempts: Sequence[Attempt]) -> str | None:
+    """Return in what the newest attempt counts whose unit of steps is on record; None of none."""
+    units = (one.end.get("unit") for one in reversed(attempts))
+    return next((str(unit) for unit in units if unit is not None), None)
+
+
+def counts_in(unit: str | None, attempt: Attempt) -> bool:
+    """Check that the steps of an attempt can be compared with those of a unit.
+
+    A person may have changed ``progress.pattern`` between two submissions.
+    """
+    return unit is None or attempt.end.get("unit") in (None, unit)
 
 
 def _saves_itself(attempt: Attempt) -> bool:

@@ -25,9 +25,10 @@ from typing import TypeAlias
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.policy import frameworks
 from hpcrun.run.data import worker_sockets
-from hpcrun.run.node import rank_processes
+from hpcrun.run.node import cgroup, rank_processes
 from hpcrun.run.profile import step_recorder
-from hpcrun.run.protocol import output, stop_flag
+from hpcrun.run.program import mpi_world
+from hpcrun.run.protocol import batch_script, output, stop_flag
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
 from hpcrun.run.protocol.launch import VARIABLE, Launch, LaunchNode
 from hpcrun.run.protocol.output import tell
@@ -97,7 +98,10 @@ def take_place(launch: Launch, rank: int) -> None:
     """Take on a rank's environment variables, the user's secrets and its directory."""
     os.environ.update(secrets_file.read(launch.environment.secrets_file))
     os.environ.update(environment(launch, rank))
-    for name in frameworks.of(launch.entry.framework).hidden:
+    framework = frameworks.of(launch.entry.framework)
+    changes = batch_script.batch_variables(launch, os.environ) if framework.one_per_run else {}
+    os.environ.update({name: value for name, value in changes.items() if value is not None})
+    for name in (*framework.hidden, *(name for name, value in changes.items() if value is None)):
         os.environ.pop(name, None)
     # This interpreter has read it already.
     added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -107,7 +111,8 @@ def take_place(launch: Launch, rank: int) -> None:
         # So that programs without a session can tell where they hang.
         paths = [str(start_up), os.environ.get("PYTHONPATH")]
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    os.chdir(links.directory_of_rank(launch, rank))
+    # Its batch script may have gone elsewhere before it started the ranks.
+    os.chdir(os.environ.get(batch_script.DIRECTORY) or links.directory_of_rank(launch, rank))
 
 
 def call_function(launch: Launch, node: LaunchNode, rank: int) -> int:
@@ -136,6 +141,9 @@ def call_function(launch: Launch, node: LaunchNode, rank: int) -> int:
     except BaseException:
         current.leave(failing=True)
         raise
+    mpi_world.at_exit()
+    if rank == 0:
+        record_if_alone(launch, Path(node.scratch))
     current.finish()
     return EXIT_OK
 
@@ -173,7 +181,7 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
         if wanted and not asked and ScratchPaths(scratch).stop.exists():
             asked = True
             number = signal.Signals[wanted]
-            if not ScratchPaths(scratch).heard(number).exists():
+            if cgroup.signals_only_tasks() or not ScratchPaths(scratch).heard(number).exists():
                 child.send_signal(number)
     if launch.is_main and ScratchPaths(scratch).left.exists():
         # Its session has saved and left, with a code that torchrun or a shell may have replaced.
@@ -182,8 +190,15 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
         # It saved, or had not begun. A finished program ends at once when it is started again.
         return EXIT_SAVED
     if code == 0 and rank == 0 and launch.is_main:
+        record_if_alone(launch, scratch)
         files.append(launch.paths.session, session_log.record(session_log.FINISHED))
     return code
+
+
+def record_if_alone(launch: Launch, scratch: Path) -> None:
+    """Write down that MPI took each of several ranks for the only one."""
+    if launch.world_size > 1 and mpi_world.worked_alone(scratch):
+        files.append(launch.paths.session, session_log.record(session_log.ALONE))
 
 
 def _stop_signal(launch: Launch) -> str | None:
@@ -194,7 +209,12 @@ def _stop_signal(launch: Launch) -> str | None:
 def _start(launch: Launch, rank: int) -> Child:
     arguments = command(launch, rank)
     try:
-        return subprocess.Popen(arguments, preexec_fn=partial(ignore_slurms_signals, launch))
+        return subprocess.Popen(
+            arguments,
+            # By one that srun has opened (PMI_FD), MPI finds the other ranks.
+            close_fds=False,
+            preexec_fn=partial(ignore_slurms_signals, launch),
+        )
     except OSError as error:
         raise HpcrunError(
             f"the command {arguments[0]!r} cannot be started: {error.strerror}",
@@ -302,7 +322,7 @@ def main() -> None:
         rank_processes.lead_group()
         warm_up.ignore_signals()
         argv = [sys.executable, "-m", "hpcrun.run.script", str(arguments.launch), str(rank)]
-        child = subprocess.Popen(argv)
+        child = subprocess.Popen(argv, close_fds=False)
     if arguments.warm:
         launch = wait_to_be_called(launch, rank, imports=child is None)
     code = work(launch, rank, child)

@@ -11,6 +11,7 @@ In reading order:
 - `queue`: the state of jobs, and when one is over.
 - `allocation`: the job around this process, and whether a run fits into it.
 - `steps`: srun's command lines, and its reports of tasks that ended.
+- `mpi_types`: the types of MPI that srun prepares ranks for, and which one an MPI knows.
 - `job`: a job's own end, time limit and requeue.
 - `requeue_nodes`: what to do about lost nodes before and after a requeue.
 - `suspect_exclusion`: the suspect nodes that a job excludes.

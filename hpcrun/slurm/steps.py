@@ -23,11 +23,17 @@ _TASK_ENDED = re.compile(
 
 
 WORKERS = "hpcrun-workers-"
+# What is no rank sees nothing of the site's MpiDefault.
+NO_MPI = "--mpi=none"
+KILLED = "Killed"
 _OUT_OF_MEMORY = "Out Of Memory"
 # Slurm describes signals in the words of the C library, as Python does.
 _SIGNALS = {signal.strsignal(number): number.name for number in signal.Signals}
 _SIGNALS[_OUT_OF_MEMORY] = "SIGKILL"
-_NOT_CREATED = re.compile(r"srun: error: (Unable to (?:create step|confirm|contact|resolve).*)")
+_NOT_CREATED = re.compile(
+    r"srun: (?:error|fatal): "
+    r"((?:Unable to (?:create step|confirm|contact|resolve)|Invalid MPI type).*)"
+)
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,7 @@ def agent_argv(
         *("srun", "--overlap", "--export=ALL", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"),
         *(f"--cpus-per-task={cpus}", f"--nodelist={node}", "--mem=0", "--input=all"),
         *("--job-name=hpcrun-agent", "--open-mode=append", f"--output={slurm_path(log)}"),
+        NO_MPI,
     ]
     return [*argv, *_gpu_flags(gpus), *_part_flags(part), *command]
 
@@ -88,12 +95,14 @@ def workers_argv(
     command: Sequence[str],
     options: Sequence[str] = (),
     part: int = 0,
+    mpi: str | None = None,
 ) -> list[str]:
     """Return the ``srun`` of all ranks, block-distributed, each with a log of its own.
 
     Rank 0 runs on the first of the nodes in Slurm's order. ``log_pattern`` is ``--output``, with
     ``%t`` for the rank; `client.step_id` finds the step by its ``name``. ``options`` are further
-    ones of srun; ``part`` is that of a heterogeneous job which has these nodes.
+    ones of srun; ``part`` is that of a heterogeneous job which has these nodes; ``mpi`` is the type
+    of MPI that they are prepared for, None for the site's default.
     """
     argv = [
         *("srun", "--overlap", "--export=ALL", f"--nodes={len(nodes)}"),
@@ -104,6 +113,7 @@ def workers_argv(
         *("--kill-on-bad-exit=0", "--wait=0", "--input=none", "--unbuffered"),
         *(f"--job-name={name}", "--open-mode=append", f"--output={log_pattern}"),
     ]
+    argv += [f"--mpi={mpi}"] if mpi else []
     return [*argv, *_gpu_flags(gpus), *_part_flags(part), *options, *command]
 
 
@@ -126,7 +136,7 @@ def beside_argv(
     argv = [
         *("srun", f"--jobid={job_id}", "--overlap", "--nodes=1", "--ntasks=1"),
         *("--ntasks-per-node=1", "--cpus-per-task=1", f"--nodelist={node}", "--mem=0", "--quiet"),
-        *("--export=PATH", "--chdir=/", "--job-name=hpcrun-beside"),
+        *("--export=PATH", "--chdir=/", "--job-name=hpcrun-beside", NO_MPI),
     ]
     argv += ["--pty"] if terminal else ["--input=all", "--unbuffered"]
     return [*argv, *_gpu_flags(gpus), *_part_flags(part), *options, *command]
@@ -167,6 +177,14 @@ def parse_task_end(line: str) -> TaskEnd | None:
         return None
     code = int(match["code"]) if match["code"] else None
     return TaskEnd(match["node"], tuple(ranks), match["what"], code)
+
+
+def is_abort(line: str) -> bool:
+    """Check for the line of srun's stderr by which Slurm itself ends the step.
+
+    So it does where a rank calls MPI_Abort, or ends in the midst of MPI.
+    """
+    return line.startswith("srun: Job step aborted")
 
 
 def parse_refusal(line: str) -> str | None:

@@ -33,7 +33,7 @@ class PlannedFile:
         if not os.path.lexists(path):
             return cls(path, text, WRITTEN)
         try:
-            there = files.read_bytes(path).decode(errors="replace")
+            there = files.read_bytes(path).decode(errors="surrogateescape")
         except FileNotFoundError:  # a link to nothing
             there = ""
         if there == text:
@@ -47,4 +47,4 @@ class PlannedFile:
         if self.action in (WRITTEN, REPLACED):
             target = Path(os.path.realpath(self.path))
             target.parent.mkdir(parents=True, exist_ok=True)
-            files.write_bytes(target, self.text.encode())
+            files.write_bytes(target, self.text.encode(errors="surrogateescape"))

@@ -160,8 +160,10 @@ _KINDS: Kinds = {
         {
             **{"archive": NAME, "digest": TEXT, "bytes": WHOLE, "files": WHOLE},
             "git": mapping({"commit": TEXT, "branch": TEXT, "dirty": FLAG}),
+            "left_out": TEXTS,
         }
     ),
+    "variables": TEXTS,
 }
 
 

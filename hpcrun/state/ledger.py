@@ -29,8 +29,8 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     see `hpcrun.policy.node_health`), ``lock`` (a file that a rank that hangs waits for),
     ``permanent`` (why no new start mends the error, as a clause) and ``seen_on`` (the nodes that
     have it, where a node may be at fault). ``restored_step``, ``reached_step``,
-    ``checkpoint_step``, ``first_step``, ``saves`` and ``total_steps`` are its progress, ``metrics``
-    their last values, ``logged`` the time of these (`hpcrun.run.job.evidence.AttemptProgress`).
+    ``checkpoint_step``, ``first_step``, ``saves``, ``total_steps`` and their ``unit`` are its
+    progress, ``metrics`` the last values and ``logged`` their time (`evidence.AttemptProgress`).
     The next supervisor records an end that its own did not live to, with ``time`` as Slurm has it.
 ``decided``
     The response to that end, before Slurm is asked for it: ``action`` (``restart`` in the same
@@ -162,7 +162,7 @@ _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
         {
             **{**_HEAD, "outcome": TEXT, "exit_code": WHOLE, "cause": mapping(_CAUSE)},
             **dict.fromkeys(("restored_step", "reached_step", "checkpoint_step"), WHOLE),
-            **{"first_step": WHOLE, "saves": INDEX, "doubt": TEXT},
+            **{"first_step": WHOLE, "saves": INDEX, "unit": TEXT, "doubt": TEXT},
             **{"total_steps": WHOLE, "metrics": METRICS, "logged": TIME},
         },
         ("outcome",),

@@ -6,9 +6,11 @@ A session writes them, or any program of a user's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcrun.fields import LAST_TIME, MOST
+from hpcrun.state import files
 
 # Fields of a line that are not metrics.
 RESERVED = frozenset({"step", "time", "ranks"})
@@ -39,6 +41,29 @@ def parse(found: Iterable[Mapping[str, Any]]) -> Iterator[Line]:
         }
         time = _number(record.get("time"))
         yield Line(step, time if time is not None and 0 <= time <= LAST_TIME else None, values)
+
+
+def first_step(path: Path) -> int | None:
+    """Return the first step of a file; None if it has none, or cannot be read."""
+    try:
+        return next((line.step for line in parse(files.read_lines(path))), None)
+    except OSError:
+        return None
+
+
+def last_step(path: Path) -> int | None:
+    """Return the furthest of a file's last steps: a program may count some of them once more.
+
+    None if it has none, or cannot be read.
+    """
+    try:
+        lines = files.read_tail(path, _TAIL_BYTES).split(b"\n")
+    except OSError:
+        return None
+    return max((line.step for line in parse(files.objects(lines))), default=None)
+
+
+_TAIL_BYTES = 1 << 14
 
 
 def _number(value: Any) -> float | None:

@@ -90,6 +90,8 @@ class ScratchPaths(Directory):
     start_up = NamedFile("python")
     stop = NamedFile("stop")
     left = NamedFile("left")
+    mpi_met = NamedFile("mpi-met")
+    mpi_alone = NamedFile("mpi-alone")
     modules = NamedFile("modules")
 
     @property

@@ -7,8 +7,10 @@ observes.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import UsageError
@@ -175,6 +177,14 @@ class Plan:
         arrays = sum(array.is_array for array in self.arrays)
         counts = {"array": arrays, "job": len(self.arrays) - arrays}
         return " and ".join(plural(count, noun) for noun, count in counts.items() if count)
+
+    def place(self, path: str) -> Path:
+        """Return where a path of the spec, such as one of ``code.link``, lies at submission."""
+        return Path(self.spec_file).parent / path
+
+    def inside(self, path: str) -> str:
+        """Return the place of such a path in the code, relative to its root."""
+        return os.path.normpath(f"{self.directory}/{path}")
 
     def run(self, number: int) -> RunPlan:
         """Return the run of that number; raise UsageError if the plan has none."""

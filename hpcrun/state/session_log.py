@@ -28,12 +28,15 @@ Each line has ``event`` and ``time`` (seconds since the epoch); the events are
     All ranks left after ``step``, because the run was asked to stop.
 ``finished``
     The entry came to its end: of a session also ``step``, ``step_seconds``, ``own_seconds``.
+``alone``
+    MPI took each of several ranks for the only one.
 
 Of a program without a session, the agent of rank 0's node writes what it sees:
 
 ``read_from``
-    Where progress is read: ``source`` (of the spec's ``progress.source``, or ``progress_bar``; null
-    if nothing is known), ``path``, ``total_steps``.
+    Where progress is read: ``source`` (of the spec's ``progress.source``, or ``progress_bar``,
+    ``keras_bar``; null if nothing is known), ``path``, ``total_steps``, the ``unit`` in which it
+    counts, and the number of its ``first_epoch``, 0 or 1, where that is known.
 ``pattern_dropped``
     ``progress.pattern`` is not used any more, as it took too long: ``message``.
 ``seen``
@@ -61,6 +64,7 @@ DATA_WAITS = "data_waits"
 SAVED = "saved"
 SAVED_NEARBY = "saved_nearby"
 FINISHED = "finished"
+ALONE = "alone"
 READ_FROM = "read_from"
 SEEN = "seen"
 
@@ -111,7 +115,7 @@ class SessionLog(tuple[SessionEvent, ...]):
     def total_steps(self) -> int | None:
         """The number of steps that the session announced, or that the program shows."""
         totals = [event.record.get("total_steps") for event in self.of(STARTED, READ_FROM)]
-        return next((total for total in reversed(totals) if WHOLE.accepts(total)), None)
+        return totals[-1] if totals and WHOLE.accepts(totals[-1]) else None
 
     @property
     def restored_step(self) -> int | None:
@@ -132,6 +136,15 @@ class SessionLog(tuple[SessionEvent, ...]):
     def read_from(self) -> Mapping[str, Any] | None:
         """The last record of where the agent reads progress; None if it never did."""
         return next((event.record for event in reversed(self) if event.kind == READ_FROM), None)
+
+    @property
+    def unit(self) -> str | None:
+        """In what its steps are counted; None where nothing says so, as in a session.
+
+        Steps of another unit cannot be compared with these.
+        """
+        unit = (self.read_from or {}).get("unit")
+        return unit if isinstance(unit, str) else None
 
     @property
     def sightings(self) -> list[tuple[int, float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterable, Sequence
@@ -16,7 +17,7 @@ import hpcrun
 from hpcrun import activity
 from hpcrun.errors import UsageError
 from hpcrun.host import current_user
-from hpcrun.state import files, ledger, permissions, plan_file
+from hpcrun.state import files, history, ledger, permissions, plan_file
 from hpcrun.state.environment import frozen_environment
 from hpcrun.state.environment.frozen_environment import FrozenEnvironment
 from hpcrun.state.journal import job_of
@@ -24,8 +25,13 @@ from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.plan import Plan
 from hpcrun.submission import run_actions
 from hpcrun.submission.code import code_files, own_package, snapshot
+from hpcrun.submission.code.unfrozen import Unfrozen
 from hpcrun.submission.python_probe import Probe
 from hpcrun.submission.run_actions import Decision
+
+# Names that programs and people set; those of functions and of module systems' tables are not.
+_VARIABLE = re.compile(r"(?!BASH_FUNC_|_|LMOD_|__)[A-Za-z]\w{0,99}")
+_MOST_VARIABLES = 500
 
 
 class Draft:
@@ -62,27 +68,34 @@ class Draft:
         argv: Sequence[str],
         earlier: SubmissionPaths | None = None,
         environment: FrozenEnvironment | None = None,
+        left_out: Sequence[str] = (),
     ) -> tuple[str, ...]:
         """Write everything that the runs will need; return notes on the code for the user.
 
         The code of now is frozen, or that of the submission ``earlier`` is taken, with its
-        ``environment`` where that was frozen. Nothing outside is read after this. Raise UsageError
-        if the code cannot be frozen or is gone, or the directory cannot be written to.
+        ``environment`` where that was frozen. ``left_out`` is what of the code is not frozen, for
+        the record. Nothing outside is read after this. Raise UsageError if the code cannot be
+        frozen or is gone, or the directory cannot be written to.
         """
         notes: tuple[str, ...] = ()
+        kept: dict[str, Any] = {}
         try:
             with permissions.owner_writes():
                 if earlier is not None:
                     code = snapshot.recorded(earlier)
+                    kept = _of_shell(history.describe(earlier).get("variables") or ())
                     if plan.runs[0].environment.is_frozen:
                         environment, _ = frozen_environment.of_submission(earlier)
                 else:
                     with activity.doing(f"freezing the code of {plan.code_root}"):
                         frozen = self._freeze_code(plan)
-                    code, notes = frozen.to_data(), frozen.notes
+                    code, notes = {**frozen.to_data(), "left_out": [*left_out]}, frozen.notes
+                    kept = _of_shell(os.environ)
                 own_package.write(self.paths.package)
                 plan_file.write(plan, self.paths.plan)
-                files.write_json(self.paths.submission, self._facts(probe, code, argv, environment))
+                files.write_json(
+                    self.paths.submission, {**self._facts(probe, code, argv, environment), **kept}
+                )
                 for index, array in enumerate(plan.arrays):
                     if array.script:
                         files.write_bytes(self.paths.script(index), array.script.encode())
@@ -157,6 +170,12 @@ class Draft:
         }
 
 
+def _of_shell(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the names of a shell's variables, never their values: `why` compares them."""
+    every = sorted(name for name in names if _VARIABLE.fullmatch(name))
+    return {"variables": every[:_MOST_VARIABLES]}
+
+
 @dataclass(frozen=True)
 class SubmittedRun:
     """One run and what was done about it."""
@@ -198,6 +217,8 @@ class Submitted:
     """Every run of the spec."""
     arrays: tuple[SubmittedArray, ...] = ()
     """The arrays and jobs that the executor accepted."""
+    unfrozen: dict[str, Any] | None = None
+    """What the runs name that is not in the frozen code, as `Unfrozen.to_data` has it."""
 
     @property
     def numbers(self) -> tuple[str, tuple[int, ...]]:
@@ -229,6 +250,8 @@ class Prepared:
     """The submission's directory; None if there is nothing to submit."""
     older: frozenset[int] = frozenset()
     """Completed runs whose code differs from the code of now."""
+    unfrozen: Unfrozen = field(default_factory=Unfrozen)
+    """What the runs name that is not in the frozen code."""
     taken_back: dict[int, str] = field(default_factory=dict)
     """Run -> the intent that was removed from it."""
     dropped: set[int] = field(default_factory=set)
@@ -278,7 +301,8 @@ class Prepared:
         ]
         number = self.draft.paths.number if self.draft else None
         return Submitted(
-            self.plan.name, number, self.experiment.directory, tuple(runs), tuple(arrays)
+            *(self.plan.name, number, self.experiment.directory, tuple(runs), tuple(arrays)),
+            self.unfrozen.to_data(),
         )
 
 

@@ -24,6 +24,7 @@ from hpcrun.state import history, permissions
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.plan import Dependence, Plan, RunPlan
 from hpcrun.submission import code_changes, feeder, lock, preflight, run_actions, unreached
+from hpcrun.submission.code import unfrozen
 from hpcrun.submission.environment import environment_freeze
 from hpcrun.submission.feeder import Renew
 from hpcrun.submission.run_actions import Decision
@@ -84,9 +85,7 @@ class Preview:
     @property
     def submitted(self) -> Plan:
         """The plan of the runs that would be submitted alone."""
-        chosen = {run for array in self.plan.arrays for run in array.runs}
-        runs = tuple(run for run in self.plan.runs if run.number in chosen)
-        return dataclasses.replace(self.plan, runs=runs)
+        return _of_runs(self.plan, {run for array in self.plan.arrays for run in array.runs})
 
     def to_data(self) -> dict[str, Any]:
         """Return the plan of what would be submitted, the action on each run, and their number."""
@@ -95,6 +94,10 @@ class Preview:
             "decisions": [{"run": one.run, "action": one.action} for one in self.decisions],
             "counts": dict(Counter(one.action for one in self.decisions)),
         }
+
+
+def _of_runs(plan: Plan, chosen: Collection[int]) -> Plan:
+    return dataclasses.replace(plan, runs=tuple(r for r in plan.runs if r.number in chosen))
 
 
 def preview_chain(chain: Sequence[Compiled], request: Request) -> list[Preview]:
@@ -203,6 +206,9 @@ def prepare(
         request.check(compiled, freeze(compiled, numbers=numbers, select=chosen))
     first = next(run for run in plan.runs if run.number in chosen)
     environment = environment_freeze.freeze(first, plan.cluster, paths, found, say)
+    lacking = unfrozen.find(_of_runs(plan, chosen), paths)
+    if lacking.paths:
+        say(lacking.told)
     with Draft(paths) as draft:
         plan = freeze(
             compiled,
@@ -211,10 +217,17 @@ def prepare(
             select=chosen,
             depends_on=depends_on,
         )
-        for note in draft.fill(plan, found, argv=request.argv, environment=environment):
+        notes = draft.fill(
+            plan,
+            found,
+            argv=request.argv,
+            environment=environment,
+            left_out=lacking.left_out,
+        )
+        for note in notes:
             say(f"code: {note}")
         say(summary(plan, decisions))
-    return Prepared(paths, plan, decisions, draft, older)
+    return Prepared(paths, plan, decisions, draft, older, lacking)
 
 
 def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence, ...]) -> Preview:

@@ -87,6 +87,7 @@ def test_json_is_the_plan_that_would_be_frozen(tmp_path: Path) -> None:
     data = json.loads(plan(tmp_path, "--json", "--root", "/r").stdout)
     assert data.pop("root") == "/r"
     assert set(data.pop("commands")) == {"0", "1"}
+    assert data.pop("unfrozen") is None
     frozen = Plan.from_data(data)
     assert [run.label for run in frozen.runs] == ["lr=0.001", "lr=0.002"]
     assert json.loads(json.dumps(frozen.to_data())) == data

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
-
 from hpcrun.convert.conversion import convert, read_script
-from tests.convert.support import SCRIPTS, project
+from tests.convert.support import SCRIPTS
 
 
 def main() -> None:
-    """Convert each script in a directory with what it names."""
-    with tempfile.TemporaryDirectory() as name:
-        directory = project(Path(name))
-        os.chdir(directory)
-        for script in SCRIPTS:
-            path = directory / script.name
-            done = convert(read_script(path), path, directory)
-            script.with_suffix(".yaml").write_text(done.spec)
+    """Convert each script; a shell file that is the script itself is not written again."""
+    for script in SCRIPTS:
+        done = convert(read_script(script), script, "experiment.sh")
+        script.with_suffix(".yaml").write_text(done.spec)
+        if "framework: batch" not in done.spec:
+            script.with_suffix(".sh").write_text(done.shell)
 
 
 if __name__ == "__main__":

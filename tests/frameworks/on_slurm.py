@@ -273,15 +273,19 @@ def place(ward: Ward, name: str, programs: Path, python: str) -> str:
     directory = ward.directory / name
     if directory.exists():
         shutil.rmtree(directory)
-    directory.mkdir()
-    commit = ""
-    if program.checkout:
-        repository, _, inside = program.checkout.partition(":")
-        git = ["git", "-c", "safe.directory=*", "-C", str(programs / repository)]
+    commit, (repository, _, inside) = "", program.checkout.partition(":")
+    git = ["git", "-c", "safe.directory=*"]
+    if repository:
         commit = head(programs / repository)
-        packed = subprocess.run(
-            [*git, "archive", f"HEAD:{inside}"], check=True, capture_output=True
-        ).stdout
+    if repository and not inside:
+        # As people have it: what they prepare in it is ignored by git.
+        clone = [*git, "clone", "--quiet", str(programs / repository), str(directory)]
+        subprocess.run(clone, check=True, capture_output=True)
+    else:
+        directory.mkdir()
+    if inside:
+        archive = [*git, "-C", str(programs / repository), "archive", f"HEAD:{inside}"]
+        packed = subprocess.run(archive, check=True, capture_output=True).stdout
         subprocess.run(["tar", "-x", "-C", str(directory)], input=packed, check=True)
     if program.prepare:
         program.prepare(directory, python)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,29 @@ def test_a_spec_is_planned_with_what_resumes_it(name: str, tmp_path: Path) -> No
     done = hpcrun("plan", tmp_path / "spec.yaml", "+cluster=local", "--root", tmp_path / "root")
     assert done.returncode == 0, done.stderr
     assert "a command that resumes" in done.stdout
+
+
+def test_nanogpt_finds_its_data_from_a_clone(tmp_path: Path) -> None:
+    data = tmp_path / "data" / "shakespeare_char"
+    data.mkdir(parents=True)
+    (data / "prepare.py").touch()
+    (tmp_path / ".gitignore").write_text("*.bin\n*.pkl\ninput.txt\n")
+    (tmp_path / "train.py").write_text(
+        "import os\ndataset = 'openwebtext'\nexec(open('configurator.py').read())\n"
+        "data_dir = os.path.join('data', dataset)\n"
+    )
+    (tmp_path / "config").mkdir()
+    settings = tmp_path / "config" / "train_shakespeare_char.py"
+    settings.write_text("out_dir = 'out'\ndataset = 'shakespeare_char'\n")
+    for words in (["init"], ["add", "-A"]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True, capture_output=True)
+    for name in ("input.txt", "train.bin", "val.bin", "meta.pkl"):
+        (data / name).touch()
+    shown = (SPECS / "nanogpt.yaml").read_text()
+    lines = [line for line in shown.splitlines(keepends=True) if not line.startswith("code:")]
+    spec, told = tmp_path / "spec.yaml", "code: {link: [data/shakespeare_char]}"
+    for text, is_told in ((shown, False), ("".join(lines), True)):
+        spec.write_text(text)
+        done = hpcrun("plan", spec, "+cluster=local", "--root", tmp_path / "root")
+        assert done.returncode == 0, done.stderr
+        assert (told in done.stderr) is is_told

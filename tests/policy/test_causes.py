@@ -61,6 +61,10 @@ TABLE: dict[str, tuple[Evidence, tuple[str, int, str | None, str]]] = {
         Evidence(failure=KILLED, job=JobFacts(state="RUNNING")),
         ("failed", 1, "rank_crash", "rank 1 on n1 was ended by SIGKILL"),
     ),
+    "ended by Slurm with the others": (
+        Evidence(failure={**KILLED, "by_slurm": True}, job=JobFacts(state="RUNNING")),
+        ("failed", 1, "rank_crash", "Slurm ended the step of the ranks, rank 1 on n1 with it"),
+    ),
     "killed by the kernel, says accounting": (
         Evidence(failure=KILLED, job=JobFacts(state="RUNNING", out_of_memory=True)),
         ("failed", 1, "out_of_memory", "rank 1 on n1 was killed because its job was out of memory"),

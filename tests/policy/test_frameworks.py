@@ -26,7 +26,7 @@ def _variables(name: str, place: RankPlace = PLACE) -> dict[str, str]:
     return frameworks.of(name).variables(place)
 
 
-@pytest.mark.parametrize("name", ["none", "composer", "deepspeed", "single"])
+@pytest.mark.parametrize("name", ["none", "composer", "deepspeed", "mpi", "single"])
 def test_without_variables_of_their_own(name: str) -> None:
     assert _variables(name) == {}
 

@@ -258,6 +258,17 @@ def test_where_attempts_of_a_program_began() -> None:
     assert recovery.kept_steps(attempts) == [40, 40, 40]
 
 
+def test_attempts_that_counted_something_else_are_not_compared() -> None:
+    """A pattern for epochs took the place of a bar's batches."""
+    attempts = program((64, 192, 128, 1), (1, 3, 2, 1), (3, 4, None, 0))
+    assert recovery.began_with(attempts) == [63, 0, 2]
+    for one, unit in zip(attempts, ("bar of 64", "epochs", None), strict=True):
+        assert one.ended is not None
+        one.ended["unit"] = unit
+    assert recovery.began_with(attempts) == [None, 0, 2]
+    assert recovery.kept_steps(attempts) == [0, 2, 2]
+
+
 def _here(*ends: str | tuple[str, int], starts: tuple[int, ...] = ()) -> list[Attempt]:
     """Attempts of which all but the last were followed by a restart in place.
 

@@ -279,3 +279,15 @@ def test_all_attempts_of_a_program_that_logs_to_wandb_are_one_of_its_runs(launch
     assert found(1) == {}
     assert found(0, recovery={"wandb": False}) == {}
     assert found(0, tracking={"wandb": {"project": "p"}}) == {}
+
+
+def test_a_program_has_the_descriptor_by_which_mpi_finds_the_others(tmp_path: Path) -> None:
+    """Slurm's PMI2 opens one for each task; a shell passes it on, too."""
+    ours, theirs = os.pipe()
+    os.set_inheritable(theirs, True)
+    entry = Entry("command", argv=("bash", "-c", f"bash -c 'echo met >&{theirs}' | cat"))
+    child = worker._start(launch_of(tmp_path, entry=entry), 0)
+    assert child.wait(timeout=30) == 0
+    os.close(theirs)
+    with open(ours) as stream:
+        assert stream.read() == "met\n"

@@ -109,6 +109,8 @@ def test_an_agents_step_shares_what_the_workers_have() -> None:
     assert {"--ntasks=1", "--ntasks-per-node=1", "--cpus-per-task=1"} <= set(argv)
     assert "--output=/log dir/50%%/agent-n7.log" in argv
     assert "--open-mode=append" in argv
+    # Whatever the site's MpiDefault is: what an agent starts is no rank.
+    assert "--mpi=none" in argv
 
 
 def _workers(**changes: object) -> list[str]:
@@ -156,3 +158,18 @@ def test_a_step_in_a_further_part_of_a_job() -> None:
 @pytest.mark.parametrize("tasks", ["0-9999999999", "1,,2", "3-"])
 def test_a_report_of_srun_that_is_none(tasks: str) -> None:
     assert parse_task_end(f"srun: error: n1: tasks {tasks}: Exited with exit code 1") is None
+
+
+def test_the_type_of_mpi_is_the_sites_unless_one_is_named() -> None:
+    assert "--mpi=pmix" in _workers(mpi="pmix")
+    assert not [one for one in _workers() if one.startswith("--mpi")]
+
+
+def test_a_type_of_mpi_that_srun_does_not_know_is_a_refusal() -> None:
+    line = "srun: error: Invalid MPI type 'foo', --mpi=list for acceptable types\n"
+    assert steps.parse_refusal(line) == line.strip().removeprefix("srun: error: ")
+
+
+def test_slurm_ends_the_step_itself() -> None:
+    assert steps.is_abort("srun: Job step aborted: Waiting up to 12 seconds for job step to end.")
+    assert not steps.is_abort("srun: error: n1: task 1: Killed")

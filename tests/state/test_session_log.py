@@ -56,3 +56,10 @@ def test_a_file_that_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(BrokenFile, match=r"session[.]jsonl"):
         session_log.read(paths)
     assert session_log.read_any(paths) == SessionLog()
+
+
+def test_the_unit_is_that_which_was_told_last() -> None:
+    log = session_log.parse([{"event": "read_from", "unit": one} for one in ("steps", "epochs")])
+    assert log.unit == "epochs"
+    assert session_log.parse([{"event": "read_from", "unit": 5}]).unit is None
+    assert session_log.parse([{"event": "started"}]).unit is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 
 from hpcrun.compile.source.marked_tree import get_at, leaves
 from hpcrun.compile.source.problems import Reporter, did_you_mean
-from hpcrun.compile.spec import container_keys
+from hpcrun.compile.spec import batch_script_key, container_keys
 from hpcrun.compile.target.slurm_options import (
     LONGEST_TIME,
     MAIL_TYPES,
@@ -22,7 +23,7 @@ from hpcrun.compile.target.slurm_options import (
 )
 from hpcrun.errors import HpcrunError
 from hpcrun.host import is_there
-from hpcrun.policy import resume, stop_lead_time
+from hpcrun.policy import frameworks, resume, stop_lead_time
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.annotations import annotation
 from hpcrun.state.environment import secrets_file
@@ -78,7 +79,8 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
     for index, tag in enumerate(data["tags"]):
         if not annotation.is_tag(tag):
             report.at(f"tags.{index}", f"found {tag!r}; accepted are {annotation.ACCEPTED}")
-    check_resources(data["resources"], report.below("resources"))
+    is_batch = data["framework"] == frameworks.BATCH
+    check_resources(data["resources"], report.below("resources"), ranks_have_gpus=not is_batch)
     check_limits(data["resources"], limits, report.below("resources"))
     for key, least in AT_LEAST.items():
         report.at_least(key, get_at(data, tuple(key.split("."))), least)
@@ -144,6 +146,7 @@ def settle_paths(data: dict[str, Any], directory: Path, report: Reporter) -> Non
             report.at(
                 secrets_file.KEY, error.message.removeprefix(f"{secrets_file.KEY}: "), error.hint
             )
+    batch_script_key.check(data, directory, report)
     container_keys.settle(environment["container"], report.below("environment.container"))
     staged = data["staging"]["paths"]
     for index, path in enumerate(staged):
@@ -160,13 +163,29 @@ def settle_paths(data: dict[str, Any], directory: Path, report: Reporter) -> Non
         root = code["root"] = absolute("code.root", code["root"])
         if not is_there(Path(root).is_dir):
             report.at("code.root", f"there is no directory {root}")
-    for index, link in enumerate(code["link"]):
-        key = f"code.link.{index}"
-        if Path(link).is_absolute() or ".." in Path(link).parts or link in ("", "."):
-            hint = "an absolute path needs no link: it means the same in the job"
-            report.at(key, f"found {link!r}; accepted is a path in the spec's directory", hint)
-        elif not is_there((directory / link).exists):
-            report.at(key, f"there is no {link!r} in {directory}")
+    for name in ("link", "include"):
+        for index, path in enumerate(code[name]):
+            if not is_there((directory / path).exists):
+                report.at(f"code.{name}.{index}", f"there is no {path!r} in {directory}")
+
+
+def check_in_code(code: dict[str, Any], directory: Path, root: Path, report: Reporter) -> None:
+    """Report paths of ``code`` that do not lie below the code's root.
+
+    They are relative to the spec's ``directory``; where that is not in the code, it is the root
+    that the job sees them in.
+    """
+    base = directory if directory.is_relative_to(root) else root
+    for name in ("link", "include"):
+        for index, path in enumerate(code[name]):
+            inside = os.path.relpath(os.path.normpath(base / path), root)
+            if Path(path).is_absolute() or inside == "." or inside.split("/")[0] == "..":
+                found = f"found {path!r}; accepted is a path below the code's root, {root}"
+                hint = "an absolute path needs neither: it means the same in the job"
+                report.at(f"code.{name}.{index}", found, hint)
+            elif name == "include" and not is_there((base / path).exists):
+                found = f"{path!r} lies beside the spec, and not in the code, {root}"
+                report.at(f"code.{name}.{index}", found, "code.link shows it to the job")
 
 
 def check_limits(resources: dict[str, Any], limits: dict[str, Any], report: Reporter) -> None:
@@ -233,9 +252,10 @@ def _check_progress(progress: dict[str, Any], report: Reporter) -> None:
         except (re.error, RecursionError, OverflowError) as error:
             report.at("pattern", f"found {pattern!r}, which is no regular expression: {error}")
         else:
-            if not {"step", "one_step"} & {*groups}:
+            if not {"step", "one_step", "epoch"} & {*groups}:
                 hint = r"as in 'step (?P<step>\d+).* loss (?P<loss>\S+)'"
-                report.at("pattern", f"found {pattern!r}, which has no group named step", hint)
+                found = f"found {pattern!r}, which has no group named step, epoch or one_step"
+                report.at("pattern", found, hint)
         if source not in ("auto", "log"):
             report.at("pattern", f"is not used, as progress.source is {source}; accepted is log")
     saved = progress["saved"]

@@ -24,6 +24,8 @@ _TRAINERS = {
     for kind in ("", "Seq2Seq")
     for what in ("Trainer", "TrainingArguments")
 }
+# A program with one of these may import mpi4py for machines where its ranks have no other way.
+_MEET_OTHERWISE = {"deepspeed", "hpcrun", "jax", "tensorflow", "torch"}
 _LIGHTNING = {"lightning", "pytorch_lightning", "lightning_fabric"}
 # A program that does without other ranks where this variable is not set.
 _ALONE = re.compile(rb"""environ\.get\(\s*["']RANK["']\s*,\s*["']?-1""")
@@ -35,7 +37,9 @@ stdbuf taskset then time timeout uv
 # Words that start the command after them.
 _STARTERS = frozenset(_BEFORE.split())
 _LAUNCHER = "{} starts processes of its own, in each of the {} ranks that hpcrun starts: "
-_SCRIPT = "name the script itself as the entry, with framework: {name}"
+_SCRIPT = "name the program itself as the entry, with framework: {name}"
+# MPI's own, each of which would start ranks on all nodes of the job.
+_MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 # Options that recipes give, and parsers that take them unnamed.
 _OPTIONS = {option for recipe in resume.RECIPES.values() for option in recipe.config}
 _PARSERS = {
@@ -49,6 +53,7 @@ _MEANING = {
     "huggingface": "its ranks are told that they train together, on CPUs too",
     "jax": "its ranks find their coordinator in JAX_COORDINATOR_ADDRESS",
     "single": "its one process finds no RANK, and so does not look for others",
+    "mpi": "its ranks are started as srun --mpi does, and find each other by Slurm's PMI",
     "lightning": "it takes its ranks from hpcrun, and does not have its job requeued itself",
     "tensorflow": "its ranks find each other in TF_CONFIG",
     "torchrun": "one process a node is started, with all its GPUs and torchrun's settings",
@@ -70,10 +75,12 @@ def detect(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> tupl
         found: tuple[str, str] | None = (launcher, "the entry starts it")
     else:
         # Of one rank a node a command may know how to tell its launcher which it is.
-        inside = _launcher_inside(words, directory) if per_node > 1 else None
+        inside = _launcher_inside(words, directory) if ranks > 1 else None
+        if inside is not None and inside[0] != frameworks.MPI and per_node == 1:
+            inside = None
         if launcher is not None or inside is not None:
             name, where = inside or (str(launcher), "")
-            shown = "accelerate launch" if name == "accelerate" else name
+            shown = {"accelerate": "accelerate launch", frameworks.MPI: "mpirun"}.get(name, name)
             note = _LAUNCHER.format(f"{shown!r}{where}", ranks)
             note += (_ONCE if name == "torchrun" else _SCRIPT).format(name=name)
             return frameworks.AUTO, note if ranks > 1 else None
@@ -128,10 +135,19 @@ def unused_progress(located: LocatedEntry, spec: dict[str, Any], directory: Path
     )
 
 
-def check(name: str, kind: str, resources: dict[str, Any], report: Reporter) -> None:
-    """Report a framework that does not go with the entry or the shape of the run."""
+def check(
+    name: str, kind: str, resources: dict[str, Any], report: Reporter, *, is_slurm: bool = True
+) -> None:
+    """Report a framework that does not go with the entry, the shape of the run or the cluster."""
     gpus, tasks = resources["gpus_per_node"], resources["ntasks_per_node"]
-    if not frameworks.of(name).one_per_node:
+    if name == frameworks.MPI and not is_slurm and resources["nodes"] * (tasks or gpus or 1) > 1:
+        found = "found mpi, whose ranks find each other by srun, and the cluster is this machine"
+        report.at("framework", found, "choose a cluster with Slurm, by cluster=NAME, or one rank")
+    if frameworks.of(name).one_per_run:
+        if kind == "function":
+            found = f"{name} starts one process a run, and a function is called in each rank"
+            report.at("framework", found, "make the entry a script or a command")
+    elif not frameworks.of(name).one_per_node:
         if kind == "function" and tasks == 1 < gpus:
             found = f"found 1 with gpus_per_node={gpus}; with GPUs there is one rank per GPU"
             report.at("resources.ntasks_per_node", found, "leave ntasks_per_node out")
@@ -166,6 +182,8 @@ def _launcher(words: Sequence[str]) -> str | None:
         return "torchrun"
     if (first, *words[1:2]) == ("accelerate", "launch") or module == "accelerate.commands.launch":
         return "accelerate"
+    if first in _MPI_LAUNCHERS:
+        return frameworks.MPI
     return first if first in ("deepspeed", "composer") else None
 
 
@@ -316,6 +334,8 @@ def _of_names(names: set[str]) -> str | None:
         found.add("tensorflow")
     if {"jax.distributed", "initialize"} <= names:
         found.add("jax")
+    if "mpi4py" in roots and not roots & _MEET_OTHERWISE:
+        found.add(frameworks.MPI)
     return found.pop() if len(found) == 1 else None
 
 

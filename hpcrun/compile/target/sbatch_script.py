@@ -174,7 +174,9 @@ def _asked(wanted: Resources, nodes: int, ranks_per_node: int) -> dict[str, Any]
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: one for name, one in options.items() if one is not None and one is not False}
+    # With dashes it is an option of the site's own plugin.
+    given = {name.removeprefix("--"): one for name, one in options.items()}
+    return {name: one for name, one in given.items() if one is not None and one is not False}
 
 
 def mail(run: RunPlan) -> dict[str, str]:

@@ -13,6 +13,7 @@ from hpcrun.slurm.parse import parse_duration
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 LONGEST_NAME = 128
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OPTION = re.compile(r"--[a-z][\w-]*", re.ASCII)
 _GPU = re.compile(r"(?:^|,)\s*(?:gres[:/])?gpu", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -20,7 +21,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SET_BY_JOB = """
 RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK MASTER_ADDR MASTER_PORT HPCRUN_ATTEMPT
 HPCRUN_DIRECTORY HPCRUN_HOSTS HPCRUN_LAUNCH HPCRUN_METRICS_FILE HPCRUN_NODE_RANK HPCRUN_NODES
-HPCRUN_PORTS HPCRUN_RUN HPCRUN_SCRATCH HPCRUN_ROLE HPCRUN_ADDRESSES
+HPCRUN_PORTS HPCRUN_RANKS HPCRUN_RUN HPCRUN_SCRATCH HPCRUN_ROLE HPCRUN_ADDRESSES
 """
 _OWNED_VARIABLES = frozenset(_SET_BY_JOB.split())
 FORMS: dict[str, tuple[re.Pattern[str], str]] = {
@@ -38,6 +39,7 @@ FORMS: dict[str, tuple[re.Pattern[str], str]] = {
     ),
     "reservation": (re.compile(r"[\w.+-]+(?:,[\w.+-]+)*"), "the name of a reservation"),
     "exclude": (re.compile(r"[\w.\-,\[\]]+"), "a host list such as node3,node[7-9]"),
+    "mpi": (re.compile(r"\w+", re.ASCII), "a type of `srun --mpi=list`, such as pmix or pmi2"),
 }
 # The least and the most of each; the most is more than any cluster has.
 RANGES = {
@@ -50,7 +52,8 @@ LONGEST_TIME = 3650 * 86400
 LONGEST_WORD, LONGEST_WORDS = 120_000, 1_500_000
 # Options that a field of ``resources`` of the same name sets.
 _SAME_NAME = """
-account constraint cpus-per-task exclude mem nodes ntasks-per-node partition qos reservation time
+account constraint cpus-per-task exclude mem mpi nodes ntasks-per-node partition qos reservation
+time
 """
 OWNED_BY_FIELD = {
     "array": "sweep.max_parallel (the array itself is made from the sweep)",
@@ -116,10 +119,13 @@ def check_time(value: Any, key: str, report: Reporter) -> None:
         report.at(key, f"found {value!r}; accepted is {accepted}")
 
 
-def check_resources(resources: dict[str, Any], report: Reporter) -> None:
+def check_resources(
+    resources: dict[str, Any], report: Reporter, *, ranks_have_gpus: bool = True
+) -> None:
     """Report what sbatch would refuse in a block of resources.
 
-    One task of a node that has several GPUs is for `framework_detection.check` to judge.
+    One task of a node that has several GPUs is for `framework_detection.check` to judge; where not
+    ``ranks_have_gpus``, the tasks are those of a batch script, which divides the GPUs itself.
     """
     for name, (least, most) in RANGES.items():
         report.at_least(name, resources[name], least, most)
@@ -129,7 +135,7 @@ def check_resources(resources: dict[str, Any], report: Reporter) -> None:
         if value is not None and not form.fullmatch(value):
             report.at(name, f"found {value!r}; accepted is {accepted}")
     gpus, tasks = resources["gpus_per_node"], resources["ntasks_per_node"]
-    if gpus > 0 and tasks not in (None, gpus, 1):
+    if ranks_have_gpus and gpus > 0 and tasks not in (None, gpus, 1):
         found = f"found {tasks} with gpus_per_node={gpus}; with GPUs there is one rank per GPU"
         report.at("ntasks_per_node", found, "leave ntasks_per_node out")
     elif (ranks := resources["nodes"] * (tasks or gpus or 1)) > MOST_RANKS:
@@ -141,7 +147,10 @@ def check_sbatch(options: dict[str, Any], report: Reporter) -> None:
     """Report options that sbatch does not have, and those that hpcrun owns."""
     for name, value in options.items():
         found, hint = None, None
-        if name in OWNED_BY_FIELD:
+        plugin = name.startswith("--") and name[2:] not in SBATCH_OPTIONS
+        if plugin and _OPTION.fullmatch(name):
+            pass  # of the site's own plugin
+        elif name in OWNED_BY_FIELD:
             found, hint = "hpcrun sets this option", f"use {OWNED_BY_FIELD[name]}"
         elif name in OWNED:
             found = f"hpcrun owns this option: {OWNED[name]}"
@@ -150,7 +159,7 @@ def check_sbatch(options: dict[str, Any], report: Reporter) -> None:
             bare = name.lstrip("-").replace("_", "-")
             near = did_you_mean(name, sorted(SBATCH_OPTIONS))
             hint = f"did you mean '{bare}'?" if bare in SBATCH_OPTIONS else near
-        elif isinstance(value, (dict, list)):
+        if found is None and isinstance(value, (dict, list)):
             found = f"found {kind_of(value)}; accepted is a string, a number or true"
         elif name == "gres" and _GPU.search(str(value)):
             found = f"found {value!r}; accepted is what is no GPU: nvme:1"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrun.observe.diagnosis import known_troubles
+from hpcrun.observe.diagnosis import known_troubles, left_behind
 from hpcrun.observe.diagnosis.attempts import CANCELLED, NO_END, RunStory
 from hpcrun.observe.status import run_state
 from hpcrun.policy import batch, causes, node_health, recovery, resume
@@ -91,6 +91,16 @@ class _Case:
         return shlex.join(words)
 
     @property
+    def lacking(self) -> str | None:
+        """What the program misses that it had where it was submitted."""
+        selected, bad = self.run.selected, self.run.bad
+        number = bad.attempt.submission if bad else None
+        if number is None:
+            return None
+        facts = history.describe(selected.experiment.submission(number))
+        return left_behind.explanation(self.cause, facts, selected.plan, selected.paths.work)
+
+    @property
     def has_checkpoints(self) -> bool:
         """The entry is a function, or its program was seen to have a session."""
         stories = self.run.attempts
@@ -169,6 +179,8 @@ def advise(run: RunStory, where: str, *, several: bool = False) -> str | None:
 def _crash(case: _Case) -> str:
     rank, exception = case.cause.get("rank"), case.cause.get("exception")
     log = case.run.status.name + ("" if rank is None else f" --rank {rank}")
+    if lacking := case.lacking:
+        return f"{lacking}; then repeat `{case.submit}`, which {case.again_from}."
     if known := known_troubles.explanation(case.cause, case.run.status.name):
         return f"{known}. {case.go_on}."
     first = f"Look at what the rank wrote: `hpcrun logs {log}`. Then fix it"

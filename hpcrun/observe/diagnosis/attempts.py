@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 from hpcrun import activity
-from hpcrun.fields import TIME, WHOLE
 from hpcrun.observe.diagnosis import goodput
-from hpcrun.observe.diagnosis.goodput import Goodput, Span, Traces
+from hpcrun.observe.diagnosis.attempt_traces import traces
+from hpcrun.observe.diagnosis.goodput import Goodput, Span
 from hpcrun.observe.read import run_files
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state, slurm_cache
 from hpcrun.observe.status.status import Ask, RunStatus, observe
-from hpcrun.state import files, history, journal, session_log
-from hpcrun.state.layout import AttemptPaths
+from hpcrun.state import history, journal, metrics_file, session_log
 from hpcrun.state.ledger import Attempt
-from hpcrun.state.metrics_file import parse
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import Say
 
@@ -55,6 +52,9 @@ class AttemptStory:
     """The source of the progress of a program without a session, as its agent recorded it."""
     first: int | None = None
     """The first step that such a program logged."""
+    other_unit: str | None = None
+    """In what it counted its steps, where that is not what later attempts count: they are unknown
+    here."""
 
     @property
     def ended_badly(self) -> bool:
@@ -174,11 +174,33 @@ class RunStory:
             mine = attempts[-1].submission
             resubmitted = again.time if again.paths.number != mine else None
         is_program = self.selected.run.entry.kind != "function"
+        stands = self._standing()
         pairs = [
-            (one.attempt, partial(_traces, paths.attempt(one.attempt.number), one, is_program))
+            (
+                one.attempt,
+                partial(
+                    traces,
+                    paths.attempt(one.attempt.number),
+                    one.attempt,
+                    *(one.restored or 0, one.reached or 0, is_program, stands),
+                ),
+            )
             for one in self.attempts
         ]
         return goodput.spans(submitted, pairs, now, over=self.status.over, resubmitted=resubmitted)
+
+    def _standing(self) -> int | None:
+        """Return the last step that the run still has; None if it has all, or if unknown."""
+        if not self.attempts or (self.status.over and self.attempts[-1].attempt.ended is None):
+            return None
+        last, seen = self.attempts[-1], any(one.attempt.end.get("saves") for one in self.attempts)
+        return goodput.standing(
+            last.attempt,
+            restored=last.restored,
+            reached=last.reached,
+            kept=last.kept,
+            saves_unseen=seen or any(one.restored for one in self.attempts),
+        )
 
     def goodput(self, now: float) -> Goodput | None:
         """Sum `spans`; None if there are none."""
@@ -267,6 +289,12 @@ def _attempts(selected: Selected, attempts: Sequence[Attempt]) -> tuple[AttemptS
     found: list[AttemptStory] = []
     furthest = 0
     steps = [_steps(selected, attempt) for attempt in attempts]
+    unit = next((one.unit for one in reversed(steps) if one.unit is not None), None)
+    others = [one.unit if one.unit not in (None, unit) else None for one in steps]
+    steps = [
+        one._replace(restored=None, reached=None, first=None) if other else one
+        for one, other in zip(steps, others, strict=True)
+    ]
     fresh = min((one.first for one in steps if one.first is not None), default=0)
     # A program that saves by itself shows by its first step what it went on from.
     began = [
@@ -275,10 +303,10 @@ def _attempts(selected: Selected, attempts: Sequence[Attempt]) -> tuple[AttemptS
         else one.restored
         for number, one in enumerate(steps)
     ]
-    for attempt, one, restored, next_restored in zip(
-        attempts, steps, began, [*began[1:], None], strict=False
+    for attempt, one, other, restored, next_restored in zip(
+        attempts, steps, others, began, [*began[1:], None], strict=False
     ):
-        kept, reached = attempt.end.get("checkpoint_step"), one.reached
+        kept, reached = None if other else attempt.end.get("checkpoint_step"), one.reached
         if next_restored is not None and (kept is not None or one.first is not None):
             # The nodes' own storage had a newer checkpoint, or saves were not seen.
             kept = max(kept or 0, min(next_restored, reached or 0))
@@ -289,6 +317,7 @@ def _attempts(selected: Selected, attempts: Sequence[Attempt]) -> tuple[AttemptS
                 *(attempt, restored, reached, kept, one.events, again),
                 read_from=one.read_from,
                 first=one.first,
+                other_unit=other,
             )
         )
     return tuple(found)
@@ -302,6 +331,7 @@ class _Steps(NamedTuple):
     first: int | None
     events: tuple[Mapping[str, Any], ...]
     read_from: Mapping[str, Any] | None
+    unit: str | None
 
 
 def _steps(selected: Selected, attempt: Attempt) -> _Steps:
@@ -312,84 +342,11 @@ def _steps(selected: Selected, attempt: Attempt) -> _Steps:
     ended = attempt.end
     if "reached_step" in ended:
         known = ended.get("restored_step"), ended["reached_step"], ended.get("first_step")
-        return _Steps(*known, events, log.read_from)
-    first = None
-    if log.restored_step is None:
-        with contextlib.suppress(OSError):
-            first = next((line.step for line in parse(files.read_lines(paths.metrics))), None)
-    steps = log.reached_step, _step(files.last_line(paths.metrics) or {})
+        return _Steps(*known, events, log.read_from, ended.get("unit"))
+    first = metrics_file.first_step(paths.metrics) if log.restored_step is None else None
+    steps = log.reached_step, metrics_file.last_step(paths.metrics)
     reached = max((step for step in steps if step is not None), default=None)
-    return _Steps(log.restored_step, reached, first, events, log.read_from)
-
-
-# Steps after the first one that tell how long a step takes.
-_MOST_PACES = 9
-
-
-def _traces(paths: AttemptPaths, one: AttemptStory, is_program: bool, furthest: int) -> Traces:
-    """Read only the metrics that `Traces` needs: the replayed steps, a few next, the last one."""
-    first = before = after = None
-    log = session_log.read_any(paths)
-    seen: list[tuple[int, float]] = []
-    # A file that cannot be read tells nothing here; status and results say that it cannot.
-    with contextlib.suppress(OSError):
-        for line in files.read_lines(paths.metrics):
-            step, moment = _step(line), _time(line)
-            if step is None or moment is None:
-                continue
-            if len(seen) <= _MOST_PACES:
-                seen.append((step, moment))
-            first = first or moment
-            if step <= furthest:
-                before, after = (step, moment), None
-                continue
-            after = after or (step, moment)
-            if not is_program or len(seen) > _MOST_PACES:
-                break
-    last = files.last_line(paths.metrics) or {}
-    found = Traces(
-        session=log,
-        first=first,
-        last=_time(last) if first is not None else None,
-        again=goodput.repeated_until([*filter(None, (before, after))], furthest),
-        reached=_step(last) or 0,
-    )
-    return _of_program(found, paths, one, seen, furthest) if is_program else found
-
-
-def _of_program(
-    found: Traces,
-    paths: AttemptPaths,
-    one: AttemptStory,
-    seen: Sequence[tuple[int, float]],
-    furthest: int,
-) -> Traces:
-    """Add what only the traces of a script or command need."""
-    if found.first is None and found.session.sightings:
-        # Its lines have no times: the agent noted when it saw them.
-        seen = found.session.sightings
-        again = goodput.repeated_until(seen, furthest)
-        found = replace(found, first=seen[0][1], last=seen[-1][1], again=again)
-    restored = one.restored or 0
-    begun = goodput.first_began(seen, restored)
-    if found.again is None and begun is not None and restored < furthest < seen[0][0]:
-        again = goodput.repeated_until([(restored, begun), seen[0]], furthest)
-        found = replace(found, again=again)
-    started = one.attempt.workers_started
-    starting = 0.0 if begun is None or started is None else begun - started
-    if (alive := goodput.worked_until(found, seen, starting)) is None:
-        alive = _time(files.last_line(paths.log_sizes) or {})
-    return replace(found, is_program=True, begun=begun, alive=alive)
-
-
-def _step(record: dict[str, Any]) -> int | None:
-    step = record.get("step")
-    return step if WHOLE.accepts(step) else None
-
-
-def _time(record: dict[str, Any]) -> float | None:
-    moment = record.get("time")
-    return moment if TIME.accepts(moment) else None
+    return _Steps(log.restored_step, reached, first, events, log.read_from, log.unit)
 
 
 def _without_head(record: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from hpcrun.state.plan import RunPlan
 from hpcrun.text import hours_text
 
 # Kinds of time that a cause is charged with, and those in which no nodes are held.
-_LOST = ("replayed", "startup", "restore", "idle")
+_LOST = ("replayed", "lost", "startup", "restore", "idle")
 _FREE = ("queued", "stopped")
 
 
@@ -32,7 +32,7 @@ class Cost:
     nodes; nobody pays for them."""
     causes: dict[str, float] = field(default_factory=dict)
     """Kind of end -> the hours that it cost: idle after it, starting and restoring again, and steps
-    done over again."""
+    that were lost or done over again."""
     run: int | None = None
     """The run's number; None for a total."""
     price: float | None = None
@@ -151,8 +151,11 @@ def _mean_price(costs: Sequence[Cost]) -> tuple[float | None, str]:
 
 def table(costs: Sequence[Cost]) -> Table:
     """Return a table with a row for each run."""
-    # Most programs show their steps.
-    kinds = [kind for kind in WORDS if kind != "running" or any(one.hours.running for one in costs)]
+    # Most programs show their steps, and most runs keep them.
+    rare = ("running", "lost")
+    kinds = [
+        kind for kind in WORDS if kind not in rare or any(getattr(one.hours, kind) for one in costs)
+    ]
     money = ["MONEY"] if any(one.money is not None for one in costs) else []
     headers = ["RUN", "UNIT", "PAID", *money, "USEFUL%", *(kind.upper() for kind in kinds)]
     found = Table(headers, right=frozenset(headers[2:]), spare=("STOPPED", "QUEUED"))
@@ -196,7 +199,9 @@ def sentences(total: Cost) -> list[str]:
         found.append("by role, as its ranks have shares of the nodes:")
         found += lines(total.roles)
     if total.causes:
-        found.append("lost to ends of attempts (idle, starting, restoring, steps over again):")
+        found.append(
+            "lost to ends of attempts (idle, starting, restoring, steps lost or over again):"
+        )
         found += lines(total.causes)
     return found
 

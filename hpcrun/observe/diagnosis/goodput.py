@@ -21,9 +21,11 @@ class Goodput:
     """Seconds (in `cost`, hours) of each kind; they sum to the wall time."""
 
     useful: float = 0.0
-    """Steps done for the first time."""
+    """Steps done for the first time, if the run still has them."""
     replayed: float = 0.0
     """Steps that an earlier attempt had done and lost."""
+    lost: float = 0.0
+    """Steps done for the first time that were not kept, and that nobody has done again."""
     startup: float = 0.0
     """From the start of an attempt until its ranks could restore."""
     restore: float = 0.0
@@ -75,6 +77,7 @@ class Goodput:
 WORDS = {
     "useful": "new steps",
     "replayed": "steps done over again",
+    "lost": "steps that were lost",
     "startup": "starting",
     "restore": "restoring",
     "save": "saving",
@@ -125,6 +128,8 @@ class Traces:
     """When the first step of such a program began; None if nothing tells."""
     alive: float | None = None
     """The time of such a program's last sign of life."""
+    stood: float | None = None
+    """The time at which it had done the last step that the run still has; None if it has all."""
 
 
 def summed(spans: Iterable[Span]) -> Goodput:
@@ -202,6 +207,34 @@ def worked_until(
     return min(finished, last) if finished - last < leaving else finished
 
 
+def standing(
+    last: Attempt,
+    *,
+    restored: int | None,
+    reached: int | None,
+    kept: int | None,
+    saves_unseen: bool,
+) -> int | None:
+    """Return the last step that a run still has; None if it has all, or if that is not known.
+
+    Parameters
+    ----------
+    last
+        The run's newest attempt.
+    restored, reached, kept
+        The finished steps with which it began, that it has reached, and in the newest save.
+    saves_unseen
+        The run is known to have saved at steps that are not known.
+    """
+    if last.outcome == "completed":
+        return None
+    if last.ended is None:
+        return None if reached is None else max(reached, restored or 0)
+    if kept is None and saves_unseen:
+        return None
+    return kept or 0
+
+
 def spans(
     submitted: Mapping[Any, float],
     attempts: Sequence[tuple[Attempt, Callable[[int], Traces]]],
@@ -244,8 +277,12 @@ def spans(
         furthest = max(furthest, told[-1].reached)
     # One attempt that shows no step has not come to its first, where the others show theirs.
     unknown = "running" if all(one.first is None for one in told) else "startup"
+    # What no new start mends is found as a program starts.
+    kinds = ["startup" if "permanent" in one.cause else unknown for one, _ in begun]
     later_starts = (*starts[1:], until)
-    for (attempt, _), traces, began, later in zip(begun, told, starts, later_starts, strict=False):
+    for (attempt, _), traces, kind, began, later in zip(
+        begun, told, kinds, starts, later_starts, strict=False
+    ):
         ended = attempt.end.get("time") or later
         if attempt.ended is None and over and later == until:
             ended = min(later, max(began, traces.last or began, *traces.session.times))
@@ -257,7 +294,7 @@ def spans(
         began = max(at, began)
         found += _between(before, attempt, submitted, at, began)
         at = max(began, ended)
-        found += _of_attempt(before, attempt, traces, began, at, unknown)
+        found += _of_attempt(before, attempt, traces, began, at, kind)
         before = attempt
     if at is not None and not over and until > at:
         asked = at if resubmitted is None else min(max(resubmitted, at), until)
@@ -329,13 +366,14 @@ def _of_attempt(
         signs = [ready] if traces.first is None else signs
     last = ended if attempt.ended is None else max(ready, within(max(signs)))
     new = max(ready, min(last, within(traces.again or ready)))
+    stood = last if traces.stood is None else max(new, min(last, traces.stood))
     at = ready
     for start, end in sorted(_saves(traces)):
         start, end = (min(max(moment, at), last) for moment in (start, end))
-        edges += [*_steps(at, start, new), ("save", start, end)]
+        edges += [*_steps(at, start, new, stood), ("save", start, end)]
         at = end
-    edges += [*_steps(at, last, new), ("idle", last, ended)]
-    causes = {"idle": _cause(attempt)}
+    edges += [*_steps(at, last, new, stood), ("idle", last, ended)]
+    causes = dict.fromkeys(("idle", "lost"), _cause(attempt))
     causes |= dict.fromkeys(("startup", "restore", "replayed"), _cause(before))
     for kind, start, end in edges:
         if end > start:
@@ -349,6 +387,9 @@ def _saves(traces: Traces) -> Iterator[tuple[float, float]]:
         yield start, start + event.seconds("blocked", "seconds")
 
 
-def _steps(start: float, end: float, new: float) -> Iterator[tuple[str, float, float]]:
+def _steps(
+    start: float, end: float, new: float, stood: float
+) -> Iterator[tuple[str, float, float]]:
     yield "replayed", start, min(end, new)
-    yield "useful", max(start, new), end
+    yield "useful", max(start, new), min(end, stood)
+    yield "lost", max(start, stood), end

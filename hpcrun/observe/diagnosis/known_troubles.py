@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 # Words that say it -> what it is and what helps. {name}: the run; {on_node}, {exclude}: the rank's
-# node; {0}: the pattern's group that matched.
+# node.
 _TROUBLES = (
     (
         r"[Uu]ncorrectable (?:NVLink |ECC )?error|NVRM: Xid|fallen off the bus|NVLink error"
@@ -40,6 +40,12 @@ _TROUBLES = (
         "torch.multiprocessing.set_sharing_strategy('file_system')",
     ),
     (
+        r"\bSIGBUS\b",
+        "A file that was mapped into memory became shorter, or its storage is full: mostly "
+        "two nodes write one cache (environment.variables with HF_HOME: '${{hpcrun:scratch}}/hf' "
+        "gives each node its own), else /dev/shm or the disk{on_node} is full",
+    ),
+    (
         r"No space left on device|\bENOSPC\b",
         "A disk{on_node} is full. Where it is shared storage, `hpcrun clean` removes what old runs "
         "left; where it is the node's own, TMPDIR and caches belong on another one "
@@ -62,12 +68,6 @@ _TROUBLES = (
         "A library lies where nothing may be executed (a TMPDIR or home that is mounted noexec): "
         "environment.variables.TMPDIR (or TORCH_EXTENSIONS_DIR, TRITON_CACHE_DIR) has to name "
         "another place",
-    ),
-    (
-        r"(?:<frozen os>|/os\.py)\"?, line \d+, in __getitem__[^$]*\bKeyError: '([A-Za-z_]\w*)'"
-        r"|\b([A-Za-z_]\w*): unbound variable",
-        "The job has no variable {0}: it does not get those of the shell that submitted it. Name "
-        "it in the spec: environment.variables.{0}=…",
     ),
     (
         r"\bncclSystemError|\bncclRemoteError|\bncclInternalError|NCCL (?:error|WARN)"
@@ -93,7 +93,7 @@ def explanation(cause: Mapping[str, Any], name: str) -> str | None:
 
     ``cause`` is that of a rank that ended badly, as the ledger has it; ``name`` the run's.
     """
-    said = f"{cause.get('exception') or ''}: {cause.get('message') or ''}"
+    said = " ".join(str(cause.get(name) or "") for name in ("exception", "message", "signal"))
     is_own = cause.get("exception") in _PROGRAMS_OWN
     written = "" if is_own else "\n".join(map(str, cause.get("log_tail") or ()))
     node = cause.get("node")
@@ -104,7 +104,6 @@ def explanation(cause: Mapping[str, Any], name: str) -> str | None:
     }
     for text in (said, written):
         for pattern, sentence in _PATTERNS:
-            if found := pattern.search(text):
-                group = next(filter(None, found.groups()), "")
-                return sentence.format(group, **words)
+            if pattern.search(text):
+                return sentence.format(**words)
     return None

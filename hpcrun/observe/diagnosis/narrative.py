@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hpcrun.observe.diagnosis import data_wait, unread_progress
+from hpcrun.observe.diagnosis import data_wait, never_came, unread_progress
 from hpcrun.observe.diagnosis.attempts import AttemptStory, RunStory, one_line
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.status import run_state
-from hpcrun.policy import node_health, recovery
+from hpcrun.policy import frameworks, node_health, recovery
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.roles import role_log
 from hpcrun.state.staging import staging_record
@@ -57,7 +57,8 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
         f"It had {smaller}." if (smaller := recovery.smaller_batch(one.attempt)) else "",
         f"{listed(spares, _MOST)} stood by." if spares else "",
         _did_nothing(one, run) or (_read_from(one, run) if one is run.attempts[-1] else ""),
-        _alone(one),
+        *(_never_came(run) if one is run.attempts[-1] else ()),
+        _alone(one, run),
         _health(one),
         *_staged(one),
         _straggler(one),
@@ -175,6 +176,11 @@ def _packages(one: AttemptStory) -> str:
 
 def _progress(one: AttemptStory) -> str:
     found = one.attempt
+    if one.other_unit is not None:
+        return (
+            f"Its steps ({one_line(one.other_unit)}) are not those that later attempts count, and "
+            "are left out."
+        )
     if found.workers_started is None and one.reached is None:
         return "Its ranks were never started." if found.ended else ""
     parts = [] if one.restored is None else [f"began at step {one.restored:,}"]
@@ -204,27 +210,38 @@ def _did_nothing(one: AttemptStory, run: RunStory) -> str:
     )
 
 
-def _alone(one: AttemptStory) -> str:
+def _alone(one: AttemptStory, run: RunStory) -> str:
     found = one.attempt.alone
     if found is None:
         return ""
+    if run.selected.run.entry.framework == frameworks.MPI:
+        return (
+            f"{found[0].upper()}{found[1:]}, as their MPI does not know what srun prepared for "
+            "them: name another type with resources.mpi (see docs/frameworks.md)."
+        )
     return (
         f"{found[0].upper()}{found[1:]}, as nobody listened on MASTER_ADDR:MASTER_PORT. If they "
-        "were to train together, say what they train with, as 'framework: accelerate' or "
-        "'framework: tensorflow' does (see docs/frameworks.md); 'framework: none' says that this "
-        "is meant."
+        "were to train together, say what they train with, as 'framework: accelerate', "
+        "'framework: mpi' or 'framework: tensorflow' does (see docs/frameworks.md); 'framework: "
+        "none' says that this is meant."
     )
 
 
 def _read_from(one: AttemptStory, run: RunStory) -> str:
     """Say where the progress of a program without a session is read."""
-    if one.read_from is None or "permanent" in one.attempt.cause:
+    number, selected = one.attempt.number, run.selected
+    if "permanent" in one.attempt.cause:
+        return ""
+    well = one.attempt.outcome == "completed"
+    if clause := unread_progress.unmatched(selected, number, well=well):
+        return f"Its {clause}."
+    if one.read_from is None:
         return ""
     source, path = one.read_from.get("source"), one.read_from.get("path")
     if source is None:
-        if line := unread_progress.of_run(run.selected, one.attempt.number):
+        if line := unread_progress.of_run(selected, number):
             return f"It prints steps that hpcrun does not read; with this it does: {line}"
-        is_lightning = run.selected.run.entry.framework == "lightning"
+        is_lightning = selected.run.entry.framework == "lightning"
         logger = "give it a CSVLogger or Lightning's TQDMProgressBar, " if is_lightning else ""
         return (
             f"It shows no steps that hpcrun reads: {logger}"
@@ -232,9 +249,18 @@ def _read_from(one: AttemptStory, run: RunStory) -> str:
         )
     if source == "metrics_file" and one.reached is None:
         return "No line that it appended to $HPCRUN_METRICS_FILE has a whole number as its 'step'."
-    return (
+    text = (
         f"Its progress is read from {one_line(path) or 'what rank 0 prints'} ({one_line(source)})."
     )
+    silent = one.attempt.ended and not one.attempt.end.get("metrics")
+    if silent and (line := unread_progress.of_run(selected, number, metrics=True)):
+        text += f" It prints metrics that hpcrun does not read; with this it does: {line}"
+    return text
+
+
+def _never_came(run: RunStory) -> Iterator[str]:
+    for sentence in never_came.of_run(run.selected, run.status):
+        yield f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def _health(one: AttemptStory) -> str:

@@ -1,88 +1,250 @@
-"""Steps that a program prints and hpcrun does not read: the ``progress.pattern`` that would."""
+"""Steps and metrics that a program prints and hpcrun does not read.
+
+The ``progress.pattern`` that would read them, and what is said of one that finds nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from hpcrun.observe.read.selection import Selected
-from hpcrun.state import files
+from hpcrun.observe.status import run_state
+from hpcrun.observe.status.status import RunStatus
+from hpcrun.policy.log_excerpt import is_bar
+from hpcrun.state import files, session_log
+from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.metrics_file import RESERVED
+from hpcrun.text import one_line, plural, shortened
 
-_TAIL_BYTES, _LONGEST, _MOST_METRICS = 1 << 16, 400, 4
+# Updates of a bar may be many between two lines of metrics.
+_TAIL_BYTES, _LONGEST, _MOST_METRICS = 1 << 20, 400, 4
+# Of what is no bar, the last lines, and numbers of one.
+_MOST_LINES, _MOST_NUMBERS = 1_000, 4
 # Lines that show a step, and programs whose log is looked into at once.
 _LEAST, _MOST_RUNS = 3, 3
+# Lines, or seconds of an attempt, after which a pattern should have found one.
+_ENOUGH_LINES, _ENOUGH_TIME = 50, 300.0
+_MOST_SHOWN = 120
 
+_NUMBER = r"(?P<step>\d{1,12})(?:(?P<of> ?/ ?| of )(?P<total>\d{1,12}))?(?![\w.])"
 _STEP = re.compile(
-    r"\b(?P<word>global_step|steps?|iter(?:ation)?s?|epochs?)(?P<between>[ :=#\[(]{1,4})"
-    r"(?P<step>\d{1,12})(?:(?P<of> ?/ ?| of )(?P<total>\d{1,12}))?(?![\w.])",
+    r"(?<![\w.])(?P<word>global_step|steps?|iter(?:ation)?s?)(?P<between>[\"' :=#\[(]{1,4})"
+    + _NUMBER,
     re.ASCII | re.IGNORECASE,
 )
+_EPOCH = re.compile(
+    r"(?<![\w.])(?P<word>epochs?)(?P<between>[\"' :=#\[(]{1,4})" + _NUMBER, re.ASCII | re.IGNORECASE
+)
+# ``[3/10] loss 0.5``
+_BRACKET = re.compile(
+    r"(?P<word>)(?P<between>[\[(])(?P<step>\d{1,12})(?P<of> ?/ ?)(?P<total>\d{1,12})(?=[\])])",
+    re.ASCII,
+)
 _METRIC = re.compile(
-    r"\b(?P<name>[A-Za-z_]\w{0,30})(?P<between> ?[:=] ?| )"
+    r"\b(?P<name>[A-Za-z_]\w{0,30})(?P<between>[\"']? ?[:=] ?[\"']?| )"
     r"[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?(?![\w/.])",
     re.ASCII | re.IGNORECASE,
 )
+_DICTIONARY = re.compile(r"\{[\"']")
+_CONTROL = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]|\x08+")
+_TELLS = re.compile(r"loss|step|epoch|iter|acc|error", re.IGNORECASE)
+_VALUE = r"[-+.\w]+"
+_OWN = {"step", "total", "epoch", "epochs", "epoch_total", "one_step", *RESERVED}
 
 
-def proposed(lines: Iterable[str]) -> str | None:
-    """Return the pattern that reads the steps of these lines; None if no form is unmistakable."""
-    found: dict[str, list[tuple[re.Match[str], str]]] = {}
-    for line in lines:
-        for match in _STEP.finditer(line):
-            found.setdefault(match["word"], []).append((match, line))
-    # Steps before epochs, in which they may be counted anew.
-    for word in sorted(found, key=lambda one: (one.lower().startswith("epoch"), -len(found[one]))):
-        steps = [int(match["step"]) for match, _ in found[word]]
-        if len(set(steps)) >= _LEAST and steps == sorted(steps):
-            return _pattern(found[word])
+def proposed(lines: Iterable[str], *, metrics: bool = False) -> str | None:
+    """Return the pattern that reads the steps of these lines; None if no form is unmistakable.
+
+    ``metrics``: one that reads no metric beside them is of no use.
+    """
+    shown = [line for line in lines if not is_bar(line.encode(errors="replace"))]
+    for pattern in _forms(shown[-_MOST_LINES:]):
+        if pattern is not None and (not metrics or {*re.compile(pattern).groupindex} - _OWN):
+            return pattern
     return None
 
 
-def _pattern(found: Sequence[tuple[re.Match[str], str]]) -> str | None:
-    first, line = found[0]
-    parts = [rf"{first['word']}{_between(first['between'])}(?P<step>\d+)"]
-    if first["total"]:
-        parts.append(rf"{_between(first['of'])}(?P<total>\d+)")
-    names: set[str] = {"step", "total", *RESERVED}
-    for metric in _METRIC.finditer(line, first.end()):
-        name = metric["name"]
-        if name not in names and len(names) < _MOST_METRICS + 2 + len(RESERVED):
+def _forms(lines: Sequence[str]) -> Iterator[str | None]:
+    """Yield patterns, the best first; None where lines are not of one form."""
+    yield _of_both(lines)
+    for expression in (_STEP, _EPOCH, _BRACKET):
+        found: dict[str, list[tuple[re.Match[str], str]]] = {}
+        for line in lines:
+            for match in itertools.islice(expression.finditer(line), _MOST_NUMBERS):
+                found.setdefault(match["word"], []).append((match, line))
+        for word in sorted(found, key=lambda one: -len(found[one])):
+            yield _of_word(found[word], expression)
+    yield _of_each_line(lines)
+
+
+def _of_word(found: Sequence[tuple[re.Match[str], str]], expression: re.Pattern[str]) -> str | None:
+    """Return the pattern of lines that show a number which rises."""
+    if expression is not _STEP:
+        # A line that only says that an epoch begins is another.
+        with_metrics = [(match, line) for match, line in found if _metrics(line, *match.span())]
+        found = with_metrics or (found if expression is _EPOCH else [])
+    steps = [int(match["step"]) for match, _ in found]
+    if len(set(steps)) < _LEAST or steps != sorted(steps):
+        return None
+    match, line = found[0]
+    is_epoch = expression is _EPOCH or (expression is _BRACKET and steps[0] == 0)
+    own = [_numbered(match, "epoch" if is_epoch else "step", "total")]
+    return _whole(line, own, (each for _, each in found))
+
+
+def _of_both(lines: Sequence[str]) -> str | None:
+    """Return the pattern of lines that show an epoch and a step in it."""
+    found = [
+        (epoch, step, line)
+        for line in lines
+        if (epoch := _EPOCH.search(line)) and (step := _STEP.search(line, epoch.end()))
+    ]
+    if not found:
+        return None
+    epochs = [int(epoch["step"]) for epoch, _, _ in found]
+    steps = [int(step["step"]) for _, step, _ in found]
+    if len(found) < _LEAST or epochs != sorted(epochs) or len(set(steps)) < 2:
+        return None
+    falls = any(before > after for before, after in itertools.pairwise(steps))
+    if not falls and len(set(epochs)) > 1:
+        # It counts the steps of all epochs.
+        return None
+    epoch, step, line = found[0]
+    end = "epoch_total" if falls else "total"
+    own = [_numbered(epoch, "epoch", "epochs"), _numbered(step, "step", end)]
+    return _whole(line, own, (each for _, _, each in found))
+
+
+def _of_each_line(lines: Sequence[str]) -> str | None:
+    """Return the pattern of lines such as ``{'loss': 0.5, 'epoch': 0.1}``: each is a step."""
+    found = [line for line in lines if _DICTIONARY.search(line) and "loss" in line]
+    metric = next((one for one in _METRIC.finditer(found[0])), None) if found else None
+    if len(found) < _LEAST or metric is None or metric["name"] != "loss":
+        return None
+    value = f"(?P<one_step>loss){_between(metric['between'])}(?P<loss>{_VALUE})"
+    return value if all(re.search(value, line) for line in found) else None
+
+
+def _numbered(match: re.Match[str], name: str, end: str) -> tuple[int, int, str]:
+    """Return where a number and its end stand, and their expression."""
+    part = rf"{match['word']}{_between(match['between'])}(?P<{name}>\d+)"
+    if match["total"]:
+        part += rf"{_between(match['of'])}(?P<{end}>\d+)"
+    return match.start(), match.end(), part
+
+
+def _metrics(line: str, begin: int, end: int) -> list[re.Match[str]]:
+    """Return the metrics of a line: those after its number, of a dictionary all."""
+    all_of_it = _DICTIONARY.search(line, 0, begin)
+    found = _METRIC.finditer(line, all_of_it.start() if all_of_it else end)
+    return [one for one in found if one["name"].lower() not in _OWN]
+
+
+def _whole(line: str, own: Sequence[tuple[int, int, str]], lines: Iterable[str]) -> str | None:
+    """Return the pattern of a line's numbers and metrics, if it finds all of some lines."""
+    parts = list(own)
+    names: set[str] = set()
+    for metric in _metrics(line, *max(own)[:2]):
+        name, place = metric["name"], metric.start()
+        is_other = all(place >= end or metric.end() <= begin for begin, end, _ in own)
+        if name not in names and len(names) < _MOST_METRICS and is_other:
             names.add(name)
-            parts.append(rf".*?\b{name}{_between(metric['between'])}(?P<{name}>[-+.\w]+)")
-    pattern = "".join(parts)
+            value = rf"\b{name}{_between(metric['between'])}(?P<{name}>{_VALUE})"
+            parts.append((place, metric.end(), value))
+    pattern = ".*?".join(part for _, _, part in sorted(parts))
     # A line that shows another form would be left out.
-    return pattern if all(re.search(pattern, each) for _, each in found) else None
+    return pattern if all(re.search(pattern, each) for each in lines) else None
 
 
 def _between(text: str) -> str:
-    """Return an expression for what stands between a word and its number."""
-    return "".join(" +" if part.isspace() else re.escape(part) for part in re.split("( +)", text))
+    """Return an expression for what stands between a word and its number.
+
+    Quotes would end the spec's own.
+    """
+    parts = re.split("( +|[\"'])", text)
+    return "".join(
+        " +" if part.isspace() else "." if part in ("'", '"') else re.escape(part) for part in parts
+    )
 
 
-def of_run(selected: Selected, attempt: int) -> str | None:
-    """Return the line of a spec that would have an attempt's steps read; None if none is known."""
+def of_run(selected: Selected, attempt: int, *, metrics: bool = False) -> str | None:
+    """Return the line of a spec that would have an attempt's steps read; None if none is known.
+
+    ``metrics``: its steps are read, and no metrics.
+    """
     run = selected.run
     settings = run.spec.get("progress") or {}
     if run.entry.kind == "function" or settings.get("pattern") or settings.get("source") == "none":
         return None
+    pattern = proposed(_printed(selected, attempt), metrics=metrics)
+    return None if pattern is None else f"progress: {{pattern: '{pattern}'}}"
+
+
+def unmatched(selected: Selected, attempt: int, *, well: bool) -> str | None:
+    """Return a clause on a ``progress.pattern`` that has found nothing; None where that may be.
+
+    Unless the attempt ended ``well``, that may be so for some lines and minutes.
+    """
+    pattern = (selected.run.spec.get("progress") or {}).get("pattern")
+    paths = selected.paths.attempt(attempt)
+    log = session_log.read_any(paths)
+    read = (log.read_from or {}).get("source") is not None
+    if pattern is None or read or any(log.of(session_log.STARTED, session_log.RESTORED)):
+        return None
+    lines = [one for one in _printed(selected, attempt) if not is_bar(one.encode())]
+    if not well and len(lines) < _ENOUGH_LINES and _printed_for(paths) < _ENOUGH_TIME:
+        return None
+    text = f"progress.pattern has found no step in {plural(len(lines), 'line', ',')} of rank 0"
+    numbers = [line for line in lines if any(map(str.isdigit, line))]
+    near = [line for line in numbers if _TELLS.search(line)] or numbers
+    if near:
+        text += f", the nearest of which is {shortened(one_line(near[-1].strip()), _MOST_SHOWN)!r}"
+    better = proposed(lines)
+    return f"{text}; this one would: '{better}'" if better else text
+
+
+def _printed_for(paths: AttemptPaths) -> float:
+    """Return the seconds from an attempt's start to the last that rank 0 printed."""
+    with contextlib.suppress(OSError):
+        return paths.rank_log(0).stat().st_mtime - paths.launch.stat().st_mtime
+    return 0.0
+
+
+def _printed(selected: Selected, attempt: int) -> list[str]:
+    """Return the last lines that rank 0 printed, each update of a bar as one."""
     log = selected.paths.attempt(attempt).rank_log(0)
     with contextlib.suppress(OSError):
         text = files.read_tail(log, _TAIL_BYTES).decode(errors="replace")
-        pattern = proposed(line[:_LONGEST] for line in text.splitlines())
-        return None if pattern is None else f"progress: {{pattern: '{pattern}'}}"
-    return None
+        plain = (_CONTROL.sub("", line[:_LONGEST]) for line in text.splitlines())
+        return [line for line in plain if line.strip()]
+    return []
 
 
-def told(without: Iterable[tuple[Selected, int]]) -> Iterator[str]:
-    """Yield what to say of runs and their attempts in which no step was read, once a line."""
+def told(runs: Iterable[tuple[Selected, RunStatus]]) -> Iterator[str]:
+    """Yield what to say of runs of which no step, or no metric, is read; once a line."""
     said: set[str] = set()
-    for _, (selected, attempt) in zip(range(_MOST_RUNS), without, strict=False):
-        line = of_run(selected, attempt)
+    silent = (
+        (one, status)
+        for one, status in runs
+        if status.attempt is not None and (status.step is None or not status.metrics)
+    )
+    for _, (selected, status) in zip(range(_MOST_RUNS), silent, strict=False):
+        assert status.attempt is not None
+        if status.step is None and (
+            clause := unmatched(selected, status.attempt, well=status.state == run_state.COMPLETED)
+        ):
+            if clause not in said:
+                said.add(clause)
+                yield f"{selected.name}: {clause}"
+            continue
+        what = "steps" if status.step is None else "metrics"
+        line = of_run(selected, status.attempt, metrics=status.step is not None)
         if line is not None and line not in said:
             said.add(line)
             yield (
-                f"{selected.name} prints steps that hpcrun does not read; with this line in its "
+                f"{selected.name} prints {what} that hpcrun does not read; with this line in its "
                 f"spec it does:\n{line}"
             )

@@ -83,12 +83,25 @@ class Latest:
             return None
         return max(0, self.total_steps - self.step) * self.seconds_per_step
 
+    def bounded(self) -> Latest:
+        """Return the same with no step beyond the total.
+
+        Who counts from another number, or one line more, is at the end; a total that lies further
+        back is none.
+        """
+        step, total = self.step, self.total_steps
+        if step is None or total is None or step <= total:
+            return self
+        is_end = step - total <= max(1, total // 100)
+        return replace(self, step=total) if is_end else replace(self, total_steps=None)
+
 
 def read(run: RunPaths) -> Curve:
     """Read all metrics of a run.
 
     If an attempt restored step S, lines of earlier attempts beyond S were replayed and are dropped.
     An attempt without a restored step (a plain script) replaces lines from its first step on.
+    Those of attempts that counted in another unit than the newest are dropped.
 
     Raises BrokenFile if a file cannot be read, or has more values than fit into memory.
     """
@@ -96,7 +109,11 @@ def read(run: RunPaths) -> Curve:
     times: dict[int, float] = {}
     newest: float | None = None
     left = _MOST
-    for attempt in run.attempts():
+    logs = [(attempt, session_log.read(attempt)) for attempt in run.attempts()]
+    unit = next((log.unit for _, log in reversed(logs) if log.unit is not None), None)
+    for attempt, log in logs:
+        if log.unit not in (None, unit):
+            continue
         own: dict[int, dict[str, float]] = {}
         try:
             for step, when, values in metrics_file.parse(files.read_lines(attempt.metrics)):
@@ -108,8 +125,7 @@ def read(run: RunPaths) -> Curve:
                     newest = times[step] = when
         except OSError as error:
             raise BrokenFile.of(attempt.metrics, error) from None
-        restored = session_log.read(attempt).restored_step
-        kept = metrics_file.kept(restored, min(own, default=None))
+        kept = metrics_file.kept(log.restored_step, min(own, default=None))
         if kept is not None:
             steps = {step: values for step, values in steps.items() if step <= kept}
         for step, values in own.items():
@@ -142,11 +158,15 @@ def latest(run: RunPaths, attempts: Iterable[int], *, patience: int = PATIENCE) 
     """
     limit: int | None = None
     total: int | None = None
+    unit: str | None = None
     fallback: int | None = None
     alive: float | None = None
     for number in reversed(list(attempts)):
         attempt = run.attempt(number)
         log = session_log.read(attempt)
+        unit = unit or log.unit
+        if log.unit not in (None, unit):
+            continue
         from_step = log.restored_step
         total = log.total_steps if total is None else total
         found = _newest(attempt.metrics, limit, patience)

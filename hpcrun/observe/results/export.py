@@ -238,7 +238,9 @@ def _frozen_secret(paths: SubmissionPaths, archive: Path) -> str | None:
         for file in filter(None, files)
         for path in (file, os.path.realpath(file))
     }
-    rule = NamedSecrets(plan.runs[0].code.exclude, code_files.needed(plan))
+    code = plan.runs[0].code
+    asked = [*code_files.needed(plan), *map(plan.inside, code.include)]
+    rule = NamedSecrets(code.exclude, asked)
     for member, _ in frozen_code.members(archive):
         if member.name in wanted:
             return f"environment.secrets_file ({member.name})"

@@ -181,9 +181,10 @@ def _read(selected: Selected) -> RunEvidence:
 
 def _latest(selected: Selected, attempts: Sequence[Attempt], patience: int) -> Latest:
     numbers = [attempt.number for attempt in attempts]
-    return metric_curves.recorded(attempts) or metric_curves.latest(
+    found = metric_curves.recorded(attempts) or metric_curves.latest(
         selected.paths, numbers, patience=patience
     )
+    return found.bounded()
 
 
 def _ref(evidence: RunEvidence) -> JobRef | None:

@@ -5,8 +5,8 @@ Python that starts with it has `faulthandler` write its stacks, on a signal, to 
 that only this process has open. A process is sent the signal only while it has that file and a
 handler, as the signal ends any other process. ``HPCRUN_STACKS=0`` leaves the directory out.
 
-The same file has a process that leaves with its process group wait a moment, as a session does, and
-begins the profile of a rank that `hpcrun profile` looks at.
+The same file has a process that leaves with its process group wait a moment, as a session does,
+begins the profile of a rank that `hpcrun profile` looks at, and ends what waits for MPI's ranks.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 
 from hpcrun.host import process_stat
 from hpcrun.run.health.progress import STACKS_SIGNAL
+from hpcrun.run.program import mpi_world
 from hpcrun.run.rank.process_groups import GLOO_SETTLES
 from hpcrun.state import files
 from hpcrun.state.spec import profiling
@@ -66,6 +67,12 @@ def _settle():
         time.sleep({settles})
 
 
+def _leave_mpi():
+    if os.environ.get("{mpi}"):
+        from hpcrun.run.program import mpi_world
+        mpi_world.at_exit()
+
+
 def _profile():
     if os.environ.get("{profiled}"):
         try:
@@ -94,6 +101,7 @@ def _run_the_next():
 try:
     import atexit
     # Registered before all others, it runs after them.
+    atexit.register(_leave_mpi)
     atexit.register(_settle)
     _register()
 except Exception:
@@ -111,6 +119,7 @@ def write_start_up(directory: Path) -> None:
         signal=int(STACKS_SIGNAL),
         settles=GLOO_SETTLES,
         profiled=profiling.VARIABLE,
+        mpi=mpi_world.VARIABLE,
     )
     (directory / _FILE).write_text(text)
 

@@ -42,7 +42,7 @@ from hpcrun.run.tracking.interface import identity
 from hpcrun.run.work.shared_writes import SharedWrites
 from hpcrun.run.work.work_directory import WorkDirectory
 from hpcrun.slurm.background import BackgroundCall
-from hpcrun.state import files, ledger
+from hpcrun.state import files, ledger, session_log
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.state.roles.role_plan import role_of
@@ -299,7 +299,10 @@ class RunningAttempt:
         """Record that the ranks never met, unless they may have ended before they would have."""
         size, waited = self._run.main_ranks, time.monotonic() - self._began > MEET_WITHIN
         alone = frameworks.ranks_meet(self._run) and not self._agents.met
-        if alone and (waited or (code == 0 and not self._met_before())):
+        if any(evidence.session(self._paths).of(session_log.ALONE)):
+            say(f"MPI knew nothing of the {size} ranks")
+            self._record(ledger.NEVER_MET, world_size=size)
+        elif alone and (waited or (code == 0 and not self._met_before())):
             say(f"the {size} ranks never met")
             self._record(ledger.NEVER_MET, world_size=size)
 

@@ -97,8 +97,9 @@ class AttemptEnd:
             self._intend(ledger.CANCELLED)
         came = evidence.progress(self._paths, self._paths.attempt(attempt))
         known = {**dataclasses.asdict(end), **dataclasses.asdict(came)}
-        if end.doubt is None:
-            del known["doubt"]
+        for name in ("doubt", "unit"):
+            if known[name] is None:
+                del known[name]
         fields = {"time": time.time(), **known, **details}
         self._write(ledger.ENDED, attempt, fields)
         attempts = [one for one in ledger.read(self._paths) if one.number <= attempt]

@@ -35,6 +35,12 @@ _OF_SHELLS = {_BY_SIGNAL + number for number in (4, 6, 7, 8, 9, 11)}
 _HIDDEN = "does a pipe or a later command hide the program's? (bash: set -eo pipefail)"
 # Ranks whose logs are read although they ended well.
 _DOUBTED = 8
+# Logs, and bytes of each, that are read for a call of MPI_Abort; MPICH's line, and Open MPI's.
+_LOOKED_THROUGH, _ABORT_BYTES = 512, 1 << 14
+_MPI_ABORT = re.compile(
+    rb"(?m)^Abort\((\d{1,9})\) on node \d"
+    rb"|MPI_ABORT was invoked on rank \d[^\0]{,300}?errorcode (\d{1,9})"
+)
 _KILLED_FOR_MEMORY = re.compile(rb"[Dd]etected \d+ oom[-_ ]kill")
 _OOM_KILL = re.compile(r"oom[-_ ]kill", re.IGNORECASE)
 
@@ -53,6 +59,8 @@ class AttemptProgress:
     saves: int = 0
     """How many of such a program's saves were seen."""
     total_steps: int | None = None
+    unit: str | None = None
+    """That of the steps of a program, `SessionLog.unit`."""
     metrics: dict[str, float] = field(default_factory=dict)
     """The last value of each metric, so that readers of many ended runs open only the ledger."""
     logged: float | None = None
@@ -77,21 +85,24 @@ def progress(run: RunPaths, attempt: AttemptPaths) -> AttemptProgress:
     if restored is not None:
         found = manifest.complete(run.checkpoints)
         kept = found[0][1].step if found else 0
-        return AttemptProgress(restored, reached, kept, None, 0, log.total_steps, values, logged)
+        return AttemptProgress(
+            restored, reached, kept, None, 0, log.total_steps, None, values, logged
+        )
     saves = sum(1 for _ in log.of(session_log.SAVED))
-    kept = log.saved_step if saves else _saved_before(run, attempt)
+    kept = log.saved_step if saves else _saved_before(run, attempt, log.unit)
     seen = max((time for _, time in log.sightings), default=None)
     return AttemptProgress(
-        restored, reached, kept, first, saves, log.total_steps, values, logged or seen
+        *(restored, reached, kept, first, saves, log.total_steps, log.unit),
+        *(values, logged or seen),
     )
 
 
-def _saved_before(run: RunPaths, attempt: AttemptPaths) -> int | None:
-    """Return the step of the newest save that earlier attempts of a program made."""
+def _saved_before(run: RunPaths, attempt: AttemptPaths, unit: str | None) -> int | None:
+    """Return the step of the newest save that earlier attempts made, if it counts as this one."""
     earlier = (one for one in reversed(run.attempts()) if one.number < attempt.number)
     for log in map(session, earlier):
         if any(log.of(session_log.SAVED)):
-            return log.saved_step
+            return log.saved_step if None in (unit, log.unit) or log.unit == unit else None
     return None
 
 
@@ -137,6 +148,8 @@ def failure(
     found = _first(attempt, seen, ends or {}, gone)
     if found is None:
         return None
+    if found.get("by_slurm"):
+        found = {**found, **_of_aborted(attempt)}
     data = _end_of(attempt.rank_log(found["rank"]))
     found = _as_told(found, data)
     lines = log_excerpt.excerpt(data)
@@ -147,6 +160,22 @@ def failure(
         "out_of_memory": found.get("signal") == "SIGKILL"
         and (by_kernel or bool(found.get("out_of_memory"))),
     }
+
+
+def _of_aborted(attempt: AttemptPaths) -> dict[str, Any]:
+    """Return the rank for which Slurm ended them all, where a log tells: by MPI_Abort, or raising.
+
+    Ranks that are ended so leave no record. Empty where no log tells.
+    """
+    raised: dict[str, Any] = {}
+    for rank, path in sorted(attempt.rank_logs().items())[:_LOOKED_THROUGH]:
+        data = _end_of(path, _ABORT_BYTES)
+        by = {"rank": rank, "node": None, "signal": None, "by_slurm": False}
+        if abort := _MPI_ABORT.search(data):
+            return {**by, "exit_code": int(abort[1] or abort[2])}
+        if not raised and log_excerpt.end(data).exception:
+            raised = {**by, "exit_code": 1}
+    return raised
 
 
 def _as_told(found: dict[str, Any], data: bytes) -> dict[str, Any]:
@@ -262,7 +291,7 @@ def _record(attempt: AttemptPaths, end: RankEnd) -> dict[str, Any]:
 def _first(
     attempt: AttemptPaths, seen: RankEnd | None, ends: Mapping[int, RankEnd], gone: Collection[int]
 ) -> dict[str, Any] | None:
-    if seen is not None and seen.signal:
+    if seen is not None and seen.signal and not seen.by_slurm:
         return dict(vars(seen))
     found: list[dict[str, Any]] = []
     for path in attempt.exit_records():
@@ -319,8 +348,8 @@ def tail(path: Path) -> list[str]:
     return log_excerpt.excerpt(_end_of(path))
 
 
-def _end_of(log: Path) -> bytes:
+def _end_of(log: Path, most: int = _TAIL_BYTES) -> bytes:
     try:
-        return files.read_tail(log, _TAIL_BYTES)
+        return files.read_tail(log, most)
     except OSError:
         return b""

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from hpcrun.policy import faults
 from hpcrun.run.job.agents import Agents
-from hpcrun.run.job.resume_source import last_step
 from hpcrun.run.protocol.output import say
-from hpcrun.state import ledger, manifest
+from hpcrun.state import ledger, manifest, metrics_file
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import RunPlan
 
@@ -66,7 +65,7 @@ class FaultInjection:
         """Check that the run has made enough steps, and that the fault can be injected."""
         pulses = self._agents.pulses.values()
         if not pulses and self._run.entry.kind != "function":
-            step = last_step(self._attempt_paths) or 0
+            step = metrics_file.last_step(self._attempt_paths.metrics) or 0
             if fault == faults.CORRUPT_CHECKPOINT or step == 0:
                 waited = time.monotonic() - self._began > _BLIND
                 return waited and fault != faults.CORRUPT_CHECKPOINT

@@ -10,13 +10,17 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from hpcrun.container.rank_python import RankPython
 from hpcrun.errors import HpcrunError
 from hpcrun.host import start_logged
-from hpcrun.run.job.rank_places import RankEnd, Workers
+from hpcrun.policy import frameworks
+from hpcrun.run.job.rank_places import RankEnd, Workers, of_shell, rank_ends
+from hpcrun.run.program import mpi_type
+from hpcrun.run.protocol.batch_script import BatchScript
 from hpcrun.slurm import client, job, steps
 from hpcrun.slurm.allocation import Allocation
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths, slurm_path
@@ -113,6 +117,7 @@ class SlurmLauncher(Launcher):
 
     def __init__(self, run: RunPlan, fabric: dict[str, Any], python: RankPython) -> None:
         self.python, self.is_frozen = python, run.environment.is_frozen
+        self._run = run
         allocation = Allocation.current()
         self.nodes = allocation.nodes[: run.all_nodes]
         self.job_id = allocation.name
@@ -120,12 +125,16 @@ class SlurmLauncher(Launcher):
         self._parts = allocation.parts
         self.port_seed = int(allocation.job_id)
         self.restart_count = allocation.restart_count
-        self.requeues = "HPCRUN_JOB_ID" not in os.environ
-        self.is_foreground = not self.requeues
+        self.is_foreground = "HPCRUN_JOB_ID" in os.environ
+        self.requeues = not self.is_foreground
         self.fabric = fabric
         self._gpus = {
             node: run.resources_of(index).gpus_option for index, node in enumerate(self.nodes)
         }
+
+    @cached_property
+    def _mpi(self) -> str | None:
+        return mpi_type.of(self._run, self.python)
 
     def end_time(self, *, fresh: bool = False) -> float | None:
         return job.end_time(self.job_id, fresh=fresh)
@@ -134,36 +143,37 @@ class SlurmLauncher(Launcher):
         return job.is_unreachable(self.job_id)
 
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            steps.agent_argv(
-                *(node, log, self._gpus.get(node), command), part=self._parts.get(node, 0)
-            ),
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
+        part = self._parts.get(node, 0)
+        argv = steps.agent_argv(node, log, self._gpus.get(node), command, part=part)
+        return subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True)
 
     def start_workers(
         self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
     ) -> Workers:
+        if frameworks.of(run.entry.framework).one_per_run:
+            return _LocalWorkers(attempt, self.worker(attempt.launch), {0: nodes[0]}, self.python)
         name = steps.warm_name(attempt.number) if warm else steps.workers_name(attempt.number)
         log = slurm_path(attempt.warm_log) if warm else attempt.rank_log_pattern
         shape = nodes, run.ranks_per_node, run.resources.cpus_per_task or 1
-        return self._start(attempt, name, *shape, log, self.worker(attempt.launch, warm=warm))
+        around, command = BatchScript.of(run.spec, attempt), self.worker(attempt.launch, warm=warm)
+        return self._start(attempt, name, *shape, log, command, mpi=self._mpi, around=around)
 
     def start_rank(
         self, role: RolePlan, attempt: AttemptPaths, launch: Path, rank: int, node: str
     ) -> Workers:
         name = steps.rank_name(steps.workers_name(attempt.number), rank)
-        command = [*self.worker(launch), "--rank", str(rank)]
-        log = slurm_path(attempt.rank_log(rank))
+        log, command = (
+            slurm_path(attempt.rank_log(rank)),
+            [*self.worker(launch), "--rank", str(rank)],
+        )
         return self._start(attempt, name, [node], 1, role.cpus_per_task, log, command, rank)
 
     def start_main(
         self, role: RolePlan, attempt: AttemptPaths, launch: Path, nodes: Sequence[str]
     ) -> Workers:
-        name, shape = steps.workers_name(attempt.number), (role.ranks_per_node, role.cpus_per_task)
-        command = self.worker(launch)
-        return self._start(attempt, name, nodes, *shape, attempt.rank_log_pattern, command)
+        name, log = steps.workers_name(attempt.number), attempt.rank_log_pattern
+        shape = nodes, role.ranks_per_node, role.cpus_per_task
+        return self._start(attempt, name, *shape, log, self.worker(launch), mpi=self._mpi)
 
     def _start(
         self,
@@ -175,12 +185,15 @@ class SlurmLauncher(Launcher):
         log: str,
         command: list[str],
         first: int = 0,
+        mpi: str | None = None,
+        around: BatchScript | None = None,
     ) -> Workers:
         gpus, part = self._gpus.get(nodes[0]), self._parts.get(nodes[0], 0)
         shape: Any = {"ranks_per_node": per_node, "cpus_per_task": cpus, "gpus": gpus}
-        shape |= {"log_pattern": log, "name": name, "options": self.python.srun, "part": part}
+        shape |= {"log_pattern": log, "name": name, "mpi": mpi, "part": part}
+        shape["options"] = self.python.srun
         argv = steps.workers_argv(nodes, **shape, command=command)
-        return _SlurmWorkers(argv, self._raw_ids[part], name, attempt, self.python, first)
+        return _SlurmWorkers(argv, self._raw_ids[part], name, attempt, self.python, first, around)
 
 
 class _SlurmWorkers(Workers):
@@ -192,13 +205,15 @@ class _SlurmWorkers(Workers):
         attempt: AttemptPaths,
         python: RankPython,
         first: int = 0,
+        around: BatchScript | None = None,
     ) -> None:
         super().__init__(attempt)
-        self._is_contained = python.is_container
+        self._is_contained, self._around = python.is_container, around
         self._job_id, self._name, self._first = job_id, name, first
         self._refusal: str | None = None
+        self._is_aborted = False
         self._process = subprocess.Popen(
-            argv,
+            around.around(argv) if around else argv,
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -214,34 +229,35 @@ class _SlurmWorkers(Workers):
             with contextlib.suppress(OSError):
                 os.write(2, line.encode(errors="backslashreplace"))
             self._refusal = self._refusal or steps.parse_refusal(line)
-            end = steps.parse_task_end(line)
-            for task in end.ranks if end else ():
-                assert end is not None
-                code, name = end.exit_code, end.signal
-                if self._is_contained and code is not None:
-                    code, name = _of_shell(code)
-                found = RankEnd(self._first + task, end.node, code, name, end.out_of_memory)
-                self.ends.setdefault(found.rank, found)
+            self._is_aborted |= steps.is_abort(line)
+            if end := steps.parse_task_end(line):
+                for found in rank_ends(end, self._first, self._is_contained, self._is_aborted):
+                    self.ends.setdefault(found.rank, found)
 
     def failure(self) -> RankEnd | None:
-        return next(iter([*self.ends.values()]), None)
+        return min([*self.ends.values()], key=lambda end: end.by_slurm, default=None)
 
     def exit_code(self) -> int | None:
         code = self._process.poll()
         if code is not None:
             self._reader.join(timeout=5)
-        return code
+        return self._around.exit_code(code) if self._around else code
 
     def abandon(self) -> None:
         # srun has Slurm end the step.
-        self._process.terminate()
+        self._send(signal.SIGTERM)
+
+    def _send(self, number: signal.Signals) -> None:
+        """Signal srun, and with it the shell file around the ranks and what that has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
 
     def refusal(self) -> str | None:
         return None if self._attempt.rank_logs() else self._refusal
 
     def kill(self, *, nodes_are_lost: bool = False) -> None:
         if nodes_are_lost:
-            self._process.kill()
+            self._send(signal.SIGKILL)
             self._ended(2)
             return
         if self._ended(_AGENTS_TURN):
@@ -249,10 +265,9 @@ class _SlurmWorkers(Workers):
         step = client.step_id(self._job_id, self._name)
         if step is None or not client.kill_step(step) or not self._ended(10):
             for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
-                if self._ended(0):
-                    return
-                self._process.send_signal(number)
-                self._ended(2)
+                if not self._ended(0):
+                    self._send(number)
+                    self._ended(2)
 
     def _ended(self, timeout: float) -> bool:
         try:
@@ -288,7 +303,8 @@ class LocalLauncher(Launcher):
     ) -> Workers:
         places = {rank: nodes[rank // run.ranks_per_node] for rank in range(run.world_size)}
         log, command = attempt.warm_log if warm else None, self.worker(attempt.launch, warm=warm)
-        return _LocalWorkers(attempt, command, places, self.python, log)
+        around = BatchScript.of(run.spec, attempt, ranks=len(places))
+        return _LocalWorkers(attempt, command, places, self.python, log, around)
 
     def start_rank(
         self, role: RolePlan, attempt: AttemptPaths, launch: Path, rank: int, node: str
@@ -325,16 +341,18 @@ class _LocalWorkers(Workers):
         places: Mapping[int, str],
         python: RankPython,
         log: Path | None = None,
+        around: BatchScript | None = None,
     ) -> None:
         super().__init__(attempt)
-        self._is_contained = python.is_container
+        self._is_contained, self._around = python.is_container, around
         self._processes: list[subprocess.Popen[bytes]] = []
         self._failure: RankEnd | None = None
         self._places = places
         try:
             for rank in places:
-                own = log or attempt.rank_log(rank)
-                self._processes.append(start_logged([*command, "--rank", str(rank)], own))
+                own, argv = log or attempt.rank_log(rank), [*command, "--rank", str(rank)]
+                argv = around.around(argv) if around else argv
+                self._processes.append(start_logged(argv, own))
         except BaseException:
             self.abandon()
             raise
@@ -350,11 +368,13 @@ class _LocalWorkers(Workers):
         codes = [process.poll() for process in self._processes]
         for (rank, node), code in zip(self._places.items(), codes, strict=True):
             if code and rank not in self.ends:
-                shells = _of_shell(code) if self._is_contained else (code, None)
+                shells = of_shell(code) if self._is_contained else (code, None)
                 how = (None, signal_name(-code)) if code < 0 else shells
                 self.ends[rank] = RankEnd(rank, node, *how)
         if any(code is None for code in codes):
             return None
+        if self._around:
+            return self._around.exit_code(codes[0])
         return max((abs(code) for code in codes if code is not None), default=0)
 
     def abandon(self) -> None:
@@ -375,15 +395,6 @@ def agent_command(
     rank = launcher.nodes.index(node)
     command = [sys.executable, "-m", "hpcrun.run.agent", str(submission.directory)]
     command += ["--run", str(run.number), "--node", node, "--node-rank", str(rank)]
-    command += ["--job", str(launcher.port_seed)]
+    command += ["--job", str(launcher.port_seed), "--restarts", str(launcher.restart_count)]
     command += ["--job-id", launcher.job_id] if launcher.requeues else []
-    command += ["--restarts", str(launcher.restart_count)]
     return [*command, "--attempt", str(attempt.number), "--batch-node", launcher.nodes[0]]
-
-
-def _of_shell(code: int) -> tuple[int | None, str | None]:
-    """Return exit code and signal of a rank from the code of the shell that is its parent."""
-    try:
-        return None, signal.Signals(code - 128).name
-    except ValueError:
-        return code, None

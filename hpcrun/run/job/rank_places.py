@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from hpcrun.errors import HpcrunError
+from hpcrun.slurm import steps
+from hpcrun.slurm.steps import TaskEnd
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.plan import RunPlan
 
@@ -107,6 +110,7 @@ class RankEnd:
     """The bad end of a rank: by an exit code or by a signal (its name, such as ``SIGKILL``).
 
     ``node`` is None where it is unknown; ``out_of_memory`` is Slurm's word for why it was killed.
+    ``by_slurm``: Slurm had begun to end all ranks, so that its SIGKILL is no cause.
     """
 
     rank: int
@@ -114,6 +118,7 @@ class RankEnd:
     exit_code: int | None
     signal: str | None
     out_of_memory: bool = False
+    by_slurm: bool = False
 
 
 class Workers(ABC):
@@ -156,3 +161,24 @@ class Workers(ABC):
 
         With ``nodes_are_lost``, give up the ranks there: Slurm ends them with the job.
         """
+
+
+def rank_ends(end: TaskEnd, first: int, in_container: bool, is_aborted: bool) -> Iterator[RankEnd]:
+    """Yield the ends that srun reports of a step whose first task is rank ``first``.
+
+    ``is_aborted``: Slurm has ended the whole step, as MPI_Abort asks it to.
+    """
+    code, name = end.exit_code, end.signal
+    if in_container and code is not None:
+        code, name = of_shell(code)
+    by_slurm = is_aborted and end.what == steps.KILLED
+    for task in end.ranks:
+        yield RankEnd(first + task, end.node, code, name, end.out_of_memory, by_slurm=by_slurm)
+
+
+def of_shell(code: int) -> tuple[int | None, str | None]:
+    """Return exit code and signal of a rank from the code of the shell that is its parent."""
+    try:
+        return None, signal.Signals(code - 128).name
+    except ValueError:
+        return code, None

@@ -20,9 +20,8 @@ from hpcrun.run.program.file_search import FoundFile, walk
 from hpcrun.run.program.save_watch import STEP, Place, place_of
 from hpcrun.run.program.whole_saves import damage
 from hpcrun.run.protocol.launch import Launch
-from hpcrun.state import files, ledger, session_log
+from hpcrun.state import files, ledger, metrics_file, session_log
 from hpcrun.state.layout import AttemptPaths, NamedFile, RunPaths
-from hpcrun.state.metrics_file import parse
 from hpcrun.state.spec.recovery_block import NEWEST_DIRECTORY, NEWEST_STEP, Resume
 from hpcrun.text import listed
 
@@ -68,7 +67,7 @@ def decided(launch: Launch) -> Launch:
     try:
         source, number, message = _source(found, launch, earlier)
     except _Nothing as nothing:
-        reached = max(_known(map(last_step, earlier)), default=None)
+        reached = max(_known(map(_last_step, earlier)), default=None)
         message = f"starts from nothing: {nothing}"
         if reached is not None:
             message += f"; step {reached:,} had been reached"
@@ -134,7 +133,7 @@ def _refused(launch: Launch, earlier: Sequence[AttemptPaths]) -> dict[str | None
     logged some; a program that ended with exit code 2 did not understand its arguments.
     """
     found: dict[str | None, int] = {}
-    stepped = {one.number for one in earlier if last_step(one) is not None}
+    stepped = {one.number for one in earlier if _last_step(one) is not None}
     for one in reversed(ledger.read(launch.run_paths)):
         if one.number >= launch.attempt:
             continue
@@ -227,7 +226,7 @@ def _trace(launch: Launch, earlier: Sequence[AttemptPaths]) -> str:
     for place, since in [*((one, 0.0) for one in places), *((p, began) for p in _named(launch))]:
         if (left := _left(place, since)) is not None:
             return f"an earlier attempt left {_shown(left, launch.directory_of())}"
-    stepped = next((one for one in earlier if last_step(one) is not None), None)
+    stepped = next((one for one in earlier if _last_step(one) is not None), None)
     if stepped is not None and not _own_directories(launch):
         # It writes nothing here, and so elsewhere.
         return f"attempt {stepped.number} logged steps, and writes elsewhere"
@@ -298,17 +297,8 @@ def _shown(path: Path, directory: Path) -> str:
     return str(path.relative_to(directory) if path.is_relative_to(directory) else path)
 
 
-def first_step(attempt: AttemptPaths) -> int | None:
-    """Return the first step that an attempt logged; None if it logged none yet."""
-    try:
-        return next((line.step for line in parse(files.read_lines(attempt.metrics))), None)
-    except OSError:
-        return None
-
-
-def last_step(attempt: AttemptPaths) -> int | None:
-    """Return the last step that an attempt logged; None if it logged none."""
-    return next((line.step for line in parse([files.last_line(attempt.metrics) or {}])), None)
+def _last_step(attempt: AttemptPaths) -> int | None:
+    return metrics_file.last_step(attempt.metrics)
 
 
 def _known(steps: Iterable[int | None]) -> list[int]:
@@ -325,10 +315,9 @@ class StartOver:
         self._launch, self._on_found = launch, on_found
         self._look_at = 0.0
         paths = launch.run_paths.attempts() if launch.entry.kind != "function" else []
-        earlier = [one for one in paths if one.number < launch.attempt]
-        self._first = min(_known(map(first_step, earlier)), default=None)
-        self._reached = max(_known(map(last_step, earlier)), default=0)
-        self._done = self._first is None or (launch.resume or {}).get("reached") is not None
+        self._earlier = [one for one in paths if one.number < launch.attempt]
+        has_stepped = any(_last_step(one) is not None for one in self._earlier)
+        self._done = not has_stepped or (launch.resume or {}).get("reached") is not None
 
     def turn(self) -> None:
         """Look at the first step that is logged, once there is one."""
@@ -338,19 +327,26 @@ class StartOver:
 
     def look(self) -> None:
         """Look now."""
-        if self._done or (step := first_step(self._launch.paths)) is None:
+        step = None if self._done else metrics_file.first_step(self._launch.paths.metrics)
+        if step is None:
             return
         self._done = True
-        told = self._launch.resume or {}
+        told, log = self._launch.resume or {}, session_log.read_any(self._launch.paths)
+        units = {None, log.unit}
+        alike = [
+            one
+            for one in self._earlier
+            if log.unit is None or session_log.read_any(one).unit in units
+        ]
+        first = min(_known(metrics_file.first_step(one.metrics) for one in alike), default=None)
+        reached = max(_known(map(_last_step, alike)), default=0)
         # It may have saved before it first logged.
-        is_first = step == self._first == self._reached and told.get("resumes")
+        is_first = step == first == reached and told.get("resumes")
         # A session knows by itself where it began.
-        restored = session_log.read_any(self._launch.paths).restored_step
-        if self._first is None or step > self._first or is_first or restored is not None:
+        if first is None or step > first or is_first or log.restored_step is not None:
             return
         why = "say how it goes on, by recovery.resume"
         if told.get("resumes"):
             why = f"it did not go on from {told.get('source') or 'what had been saved'}"
-        reached = f"though step {self._reached:,} had been reached"
-        message = f"began over at step {step:,}, {reached}; {why}"
-        self._on_found({"step": step, "reached": self._reached, "message": message})
+        message = f"began over at step {step:,}, though step {reached:,} had been reached; {why}"
+        self._on_found({"step": step, "reached": reached, "message": message})

@@ -55,6 +55,15 @@ def memory_left(root: Path = ROOT) -> int | None:
     return min(found, default=None)
 
 
+def signals_only_tasks(root: Path = ROOT) -> bool:
+    """Check whether Slurm's signals reach the step's tasks and nothing that these have started.
+
+    So ``proctrack/cgroup`` does it, but for SIGKILL; other plug-ins signal every process.
+    """
+    own = _own(root)
+    return any("/step_" in own.get(controller, "") for controller in ("freezer", ""))
+
+
 class JobCgroup:
     """A Slurm job's share of its node, where the job has a cgroup of its own."""
 

@@ -227,10 +227,10 @@ class NodePreparation:
         directory = destination / self._plan.directory
         directory.mkdir(parents=True, exist_ok=True)
         for link in self._run.code.link:
-            target = directory / link
+            target = destination / self._plan.inside(link)
             target.parent.mkdir(parents=True, exist_ok=True)
             if not target.exists():
-                target.symlink_to(Path(self._plan.code_root) / self._plan.directory / link)
+                target.symlink_to(self._plan.place(link))
 
 
 def _below(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:

@@ -2,11 +2,11 @@
 
 The agent of rank 0's node runs `program_reader`, which turns what the program shows without being
 changed into lines of the attempt's ``metrics.jsonl`` and events of its ``session.jsonl``, through
-`progress_writer`. The sources: `trainer_state`, `tensorboard_events` (with `event_file`), `csv_log`
-(Lightning), `log_lines` (a pattern, by `pattern_search`, and tqdm's bars); `save_watch` sees the
-program's own saves, `whole_saves` which are no torn ones, `file_search` finds files.
-All of them are hostile input: reads are bounded, and no parser raises for what it reads.
+`progress_writer`. What it reads is in `sources`; `progress_source` brings their steps to one unit.
+`save_watch` sees the program's own saves, `whole_saves` which are no torn ones, `file_search` finds
+files. Of a program that meets by MPI, `mpi_type` says how srun is to start its ranks, and
+`mpi_world` whether they found each other. All of them are hostile input: reads are bounded, and no
+parser raises for what it reads.
 
-To add a source: a class with ``poll`` (`progress_source`), and a place for it in
-`ProgramReader._chosen` and in ``Progress.source`` of the spec.
+To add what a program shows: a module of `sources`.
 """

@@ -15,14 +15,25 @@ from hpcrun.errors import EXIT_SAVED
 from hpcrun.fields import TIME, WHOLE
 from hpcrun.policy import frameworks, resume
 from hpcrun.policy.batch import TRAIN
-from hpcrun.run.program.csv_log import LightningCsv
 from hpcrun.run.program.file_search import MOST_ENTRIES, FoundFile, found_at, search
-from hpcrun.run.program.log_lines import LogPattern, NewText, ProgressBars
-from hpcrun.run.program.progress_source import Found, Look, ProgressSource
-from hpcrun.run.program.progress_writer import SeenProgressWriter, Thinning
+from hpcrun.run.program.progress_source import (
+    BAR,
+    EPOCHS,
+    STEPS,
+    EarlierProgress,
+    Found,
+    Look,
+    OneUnit,
+    ProgressSource,
+)
+from hpcrun.run.program.progress_writer import SeenProgressWriter, Thinning, earlier_progress
 from hpcrun.run.program.save_watch import USUAL, SaveWatch, step_of
-from hpcrun.run.program.tensorboard_events import TensorBoardEvents
-from hpcrun.run.program.trainer_state import TrainerState
+from hpcrun.run.program.sources.csv_log import LightningCsv
+from hpcrun.run.program.sources.keras_bars import KerasBars
+from hpcrun.run.program.sources.log_lines import LogPattern, NewText
+from hpcrun.run.program.sources.progress_bars import ProgressBars
+from hpcrun.run.program.sources.tensorboard_events import TensorBoardEvents
+from hpcrun.run.program.sources.trainer_state import TrainerState
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import say
@@ -32,7 +43,7 @@ from hpcrun.state.plan import RunPlan
 from hpcrun.text import listed
 
 # The sources by the names of the spec's ``progress.source``; bars are the last resort of ``log``.
-METRICS_FILE, LOG, BARS = "metrics_file", "log", "progress_bar"
+METRICS_FILE, LOG, BARS, KERAS = "metrics_file", "log", "progress_bar", "keras_bar"
 TRAINER, TENSORBOARD, LIGHTNING = "trainer_state", "tensorboard", "lightning"
 
 # Seconds between two looks, and between two searches for files: at first, and later.
@@ -50,8 +61,6 @@ _SILENCE = 2.0
 _TRACEBACK = "Traceback (most recent call last)"
 _MOST_TOLD, _MOST_SIGHTINGS = 50, 50
 _OWN_NAMES = frozenset({"attempts", "checkpoints", "tracking", "work"})
-# Seconds by which a line may come later than the save that it goes with.
-_LATE = 1.0
 
 
 class ProgramReader:
@@ -73,12 +82,9 @@ class ProgramReader:
         self._longest = 0.0
         self._failing: float | None = None
         self._search_at, self._is_cut = 0.0, False
-        # The source that lines come from, what was said of it, and the last step.
-        self._active: str | None = None
-        self._told: list[tuple[str | None, str | None, int | None]] = []
-        self._step: int | None = None
-        # Times and steps, from the last one before the last search of files.
-        self._passed: list[tuple[float, int]] = []
+        # The steps, and what was said of where they are read.
+        self._steps = OneUnit(EarlierProgress())
+        self._told: list[dict[str, Any]] = []
         # Of a metrics file that the program writes.
         self._offset: int | None = None
         self._sightings = Thinning(_MOST_SIGHTINGS)
@@ -118,7 +124,7 @@ class ProgramReader:
                 failures += 1
                 say(f"the program cannot be read: {type(error).__name__}: {error}")
             # Lines without times are as exact as the look, and the first ones end the start.
-            age = (time.time() - self._began) / (1000 if self._step is None else 100)
+            age = (time.time() - self._began) / (1000 if self._steps.reached is None else 100)
             pause = max(LOOK, min(LOOK_LATER, age))
             pause = max(pause, (time.monotonic() - begun) / _SHARE)
 
@@ -139,6 +145,7 @@ class ProgramReader:
         self._roots += [one for one in self._bases if not _in(one, below)]
         there = self._search()
         self._saves = SaveWatch(globs, below, there)
+        self._steps = OneUnit(earlier_progress(self._paths))
         self._sources = self._chosen(there)
 
     def _filled(self, text: str) -> str:
@@ -146,25 +153,32 @@ class ProgramReader:
         return text.replace("${hpcrun:attempt}", str(self._paths.number))
 
     def _chosen(self, there: Sequence[FoundFile]) -> dict[str, ProgressSource]:
-        """Return the sources that are tried, in order."""
-        wanted = self._run.progress
+        """Return the sources that are tried, in order.
+
+        A run is read in one unit: that of the pattern, else that of the source which had its steps
+        in an earlier attempt, or of a better one that counts alike.
+        """
+        wanted, earlier = self._run.progress, self._steps.earlier
+        if wanted.pattern is not None:
+            return {LOG: LogPattern(wanted.pattern, self._resumed_step, earlier.first_epoch)}
         known = self._run.deepspeed.get(TRAIN)
         batch = known if WHOLE.accepts(known) else None
         made: dict[str, ProgressSource] = {
             TRAINER: TrainerState(there),
             TENSORBOARD: TensorBoardEvents(there, batch),
             LIGHTNING: LightningCsv(there),
-            BARS: ProgressBars(),
+            KERAS: KerasBars(),
+            BARS: ProgressBars(earlier.first_epoch),
         }
-        if wanted.pattern is not None:
-            made = {LOG: LogPattern(wanted.pattern, self._resumed_step), **made}
         names = list(made)
         if wanted.source == frameworks.AUTO:
             usual = frameworks.of(self._run.entry.framework).progress
-            names.sort(key=lambda name: (name != LOG, name != usual))
+            names.sort(key=lambda name: name != usual)
         else:
-            both = (LOG, BARS) if wanted.source == LOG else (wanted.source,)
-            names = [name for name in names if name in both]
+            these = (KERAS, BARS) if wanted.source == LOG else (wanted.source,)
+            names = [name for name in names if name in these]
+        if earlier.source in names and not (earlier.unit or "").startswith(BAR):
+            names = names[: names.index(earlier.source) + 1]
         return {name: made[name] for name in names}
 
     def _resumed_step(self) -> int:
@@ -218,7 +232,7 @@ class ProgramReader:
                 # A rank whose peer was killed prints of it some time after its last work.
                 fails = any(_TRACEBACK in line for line in text)
                 silence = moment - self._alive
-                if self._step is not None and silence > max(_SILENCE, 2 * self._longest):
+                if self._steps.reached is not None and silence > max(_SILENCE, 2 * self._longest):
                     self._fails(moment)
                 if not fails and self._failing is None:
                     self._works(moment)
@@ -234,37 +248,21 @@ class ProgramReader:
             well = is_last and self._ended_well()
             moment = time.time()
             for save in self._saves.look(
-                *(found, self._step, moment),
-                step_at=self._step_at,
+                *(found, self._steps.reached, moment),
+                step_at=self._steps.at,
                 is_last=is_last,
                 ended_well=well,
+                by_name=self._steps.unit != EPOCHS,
             ):
                 when = min(max(save.modified, self._began), moment)
                 self._writer.saved(save.step, self._name(save.path), save.bytes, when)
-            self._passed = self._passed[-1:]
+            self._steps.forget()
         if is_last:
             self._conclude()
 
-    def _note(self, lines: Sequence[metrics_file.Line], moment: float) -> None:
-        """Note the steps of new lines; ``moment`` is the time of those that have none."""
-        for line in lines:
-            self._step = max(self._step or 0, line.step)
-            self._passed.append((line.time or moment, self._step))
-
-    def _step_at(self, moment: float) -> int | None:
-        """Return the last step of that time; not one before the last search of files.
-
-        What is printed beside a save arrives a little later: up to half a step is allowed for that.
-        """
-        if not self._passed:
-            return self._step
-        (began, first), (ended, last) = self._passed[0], self._passed[-1]
-        late = min(_LATE, (ended - began) / max(last - first, 1) / 2)
-        return max((step for at, step in self._passed if at <= moment + late), default=first)
-
     def _works(self, moment: float) -> None:
         """Note a sign of the program's work."""
-        if self._step is not None:
+        if self._steps.reached is not None:
             self._longest = max(self._longest, moment - self._alive)
         self._alive = max(self._alive, moment)
         # A logger that an exception closes writes the steps before it, and a bar its end.
@@ -289,11 +287,13 @@ class ProgramReader:
                 say(f"progress.pattern: {found.problem}")
                 self._writer.event("pattern_dropped", message=found.problem)
             if found.lines:
-                self._active = name
+                found.lines = self._steps.taken(name, found, look.time)
                 self._works(max(line.time or 0.0 for line in found.lines))
-                self._note(found.lines, look.time)
+                self._steps.note(found.lines, look.time)
+                if name == self._steps.source:
+                    self._tell(name, found)
                 self._writer.lines(found.lines)
-            if name == self._active:
+            if name == self._steps.source:
                 self._tell(name, found)
                 break
         return is_more
@@ -301,7 +301,7 @@ class ProgramReader:
     def _is_theirs(self) -> bool:
         if self._offset is None and self._writer.is_foreign:
             self._offset = 0
-            self._active = METRICS_FILE
+            self._steps.source, self._steps.unit = METRICS_FILE, STEPS
             self._tell(METRICS_FILE, Found(path=self._paths.metrics))
         return self._offset is not None
 
@@ -314,25 +314,35 @@ class ProgramReader:
         if lines:
             moment = min(time.time(), max(self._began, os.stat(self._paths.metrics).st_mtime))
             self._works(moment)
-            self._note(lines, moment)
+            self._steps.note(lines, moment)
             if lines[-1].time is None and (look.is_last or self._sightings.keeps(moment)):
                 self._writer.event(session_log.SEEN, step=lines[-1].step, time=round(moment, 3))
         return is_new
 
     def _tell(self, source: str | None, found: Found) -> None:
         """Write where progress is read, if it is news."""
-        before = self._told[-1] if self._told else (None, None, None)
-        same = source == before[0]
-        path = self._name(found.path) if found.path else (before[1] if same else None)
-        total = self._run.progress.total or found.total or (before[2] if same else None)
-        news = source, path, total
-        if (news != before or not self._told) and len(self._told) < _MOST_TOLD:
+        before = self._told[-1] if self._told else {}
+        path = self._name(found.path) if found.path else None
+        if path is None and source == before.get("source"):
+            path = before.get("path")
+        # What a run comes to is the same for all sources.
+        total = found.total and found.total + self._steps.done
+        total = None if found.is_endless else total or before.get("total_steps")
+        news = {
+            "source": source,
+            "path": path,
+            "total_steps": self._run.progress.total or total,
+            "unit": self._steps.unit,
+            "first_epoch": before.get("first_epoch", found.first_epoch),
+        }
+        news = {
+            name: value for name, value in news.items() if name == "source" or value is not None
+        }
+        if news != before and len(self._told) < _MOST_TOLD:
             self._told.append(news)
-            known = {"path": path, "total_steps": total}
-            given = {name: value for name, value in known.items() if value is not None}
-            self._writer.event(session_log.READ_FROM, source=source, **given)
+            self._writer.event(session_log.READ_FROM, **news)
             # The record tells of none; an agent that has nothing to say leaves no log.
-            if source:
+            if source and news | before != before:
                 say(f"progress is read from {path or 'its log'} ({source})")
 
     def _ended_well(self) -> bool:
@@ -349,12 +359,16 @@ class ProgramReader:
 
     def _conclude(self) -> None:
         self._writer.last()
-        if self._active is None and self._run.progress.source != frameworks.NONE:
+        if self._steps.source is None and self._run.progress.source != frameworks.NONE:
             self._tell(None, Found())
         record = self._exit_record()
         failed = self._failing is not None and record.get("exit_code")
-        ended = None if failed else record.get("time")
-        last = float(ended) if ended is not None and TIME.accepts(ended) else self._alive
+        # Until its first step it was starting, whatever it printed.
+        starts = self._steps.reached is None
+        ended = None if failed and not starts else record.get("time")
+        last = time.time() if starts else self._alive
+        if ended is not None and TIME.accepts(ended):
+            last = float(ended)
         self._writer.event(session_log.SEEN, time=round(last, 3))
 
     def _name(self, path: Path) -> str:

@@ -10,8 +10,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from hpcrun.run.program.progress_source import EarlierProgress
 from hpcrun.run.protocol.output import say
-from hpcrun.state import files, session_log
+from hpcrun.state import files, metrics_file, session_log
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.metrics_file import Line
 
@@ -92,6 +93,27 @@ class SeenProgressWriter:
         if self._saves.keeps(moment):
             at = {} if step is None else {"step": step}
             self.event(session_log.SAVED, **at, checkpoint=path, bytes=size, time=round(moment, 3))
+
+
+def earlier_progress(paths: AttemptPaths) -> EarlierProgress:
+    """Return what the attempts before one showed, in the unit of the newest that showed steps."""
+    before = [one for one in paths.run.attempts() if one.number < paths.number]
+    logs = [(one, session_log.read_any(one)) for one in before]
+    known = [(one, log) for one, log in logs if log.unit is not None]
+    if not known:
+        return EarlierProgress()
+    newest = known[-1][1]
+    alike = [one.metrics for one, log in known if log.unit == newest.unit]
+    firsts, lasts = map(metrics_file.first_step, alike), map(metrics_file.last_step, alike)
+    epochs = [(log.read_from or {}).get("first_epoch") for _, log in known]
+    return EarlierProgress(
+        source=str((newest.read_from or {}).get("source")),
+        unit=newest.unit,
+        total=max((log.total_steps or 0 for _, log in known if log.unit == newest.unit)) or None,
+        first_epoch=next((one for one in epochs if one in (0, 1)), None),
+        first=min((step for step in firsts if step is not None), default=0),
+        reached=max((step for step in lasts if step is not None), default=0),
+    )
 
 
 def _size(path: Path) -> int:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hpcrun.run.program import trainer_state
 from hpcrun.run.program.file_search import FoundFile, matcher, split
+from hpcrun.run.program.sources import trainer_state
 from hpcrun.state import files
 
 # What common programs call their saves, anywhere below the directories that are searched.
@@ -78,12 +78,13 @@ class SaveWatch:
         step_at: Callable[[float], int | None] | None = None,
         is_last: bool = False,
         ended_well: bool = False,
+        by_name: bool = True,
     ) -> list[Save]:
         """Return the saves among files that are complete by now, the oldest first.
 
         ``step`` is the last that is known, ``step_at`` has that of a time since the look before,
         ``now`` is in seconds since the epoch. At the last look the ranks have ended: if they ended
-        well, no save is under way.
+        well, no save is under way. Without ``by_name`` the numbers that saves tell are no steps.
         """
         complete = []
         for one, state in self._matches(found):
@@ -107,7 +108,7 @@ class SaveWatch:
                     continue
                 del self._changing[one.path]
                 self._known[one.path] = state
-                own = step_of(one, before[2])
+                own = step_of(one, before[2]) if by_name else before[2]
                 complete.append(Save(one.path, own, state.bytes, state.modified))
         return sorted(complete, key=lambda save: save.modified)
 

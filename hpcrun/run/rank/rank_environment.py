@@ -8,6 +8,7 @@ from pathlib import Path
 from hpcrun.policy import frameworks
 from hpcrun.policy.frameworks import RankPlace
 from hpcrun.run.node import rank_processes
+from hpcrun.run.program import mpi_world
 from hpcrun.run.protocol.launch import NODE_VARIABLE, VARIABLE, Launch, LaunchNode
 from hpcrun.run.rank import device_precision
 from hpcrun.state.node_layout import ScratchPaths
@@ -52,6 +53,8 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
         forced[profiling.VARIABLE] = f"{wanted['steps']},{wanted['warmup']}"
     if ports := launch.ports_of(rank):
         forced["HPCRUN_PORTS"] = ",".join(map(str, ports))
+    if launch.entry.framework == frameworks.MPI:
+        forced[mpi_world.VARIABLE] = "1"
     if launch.role is not None:
         forced |= _of_role(launch, launch.role)
     if not launch.is_main:
@@ -89,6 +92,10 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
         defaults["NCCL_IB_HCA"] = node.hca
     if not resources.gpus_per_node:
         defaults["DS_ACCELERATOR"] = "cpu"
+    if framework.one_per_run:
+        # Its own ranks are to find what they would without hpcrun.
+        defaults = {}
+        forced.pop("TORCH_EXTENSIONS_DIR", None)
     users = late_variables(launch, node)
     own = framework.variables(place).items()
     found = {

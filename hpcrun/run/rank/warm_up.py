@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hpcrun.errors import HpcrunError
+from hpcrun.policy import frameworks
 from hpcrun.run.node import cgroup
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Launch
@@ -49,6 +50,11 @@ def after(run: RunPlan) -> float | None:
     """Return the seconds of training before a run gets warm ranks; None if it gets none."""
     if run.entry.kind == "command" or not run.recovery.in_place or run.role_plans:
         return None
+    if run.entry.framework == frameworks.MPI:
+        # To import mpi4py is to wait for the other ranks.
+        return None
+    if run.spec.get("batch_script"):
+        return None  # it starts the ranks
     # Not for ranks, which wait for every import.
     from hpcrun.slurm.parse import parse_duration
 

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from hpcrun.state.spec.progress_block import Progress
     from hpcrun.state.spec.recovery_block import Recovery
 
+# The framework of an entry that starts the ranks of all nodes itself.
+BATCH = "batch"
+# The variable by which a `batch_script` finds the file that starts the ranks.
+RANKS = "HPCRUN_RANKS"
 BLOCKS = frozenset(
     {
         *("resources", "checkpoint", "recovery", "progress", "environment"),
@@ -210,9 +214,11 @@ class RunSpec(SpecBlocks):
 
     @property
     def world_size(self) -> int:
-        """Ranks of all roles."""
+        """Ranks of all roles; the tasks of a batch script's own steps are none."""
         if self.role_plans:
             return sum(role.size for role in self.role_plans)
+        if self.spec.get("framework") == BATCH:
+            return 1
         return self.nodes * self.ranks_per_node
 
     @property

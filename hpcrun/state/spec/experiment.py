@@ -71,9 +71,15 @@ class Resources:
     exclude: str | None = None
     """Nodes not to use, as a host list: ``node[3,7-9]``."""
 
+    mpi: str | None = None
+    """Type of MPI that srun prepares the ranks for, as in ``srun --mpi=list``: ``pmix``, ``pmi2``.
+    Null: with ``framework: mpi`` one that the program's MPI knows, with ``auto`` and ``none`` the
+    site's MpiDefault, with others ``none``."""
+
     sbatch: dict[str, Any] = field(default_factory=dict)
     """Any other long option of sbatch without its dashes: ``{licenses: "fs:1", exclusive: true}``.
-    Options that hpcrun owns are refused; ``gres`` is for what is no GPU, such as ``nvme:1``."""
+    Options that hpcrun owns are refused; ``gres`` is for what is no GPU, such as ``nvme:1``. One of
+    a plugin of the site's keeps its dashes and is not checked: ``{"--image": "nersc/pytorch"}``."""
 
     @property
     def gpus_option(self) -> str | None:
@@ -167,12 +173,16 @@ class Code:
 
     exclude: list[str] = field(default_factory=list)
     """Patterns, as in .gitignore, of files that are left out. So are files that look like secrets
-    (``.env``, ``*.pem``, what only you may read), but for those named here after a ``!``, as in
-    ``['!.env']``."""
+    (``.env``, ``*.pem``, what only you may read and no argument names), but for those named here
+    after a ``!``, as in ``['!.env']``."""
 
     link: list[str] = field(default_factory=list)
-    """Paths in the spec's directory, such as data sets, that the job sees through a symbolic link
-    in place of a frozen copy."""
+    """Paths below ``code.root``, relative to this file, such as data sets, that the job sees
+    through a symbolic link in place of a frozen copy."""
+
+    include: list[str] = field(default_factory=list)
+    """Files and directories below ``code.root``, relative to this file, that are frozen although
+    git ignores them: small ones, such as ``splits.json``."""
 
 
 @spec_dataclass
@@ -215,15 +225,23 @@ class Spec:
     args: list[str] = field(default_factory=list)
     """Arguments of a script or command, before the flags of ``config``."""
 
+    batch_script: str | None = None
+    """A shell file that the job runs once an attempt, on its first node and in the working
+    directory, around the ranks: its line ``sh "$HPCRUN_RANKS" || exit`` starts them, with what the
+    lines before it exported, and waits; what follows runs after they ended well. Relative to this
+    file, whose directory holds it. Nothing of it runs where `hpcrun submit` is typed."""
+
     framework: Literal[
         "auto",
         "none",
         "accelerate",
+        "batch",
         "composer",
         "deepspeed",
         "huggingface",
         "jax",
         "lightning",
+        "mpi",
         "single",
         "tensorflow",
         "torchrun",
@@ -232,7 +250,9 @@ class Spec:
     defaults of progress and resume; see docs/frameworks.md. ``auto`` looks at the entry's words and
     imports and says what it found; where it is not sure, ranks get what those of ``none`` do
     and, on CPUs, ``ACCELERATE_USE_CPU``, and ranks that never met are told. ``torchrun`` and
-    ``single`` start one process a node, which has all its GPUs."""
+    ``single`` start one process a node, which has all its GPUs; ``mpi`` has Slurm's PMI tell the
+    ranks of each other, as ``srun --mpi`` does; ``batch`` starts one a run, as Slurm would a batch
+    script, for an entry that calls srun or mpirun itself."""
 
     config: dict[str, Any] = field(default_factory=dict)
     """The entry's own configuration, free in form: flags of a script or command,

@@ -22,11 +22,12 @@ class Progress:
         "lightning",
     ] = "auto"
     """Where steps and metrics are read: ``metrics_file`` (JSON lines with a ``step`` that the
-    program appends to $HPCRUN_METRICS_FILE), ``log`` (``pattern``, else tqdm's bars, in what rank 0
-    prints), ``trainer_state`` (what the Trainer of Hugging Face prints and saves), ``tensorboard``
-    (event files), ``lightning`` (the CSVLogger's metrics.csv), ``none``. ``auto`` takes the first
-    of them that shows steps, what ``framework`` is known for before the others, bars last;
-    ``hpcrun why`` says which."""
+    program appends to $HPCRUN_METRICS_FILE), ``log`` (``pattern``, else the bars of Keras or tqdm,
+    in what rank 0 prints), ``trainer_state`` (what the Trainer of Hugging Face prints and saves),
+    ``tensorboard`` (event files), ``lightning`` (the CSVLogger's metrics.csv), ``none``. ``auto``
+    takes the first of them that shows steps, what ``framework`` is known for before the others,
+    bars last; ``hpcrun why`` says which. All attempts of a run count the same: with a ``pattern``
+    what it finds, else what the first source counted that had steps."""
 
     directory: str | None = None
     """Where the program writes such files, if it is neither below its working directory nor below
@@ -35,13 +36,16 @@ class Progress:
     pattern: str | None = None
     """A regular expression, in Python's notation, that finds a step in a line that rank 0 prints:
     the group ``step`` is the number of finished steps, ``total`` that of all, groups of other names
-    are metrics. Where a program counts steps anew in each epoch, ``epoch`` (from 0) and
-    ``epoch_total`` (its steps) tell how many there were before. Where
-    its lines have no number, a group ``one_step`` in place of ``step`` counts them, on from the
-    save that it resumes from.
+    are metrics. Where a program counts steps anew in each epoch, ``epoch`` and ``epoch_total`` (its
+    steps) tell how many there were before, and ``epochs`` (their number) how many there will be.
+    With ``epoch`` and without ``step`` epochs are the steps: a line ends one, and ``total`` is
+    their number. The first epoch that a run shows tells whether they begin with 0 or with 1. Where
+    lines have no number, a group ``one_step`` in place of ``step`` counts them, on from the save
+    that the program resumes from.
     ``'step (?P<step>\\d+)/(?P<total>\\d+).* loss (?P<loss>\\S+)'`` The first 1,000 characters
     of a line are searched; one that takes half a second is left out, and a pattern that does so
-    three times is not used any more, which ``hpcrun why`` tells."""
+    three times is not used any more. ``hpcrun why`` tells that, and of a pattern that finds
+    nothing the line that comes nearest."""
 
     saved: str | list[str] | None = None
     """Globs of the program's own saves, files or directories, relative to its working directory;

@@ -16,6 +16,7 @@ from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.state import files
 from hpcrun.state.layout import ExperimentPaths, is_archive
 from hpcrun.state.plan import Entry, Plan
+from hpcrun.submission.code import named_paths
 from hpcrun.submission.code.frozen_code import MOST_FILES
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ class CodeListing:
     the files were not listed by git."""
     notes: tuple[str, ...] = ()
     """Messages for the user."""
+    nested: tuple[Path, ...] = ()
+    """Repositories below the root whose files are among them: submodules and others."""
+    excluded: tuple[str, ...] = ()
+    """What ``code.exclude`` leaves out: files, and the uppermost of directories."""
 
 
 def find(
@@ -53,20 +58,24 @@ def find(
     *,
     exclude: Sequence[str] = (),
     required: Collection[str] = (),
+    include: Collection[str] = (),
     without: Collection[Path] = (),
+    compared: bool = True,
 ) -> CodeListing:
     """List the code under ``root``; the parameters are those of `snapshot.freeze`.
 
-    Raise UsageError if a required file is missing, a pattern is invalid, or there are too many
-    files to be code.
+    Without ``compared``, it is not asked whether the files differ from git's commit, and
+    ``git["dirty"]`` is None. Raise UsageError if a required file is missing, a pattern is invalid,
+    or there are too many files to be code.
     """
     notes: list[str] = []
     rules = _Filter(root, exclude)
     nested: list[Path] = []
-    state = _git_state(root, notes)
+    state = _git_state(root, notes, compared=compared)
     paths = _git_files(root, nested) if state is not None else None
     if state is not None and paths:
-        state["dirty"] = state["dirty"] or any(git.is_dirty(each) for each in nested)
+        if compared:
+            state["dirty"] = state["dirty"] or any(git.is_dirty(each) for each in nested)
     else:
         # Nothing listed: the directory as a whole is ignored by a repository around it.
         state = None
@@ -82,9 +91,45 @@ def find(
         if not (root / path).is_file():
             raise UsageError(f"{root / path}: the run needs this file, and it is not there")
         chosen |= _steps(root, path)
+    for path in include:
+        chosen |= _included(root, path, without)
     if len(chosen) > MOST_FILES:
         raise _too_many(root)
-    return CodeListing(sorted(chosen), state, tuple(notes))
+    found = sorted(chosen), state, tuple(notes), tuple(nested)
+    return CodeListing(*found, tuple(sorted(rules.matched)))
+
+
+def ignored(listing: CodeListing, root: Path) -> list[str]:
+    """Return what git ignores below ``root``: files, and the uppermost of directories, sorted.
+
+    Caches and Python environments are none of it. Empty outside of git.
+    """
+    rules = _Filter(root, ())
+    found: set[str] = set()
+    for place in (root, *listing.nested) if listing.git is not None else ():
+        options = ("--others", "--ignored", "--exclude-standard", "--directory", "-z")
+        answer = git.ask(place, "ls-files", *options, timeout=_LONG)
+        if answer is None or answer.returncode:
+            continue
+        above = "" if place == root else place.relative_to(root).as_posix() + "/"
+        for raw in answer.stdout.split(b"\0"):
+            name = above + os.fsdecode(raw)
+            is_directory, name = name.endswith("/"), name.rstrip("/")
+            left_out = rules.leaves_out_directory if is_directory else rules.leaves_out
+            if raw and not left_out(name):
+                found.add(name)
+    return sorted(found)
+
+
+def _included(root: Path, path: str, without: Collection[Path]) -> set[str]:
+    """Return the files of a path of ``code.include``; raise UsageError if it is not there."""
+    place = root / path
+    if not place.exists():
+        raise UsageError(f"code.include: {place} is not there")
+    steps = _steps(root, path)
+    if steps != {path} or place.is_symlink() or not place.is_dir():
+        return steps
+    return {f"{path}/{name}" for name in _walk(place, _Filter(place, ()), without)}
 
 
 def _steps(root: Path, path: str) -> set[str]:
@@ -108,12 +153,14 @@ def _steps(root: Path, path: str) -> set[str]:
 def scope(plan: Plan, experiment: ExperimentPaths) -> dict[str, Any]:
     """Return the keyword parameters of `hpcrun.submission.code.snapshot.freeze` for a plan."""
     code = plan.runs[0].code
-    links = (Path(plan.code_root) / plan.directory / link for link in code.link)
+    links = map(plan.place, code.link)
     named = {run.environment.secrets_file for run in plan.runs}
     secrets = sorted({path for file in named if file for path in (file, os.path.realpath(file))})
     return {
         "exclude": code.exclude,
         "required": needed(plan),
+        "include": [*map(plan.inside, code.include)],
+        "named": [*named_paths.of_runs(plan)],
         "without": [experiment.directory.parent, *links],
         "secrets": [*map(Path, secrets)],
     }
@@ -153,6 +200,7 @@ class _Filter:
 
     def __init__(self, root: Path, patterns: Sequence[str]) -> None:
         self._root = root
+        self.matched: set[str] = set()
         self._spec: GitIgnoreSpec | None = None
         self._directories = {"": False}
         self._experiments: dict[str, bool] = {"": False}
@@ -211,7 +259,10 @@ class _Filter:
         return self._experiments[parent]
 
     def _matches(self, path: str) -> bool:
-        return self._spec is not None and self._spec.match_file(path)
+        matches = self._spec is not None and self._spec.match_file(path)
+        if matches:
+            self.matched.add(path.rstrip("/"))
+        return matches
 
 
 def _inside(root: Path, directory: Path) -> str:
@@ -277,7 +328,7 @@ def _too_many(root: Path) -> UsageError:
     )
 
 
-def _git_state(root: Path, notes: list[str]) -> dict[str, Any] | None:
+def _git_state(root: Path, notes: list[str], *, compared: bool) -> dict[str, Any] | None:
     """Read commit, branch and dirtiness; None if git is missing or the root is in no repository."""
     inside = git.ask(root, "rev-parse", "--is-inside-work-tree")
     if inside is None:
@@ -292,7 +343,7 @@ def _git_state(root: Path, notes: list[str]) -> dict[str, Any] | None:
     return {
         "commit": git.line(root, "rev-parse", "--verify", "--quiet", "HEAD"),
         "branch": git.line(root, "symbolic-ref", "--short", "--quiet", "HEAD"),
-        "dirty": git.is_dirty(root, timeout=_LONG),
+        "dirty": git.is_dirty(root, timeout=_LONG) if compared else None,
     }
 
 

@@ -8,8 +8,9 @@ A file is left out if
 - its owner alone may read it although others may read the code around it. That is the case if the
   umask lets others read new files, and the spec and the entry may be read by others too. Under a
   umask of 077 all files are their owner's alone, which then tells nothing about any of them: all go
-  in, and the archive is its owner's alone. Modules (``.py``) and programs go in whatever their
-  mode, because the job fails without them.
+  in, and the archive is its owner's alone. Modules (``.py``), programs, and what the arguments or
+  the configuration name (a model: transformers writes weights for their owner alone) go in
+  whatever their mode, because the job fails without them.
 
 What goes in keeps its readers: an archive can be read only by those who may read all files in it
 (`readers`). A file that is left out by its name or mode is frozen if ``code.exclude`` has its name
@@ -23,7 +24,7 @@ import functools
 import os
 import stat
 from collections.abc import Collection, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from hpcrun.host import expand_home
 from hpcrun.policy import secret_names
@@ -57,10 +58,17 @@ class SecretFiles(NamedSecrets):
     """The rule, for one tree; the parameters are those of `snapshot.freeze`."""
 
     def __init__(
-        self, root: Path, exclude: Sequence[str], required: Collection[str], secrets: Sequence[Path]
+        self,
+        root: Path,
+        *,
+        exclude: Sequence[str] = (),
+        required: Collection[str] = (),
+        include: Collection[str] = (),
+        named: Collection[str] = (),
+        secrets: Sequence[Path] = (),
     ) -> None:
-        super().__init__(exclude, required)
-        self._secrets = _identities(secrets)
+        super().__init__(exclude, [*required, *include])
+        self._secrets, self._named_paths = _identities(secrets), {*named, *include}
         readers = READERS & ~permissions.umask()
         for path in required:
             with contextlib.suppress(OSError):
@@ -82,9 +90,10 @@ class SecretFiles(NamedSecrets):
         if secret_names.is_file(name):
             return NAMED
         is_program = name.endswith(".py") or found.st_mode & stat.S_IXUSR
-        if self._modes_tell and not found.st_mode & READERS and not is_program:
-            return PRIVATE
-        return None
+        if not self._modes_tell or found.st_mode & READERS or is_program:
+            return None
+        around = {name, *map(str, PurePosixPath(name).parents)}
+        return PRIVATE if self._named_paths.isdisjoint(around) else None
 
 
 @functools.lru_cache(maxsize=1)

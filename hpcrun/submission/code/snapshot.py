@@ -73,13 +73,15 @@ class _Content:
         *,
         exclude: Sequence[str] = (),
         required: Collection[str] = (),
+        include: Collection[str] = (),
+        named: Collection[str] = (),
         without: Collection[Path] = (),
         secrets: Sequence[Path] = (),
     ) -> None:
         self.root, self.real, self.limit = root, root.resolve(), limit
-        without = [*without, *secrets]
-        self.listing = code_files.find(root, exclude=exclude, required=required, without=without)
-        self.secrets = SecretFiles(root, exclude, required, secrets)
+        scope: dict[str, Any] = {"exclude": exclude, "required": required, "include": include}
+        self.listing = code_files.find(root, **scope, without=[*without, *secrets])
+        self.secrets = SecretFiles(root, **scope, named=named, secrets=secrets)
         # Who may read all of the files, and one of those that fewest may read.
         self.readers, self.private = READERS, ""
         self.sizes: dict[str, int] = {}
@@ -147,9 +149,10 @@ def freeze(root: Path, directory: Path, *, limit: int = MOST_BYTES, **scope: Any
 
     The archive's names are relative to ``root``; ``directory`` is created if it does not exist.
     Files that match ``exclude``, patterns as in .gitignore, are left out; ``required`` (spec and
-    entry, relative to ``root``) are frozen even if git ignores them; ``without`` never belongs to
-    the code: the root of experiments, links. ``secrets`` are the files of secrets that the spec
-    names. All files together may have at most ``limit`` bytes.
+    entry, relative to ``root``) are frozen even if git ignores them, and so is ``include``, which
+    may be directories; ``without`` never belongs to the code: the root of experiments, links.
+    ``named`` are paths of the code that go in whatever their mode, ``secrets`` the files of secrets
+    that the spec names. All files together may have at most ``limit`` bytes.
     """
     content = _Content(root, limit, **scope)
     directory.mkdir(parents=True, exist_ok=True)
@@ -188,8 +191,7 @@ def _is_mine(archive: Path) -> bool:
 def look(root: Path, **scope: Any) -> dict[str, bytes]:
     """Return what `freeze` would freeze now: name -> content, or the target of a link.
 
-    The keyword parameters are ``exclude``, ``required``, ``without`` and ``secrets``, as in
-    `freeze`.
+    The keyword parameters are those of `freeze`, but for ``limit``.
     """
     content = _Content(root, MOST_BYTES, **scope)
     return {info.name: _data(info, data) for info, data in _members(content)}
@@ -237,8 +239,8 @@ def _check_size(content: _Content, paths: Sequence[str]) -> None:
         raise UsageError(
             f"{content.root}: the code to freeze has {_megabytes(total)} in {len(paths)} files, "
             f"accepted are {_megabytes(content.limit)}; the largest:\n{listed}",
-            hint="leave out what is not code: `code: {exclude: [data, '*.pt']}` in the spec, or "
-            ".gitignore",
+            hint="in the spec, `code: {link: [data]}` shows the job what it reads where it lies; "
+            "`code: {exclude: ['*.pt']}`, or .gitignore, leaves out what it does not read",
         )
 
 

@@ -45,6 +45,8 @@ def test_the_spec_accepts_the_names_of_the_table() -> None:
             "tensorflow",
         ),
         ("import jax\njax.distributed.initialize()\n", "jax"),
+        ("from mpi4py import MPI\n", "mpi"),
+        ("import numpy\nimport mpi4py.MPI as MPI\n", "mpi"),
         # Nothing is sure here.
         ("import torch\n", "auto"),
         ("from transformers import AutoTokenizer\n", "auto"),
@@ -57,6 +59,8 @@ def test_the_spec_accepts_the_names_of_the_table() -> None:
         ("from jax import distributed\ndistributed.initialize()\n", "jax"),
         ("from transformers.training_args import TrainingArguments\n", "huggingface"),
         ("import tensorflow as tf\n", "auto"),
+        # For machines where its ranks have no other way.
+        ("import torch\nif torch.version.hip:\n    from mpi4py import MPI\n", "auto"),
         ("import jax\n", "auto"),
         ("import accelerate\n", "auto"),
         ("'''\nimport lightning\n'''\n", "auto"),
@@ -130,7 +134,7 @@ def test_a_launcher_in_each_rank_is_told(project: Any, word: str) -> None:
     assert found.runs[0].entry.framework == "auto"
     (note,) = [one for one in found.notes if "processes of its own" in one]
     assert "in each of the 2 ranks" in note
-    assert "name the script itself as the entry" in note
+    assert "name the program itself as the entry" in note
     assert not compiled(project, f"entry: [{word}, train.py]\n").notes
 
 
@@ -394,3 +398,38 @@ def test_progress_of_a_function_is_refused(project: Any) -> None:
     assert (first.key, first.line) == ("progress.pattern", 4)
     assert first.message.startswith("is not used: a function's steps, metrics and saves are those")
     assert second.key == "progress.total"
+
+
+@pytest.mark.parametrize(
+    ("entry", "shape", "told"),
+    [
+        ("[mpirun, -np, 4, python, train.py]", "ntasks_per_node: 2", True),
+        ("[mpiexec, ./solver]", "nodes: 2", True),
+        ("[srun, /opt/mpi/bin/mpiexec.hydra, ./solver]", "nodes: 2", True),
+        ("[bash, -c, 'cd x && mpirun ./solver']", "nodes: 2", True),
+        # One rank, which starts the others.
+        ("[mpirun, -np, 4, python, train.py]", "nodes: 1", False),
+    ],
+)
+def test_mpirun_in_each_rank_is_told(project: Any, entry: str, shape: str, told: bool) -> None:
+    found = compiled(project, f"entry: {entry}\nresources: {{{shape}}}\n")
+    assert found.runs[0].entry.framework == "auto"
+    notes = [one for one in found.notes if "in each of the 2 ranks" in one]
+    assert len(notes) == told
+    assert all("'mpirun'" in one and "framework: mpi" in one for one in notes)
+
+
+def test_ranks_on_this_machine_have_no_pmi(project: Any) -> None:
+    project.write("train.py", "from mpi4py import MPI\n")
+    text = "cluster: local\nentry: train.py\nresources: {{ntasks_per_node: {}}}\n"
+    assert compile_spec(project.write("one.yaml", text.format(1)), [PYTHON])
+    for named in ("", "framework: mpi\n"):
+        with pytest.raises(SpecError, match="found mpi, whose ranks find each other by srun"):
+            compile_spec(project.write("spec.yaml", text.format(2) + named), [PYTHON])
+
+
+def test_a_type_of_mpi_is_one_word(project: Any) -> None:
+    with pytest.raises(SpecError, match=r"resources\.mpi: found 'pmix --x'.*srun --mpi=list"):
+        compiled(project, "entry: train.py\nresources: {mpi: pmix --x}\n")
+    with pytest.raises(SpecError, match=r"use resources\.mpi"):
+        compiled(project, "entry: train.py\nresources: {sbatch: {mpi: pmix}}\n")

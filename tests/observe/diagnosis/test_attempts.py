@@ -16,6 +16,7 @@ from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.status.jobs import Answers
 from hpcrun.slurm.queue import JobState
 from hpcrun.state import files, ledger
+from hpcrun.state.plan import Entry
 from tests.support.command import hpcrun
 from tests.support.experiment import T0, Experiment, path_with, slurm_shim
 
@@ -55,11 +56,12 @@ def end(
     came: tuple[int | None, int | None, int | None] = (0, 0, 0),
     decided: dict[str, Any] | None = None,
     when: float = T0 + 100,
+    **more: Any,
 ) -> None:
     """What a supervisor records of an end: ``came`` is where it began, reached and had saved."""
     paths = study.run(run)
     fields = dict(zip(("restored_step", "reached_step", "checkpoint_step"), came, strict=True))
-    head = {"event": ledger.ENDED, "time": when, "attempt": attempt}
+    head = {"event": ledger.ENDED, "time": when, "attempt": attempt, **more}
     files.append(
         paths.ledger, {**head, "outcome": outcome, "exit_code": 1, "cause": cause, **fields}
     )
@@ -751,6 +753,16 @@ def test_what_took_long_to_start_may_take_long_to_leave(
     assert found.useful == useful
 
 
+def test_ranks_that_mpi_took_for_the_only_one(study: Experiment) -> None:
+    study.submit((0,), entry=Entry("script", file="train.py", framework="mpi"))
+    study.start(0, 1)
+    end(study, 0, outcome="completed", came=(None, None, None))
+    ledger.write(study.run(0), ledger.NEVER_MET, 1, world_size=4)
+    (sentence,) = [line for line in lines(one(study, "COMPLETED")) if "never met" in line]
+    assert "their MPI does not know what srun prepared" in sentence
+    assert "resources.mpi" in sentence
+
+
 def test_a_run_whose_ranks_never_met(study: Experiment) -> None:
     study.submit((0, 1))
     for run in (0, 1):
@@ -779,3 +791,34 @@ def test_of_several_runs_those_whose_ranks_never_met_are_apart(
     said = hpcrun("why", "study", root=tmp_path / "root", env={"PATH": "/nonexistent"}).stdout
     assert "2 runs completed: study/0,2" in said
     assert "1 run completed, but its 4 ranks never met: each worked alone: study/1" in said
+
+
+def test_attempts_that_count_something_else_are_not_compared(study: Experiment) -> None:
+    """190 steps were lost of a run of 8."""
+    study.submit((0,))
+    study.start(0, 1)
+    end(study, came=(None, 192, 128), cause=CRASH, decided=REQUEUE, unit="bar of 64")
+    study.start(0, 2, when=T0 + 112)
+    end(
+        study,
+        attempt=2,
+        came=(None, 2, None),
+        cause=CRASH,
+        when=T0 + 200,
+        unit="epochs",
+        first_step=1,
+    )
+    run = one(study)
+    first, second = run.attempts
+    assert (first.reached, first.kept, first.lost, first.other_unit) == (
+        None,
+        None,
+        None,
+        "bar of 64",
+    )
+    assert (second.reached, second.replayed) == (2, 0)
+    told = " ".join(lines(run))
+    assert "192" not in told
+    assert (
+        "Its steps (bar of 64) are not those that later attempts count, and are left out." in told
+    )

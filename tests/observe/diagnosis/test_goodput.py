@@ -375,3 +375,44 @@ def test_each_attempt_is_counted_at_the_size_that_it_had() -> None:
     plans = {1: plan(gpus_per_node=1, nodes=1, spare_nodes=0), 2: plan(gpus_per_node=1, nodes=8)}
     found = cost.of_run("study", lambda number: plans[number or 2], spans)
     assert (found.unit, found.paid) == ("GPU-hours", 1 + 9)
+
+
+def _ended(**known: Any) -> Attempt:
+    found = Attempt(1)
+    found.ended = {"time": 1.0, "outcome": "failed", **known}
+    return found
+
+
+# The newest attempt, where it began, came to and saved, unseen saves -> the last step that stands.
+STANDING: dict[str, tuple[Attempt, tuple[int | None, int | None, int | None, bool], int | None]] = {
+    "completed": (_ended(outcome="completed"), (0, 90, 50, False), None),
+    "it runs": (Attempt(1), (50, 70, None, False), 70),
+    "it has not begun": (Attempt(1), (None, None, None, False), None),
+    "it saved": (_ended(), (0, 90, 50, False), 50),
+    "it saved nothing": (_ended(), (None, 90, None, False), 0),
+    "nobody knows what it saved": (_ended(), (50, 90, None, True), None),
+}
+
+
+@pytest.mark.parametrize("name", STANDING)
+def test_what_a_run_still_has(name: str) -> None:
+    last, (restored, reached, kept, unseen), expected = STANDING[name]
+    found = goodput.standing(
+        last, restored=restored, reached=reached, kept=kept, saves_unseen=unseen
+    )
+    assert found == expected
+
+
+def test_steps_that_were_not_kept_are_lost_and_charged_to_their_end() -> None:
+    traces = Traces(session(110.0, 0.0), 111.0, 180.0, 130.0, 9, stood=150.0)
+    found, _ = attempt(1, 100.0, 200.0, traces)
+    assert found.ended is not None
+    found.ended = {**found.ended, "outcome": "failed", "cause": {"kind": "rank_crash"}}
+    spans = goodput.spans({1: 100.0}, [(found, lambda furthest: traces)], 999.0, over=True)
+    assert goodput.summed(spans) == Goodput(
+        startup=10.0, replayed=20.0, useful=20.0, lost=30.0, idle=20.0
+    )
+    assert [one.cause for one in spans if one.kind == "lost"] == ["rank_crash"]
+    total = cost.of_run("study", lambda number: plan(), spans)
+    assert "LOST" in cost.table([total]).headers
+    assert any("steps that were lost" in line for line in cost.sentences(total))

@@ -26,9 +26,6 @@ SAID = [
 WRITTEN = [
     (["/bin/bash^M: bad interpreter: No such file or directory"], "line ends of Windows"),
     (["run.sh: line 2: $'\\r': command not found"], "line ends of Windows"),
-    (['  File "<frozen os>", line 679, in __getitem__', "KeyError: 'DATA_DIR'"],
-     "environment.variables.DATA_DIR=…"),
-    (["run.sh: line 4: DATA_DIR: unbound variable"], "environment.variables.DATA_DIR=…"),
     (["NVRM: Xid (PCI:0000:17:00): 79, GPU has fallen off the bus"], "broken or was reset"),
 ]  # fmt: skip
 OWN = [
@@ -44,6 +41,13 @@ OWN = [
 def test_what_an_exception_says(exception: str, message: str, told: str) -> None:
     cause = {"exception": exception, "message": message, "node": "n2"}
     assert told in str(known_troubles.explanation(cause, "study/0"))
+
+
+def test_a_bus_error() -> None:
+    cause = {"signal": "SIGBUS", "message": "rank 0 on n2 was ended by SIGBUS", "node": "n2"}
+    told = str(known_troubles.explanation(cause, "study/0"))
+    assert "HF_HOME: '${hpcrun:scratch}/hf'" in told
+    assert "full of n2" not in told
 
 
 @pytest.mark.parametrize(("lines", "told"), WRITTEN)

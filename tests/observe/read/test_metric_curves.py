@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrun.observe.read import metric_curves
-from hpcrun.state import files
+from hpcrun.state import files, metrics_file
 from hpcrun.state.layout import RunPaths
 from tests.support.experiment import T0, Experiment
 
@@ -152,3 +152,58 @@ def test_numbers_that_are_none_are_passed_over(tmp_path: Path) -> None:
     found = metric_curves.latest(run, [1])
     assert (found.step, found.time, found.seconds_per_step) == (1, None, None)
     assert found.values == {"step_seconds": float("inf"), "a": 2.0}
+
+
+def _read_from(study: Experiment, attempt: int, unit: str, total: int) -> None:
+    event = {"event": "read_from", "time": T0, "source": "log", "unit": unit, "total_steps": total}
+    files.append(study.run().attempt(attempt).session, event)
+
+
+def test_attempts_that_count_something_else_are_left_out(study: Experiment) -> None:
+    """A run was at step 192 of 8."""
+    study.metrics(0, 1, [64, 128, 192], restored=None, loss=3.0)
+    _read_from(study, 1, "bar of 64", 64)
+    study.start(0, 2)
+    _read_from(study, 2, "epochs", 8)
+    assert metric_curves.latest(study.run(), [1, 2]).step is None
+    study.metrics(0, 2, [1, 2], restored=None, loss=2.0)
+    found = metric_curves.latest(study.run(), [1, 2])
+    assert (found.step, found.total_steps) == (2, 8)
+    study.start(0, 3)
+    assert metric_curves.latest(study.run(), [1, 2, 3]).step == 2
+    assert list(metric_curves.read(study.run()).steps) == [1, 2]
+
+
+def test_a_total_that_is_not_known_any_more(study: Experiment) -> None:
+    study.metrics(0, 1, [50, 100], restored=None)
+    _read_from(study, 1, "bar of 50", 50)
+    files.append(
+        study.run().attempt(1).session,
+        {"event": "read_from", "time": T0, "source": "log", "unit": "bar of 50"},
+    )
+    assert metric_curves.latest(study.run(), [1]).total_steps is None
+
+
+@pytest.mark.parametrize(
+    ("step", "total", "shown"),
+    [
+        (160, 160, (160, 160)),
+        (161, 160, (160, 160)),
+        (1010, 1000, (1000, 1000)),
+        (192, 8, (192, None)),
+        (None, 8, (None, 8)),
+        (7, None, (7, None)),
+    ],
+)
+def test_nothing_is_beyond_the_end(
+    step: int | None, total: int | None, shown: tuple[int | None, int | None]
+) -> None:
+    found = metric_curves.Latest(step, total).bounded()
+    assert (found.step, found.total_steps) == shown
+
+
+def test_the_furthest_of_a_files_last_steps(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert (metrics_file.first_step(path), metrics_file.last_step(path)) == (None, None)
+    path.write_text("".join(f'{{"step": {step}}}\n' for step in (3, 7, 9, 8)) + '{"step": 70')
+    assert (metrics_file.first_step(path), metrics_file.last_step(path)) == (3, 9)

@@ -63,6 +63,11 @@ TABLE: dict[str, tuple[list[dict[str, Any]], RankEnd | None, tuple[Any, ...] | N
         RankEnd(3, "n3", 75, None),
         (1, 1, None, "OSError"),
     ),
+    "Slurm ended them all after a rank had left": (
+        [_record(1, exit_code=5)],
+        RankEnd(0, "n1", None, "SIGKILL", by_slurm=True),
+        (1, 5, None, None),
+    ),
     "records of no use": ([{}, {"rank": "1"}], EXITED, (1, 3, None, None)),
 }
 
@@ -395,3 +400,33 @@ def test_what_speaks_against_an_exit_code_of_zero(
     attempt.rank_log(0).write_text("".join(f"{line}\n" for line in lines))
     found = evidence.doubt(attempt)
     assert found is None if told is None else told in str(found), found
+
+
+MPICH_ABORT = "Abort(7) on node 1 (rank 1 in comm 0): application called MPI_Abort(WORLD, 7)\n"
+OPEN_MPI_ABORT = """\
+MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD
+with errorcode 7.
+"""
+RAISES = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\nKeyError: 1\n'
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        (MPICH_ABORT, (1, 7, None, None)),
+        (OPEN_MPI_ABORT, (1, 7, None, None)),
+        (RAISES, (1, 1, None, "KeyError")),
+        (RAISES.replace("KeyError: 1\n", "KeyError: 1\n") + MPICH_ABORT, (1, 7, None, None)),
+        ("step 1\n", (0, None, "SIGKILL", None)),
+    ],
+    ids=["MPICH", "Open MPI", "raised", "raised and aborted", "nothing told"],
+)
+def test_the_rank_for_which_slurm_ended_all(
+    attempt: AttemptPaths, log: str, expected: tuple[Any, ...]
+) -> None:
+    attempt.rank_log(0).write_text("step 1\n")
+    attempt.rank_log(1).write_text(f"step 1\n{log}")
+    found = evidence.failure(attempt, RankEnd(0, "n1", None, "SIGKILL", by_slurm=True))
+    assert found is not None
+    assert tuple(found.get(key) for key in ("rank", "exit_code", "signal", "exception")) == expected
+    assert found["by_slurm"] == (expected[2] is not None)

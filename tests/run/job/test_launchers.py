@@ -49,3 +49,20 @@ def test_where_there_is_another_node_to_try(
     launcher = kind.__new__(kind)
     launcher.nodes, launcher.requeues = nodes, requeues
     assert launcher.is_one_machine == expected
+
+
+def test_a_rank_that_slurm_ended_with_the_others_is_not_the_first(tmp_path: Path) -> None:
+    """As Slurm does where a rank ends in the midst of MPI."""
+    lines = (
+        "srun: Job step aborted: Waiting up to 12 seconds for job step to finish.",
+        "srun: error: n1: task 0: Killed",
+        "srun: error: n1: task 1: Exited with exit code 5",
+        "srun: error: n2: tasks 2-3: Killed",
+    )
+    said = "".join(f"echo '{line}' >&2;" for line in lines)
+    workers = _SlurmWorkers(["sh", "-c", said], "1", "ranks", AttemptPaths(tmp_path), RankPython())
+    workers.kill()
+    failure = workers.failure()
+    assert failure is not None
+    assert (failure.rank, failure.exit_code) == (1, 5)
+    assert [end.rank for end in workers.ends.values() if end.by_slurm] == [0, 2, 3]

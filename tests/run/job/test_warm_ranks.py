@@ -11,7 +11,9 @@ from typing import TypeAlias
 
 import pytest
 
+from hpcrun.run.rank import warm_up
 from hpcrun.state import ledger
+from hpcrun.state.plan import Entry, RunPlan
 from tests.support.place import REPOSITORY, Place, command_of
 from tests.support.waiting import until
 
@@ -149,3 +151,11 @@ def test_what_takes_the_gpu_as_it_is_imported(tmp_path: Path) -> None:
     done = importing(tmp_path, "einops")
     assert done.returncode == 1
     assert "an import has begun to use the GPU" in done.stderr
+
+
+@pytest.mark.parametrize(("framework", "expected"), [("auto", 1.0), ("mpi", None)])
+def test_ranks_that_wait_for_each_other_as_they_import_are_never_warm(
+    framework: str, expected: float | None
+) -> None:
+    entry = Entry("script", file="train.py", framework=framework)
+    assert warm_up.after(RunPlan(0, "0", "", {}, entry, {"recovery": RECOVERY})) == expected

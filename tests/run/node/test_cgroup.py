@@ -65,3 +65,18 @@ def test_on_this_machine() -> None:
     found = node_cgroup.memory_left()
     assert found is not None
     assert found > MIB
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "only"),
+    [
+        ("7:freezer:/slurm/uid_9/job_7/step_1\n3:memory:/\n0::/\n", True),
+        ("0::/system.slice/slurmstepd.scope/job_7/step_1/user/task_0\n", True),
+        # Memory is limited by cgroups, and processes are followed otherwise.
+        ("7:freezer:/\n3:memory:/slurm/uid_9/job_7/step_1/task_0\n0::/\n", False),
+        ("0::/user.slice\n", False),
+    ],
+    ids=["v1", "v2", "v1, other plug-in", "no step"],
+)
+def test_whose_signals_reach_tasks_alone(tmp_path: Path, cgroup: str, only: bool) -> None:
+    assert node_cgroup.signals_only_tasks(node(tmp_path, cgroup, {})) == only

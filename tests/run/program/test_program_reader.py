@@ -320,7 +320,8 @@ def test_rows_that_an_exception_wrote_are_no_work_after_it(place: Place) -> None
     assert story.attempts[0].reached == 19
     spent = story.goodput(time.time())
     assert spent is not None
-    assert spent.useful < 20 * 0.05 + 1.5
+    assert spent.useful == 0, "nothing was kept"
+    assert spent.lost < 20 * 0.05 + 1.5
 
 
 LATE = """
@@ -352,4 +353,144 @@ def test_what_is_printed_of_an_end_is_no_sign_of_work(place: Place, end: str) ->
     place.supervise(timeout=60)
     spent = _story(place).goodput(time.time())
     assert spent is not None
-    assert spent.useful == pytest.approx(20 * 0.05, abs=0.4)
+    # Nothing was kept.
+    assert (spent.useful, spent.lost) == (0, pytest.approx(20 * 0.05, abs=0.4))
+
+
+# A bar of its batches, and a line for each epoch.
+EPOCHS = """
+resumed = os.path.exists("out/last.pt")
+first = int(open("out/last.pt").read()) if resumed else 0
+for epoch in range(first, 4):
+    for batch in range(8):
+        time.sleep(0.02)
+        text = f"{12 * (batch + 1):3}%|##  | {batch + 1}/8 [00:00<00:04,  9it/s]"
+        print("\\r" + text, end="", file=sys.stderr, flush=True)
+        if os.environ["HPCRUN_ATTEMPT"] == DIES and epoch == first + WHEN and batch == 5:
+            os._exit(3)
+    print(f"Epoch {epoch}/4: loss {1 / (epoch + 1):.3f}", flush=True)
+    if SAVES:
+        os.makedirs("out", exist_ok=True)
+        open("out/last.pt", "w").write(str(epoch + 1))
+"""
+
+
+def _epochs(place: Place, dies: int, when: int, saves: bool) -> RunStory:
+    head = f"DIES, WHEN, SAVES = {str(dies)!r}, {when}, {saves}\n"
+    progress = {"pattern": r"Epoch (?P<epoch>\d+)/(?P<total>\d+): loss (?P<loss>\S+)"}
+    _submit(place, head + EPOCHS, progress=progress, recovery={"in_place": 2, "max_failures": 2})
+    place.supervise(timeout=60)
+    return _story(place)
+
+
+def test_what_a_pattern_does_not_find_is_not_read_from_a_bar(place: Place) -> None:
+    """A run was at step 192 of 8, and 190 steps were lost."""
+    story = _epochs(place, dies=1, when=0, saves=False)
+    first, second = story.attempts
+    assert (first.reached, first.lost, second.reached, story.replayed) == (None, None, 4, 0)
+    assert (story.status.step, story.status.total_steps) == (4, 4), "epochs from 0 are all done"
+    told = " ".join(narrative.attempt(first, story, time.time()))
+    assert "reached" not in told
+    assert "progress.pattern" not in told
+
+
+def test_an_attempt_that_resumes_goes_on_with_epochs_from_0(place: Place) -> None:
+    story = _epochs(place, dies=1, when=2, saves=True)
+    first, second = story.attempts
+    assert (first.reached, second.first, second.reached) == (2, 3, 4)
+    assert (second.restored, first.lost, story.replayed) == (2, 0, 0)
+    assert second.attempt.began_over is None
+    spent = story.goodput(time.time())
+    assert spent is not None
+    assert (spent.lost, spent.replayed) == (0, 0)
+
+
+def test_what_was_never_kept_is_not_useful(place: Place) -> None:
+    """68 % of such a run were called useful."""
+    head = "DIES, WHEN, SAVES = os.environ['HPCRUN_ATTEMPT'], 2, False\n"
+    progress = {"pattern": r"Epoch (?P<epoch>\d+)/(?P<total>\d+): loss (?P<loss>\S+)"}
+    _submit(place, head + EPOCHS, progress=progress, recovery={"in_place": 2, "max_failures": 2})
+    place.supervise(timeout=60)
+    story = _story(place)
+    assert [one.reached for one in story.attempts] == [2, 2]
+    spent = story.goodput(time.time())
+    assert spent is not None
+    assert spent.useful == 0
+    assert spent.lost > 0.2
+    assert spent.replayed > 0.2
+    told = narrative.spent(spent)
+    assert "steps that were lost" in told
+    assert "new steps" not in told
+
+
+FAILING = {
+    "a module that is missing": ("import no_such_module", 0.0),
+    # What it did until then is not known.
+    "an error": ("raise RuntimeError('no such data')", 2.5),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_the_imports_of_a_start_that_fails_are_its_start(place: Place, name: str) -> None:
+    """They were called idle, as nothing was printed meanwhile."""
+    end, running = FAILING[name]
+    _submit(place, f"time.sleep(2)\n{end}", recovery={"in_place": 0, "requeue": False})
+    place.supervise(timeout=60)
+    spent = _story(place).goodput(time.time())
+    assert spent is not None
+    assert spent.idle < 1.5
+    assert spent.running + spent.startup > 2.5
+    assert spent.running >= running
+    assert bool(spent.running) == bool(running)
+
+
+# Two calls of one program: the second counts what is left.
+LEFT = """
+done = int(open("done").read()) if os.path.exists("done") else 0
+for number in range(20 - done):
+    time.sleep(0.03)
+    print(f"\\r{number * 5:3}%|##  | {number + 1}/{20 - done} [00:00<00:04,  9it/s]", end="")
+    if done + number == 11 and not done:
+        open("done", "w").write("10")
+        os._exit(3)
+print()
+"""
+
+
+def test_a_bar_of_what_is_left_goes_on_from_what_was_done(place: Place) -> None:
+    _submit(place, LEFT, recovery={"in_place": 2})
+    place.supervise(timeout=60)
+    story = _story(place)
+    first, second = story.attempts
+    assert (first.reached, second.first, second.reached) == (12, 11, 20)
+    assert (story.status.step, story.status.total_steps) == (20, 20)
+    assert (first.lost, second.attempt.began_over) == (2, None)
+
+
+KERAS = """
+sys.path.insert(0, os.environ["TESTS"])
+from pathlib import Path
+from tests.support.event_files import event, write
+kept = []
+for epoch in (1, 2):
+    print(f"Epoch {epoch}/2")
+    for step in range(1, 9):
+        time.sleep(0.1)
+        more = " - val_loss: 0.5" * (step == 8)
+        print(f"\\r{step}/8 ━━━━ 4s 14ms/step - loss: {1 / step:.4f}{more}", end="", flush=True)
+    print()
+    kept.append(event(epoch - 1, time.time(), epoch_loss=0.25))
+    write(Path(f"out/runs/events.out.tfevents.{epoch}.host.2.0"), *kept[-1:])
+    time.sleep(1.2)
+"""
+
+
+def test_the_bars_of_keras_count_batches_whatever_its_events_count(place: Place) -> None:
+    _submit(place, KERAS)
+    code, said = place.supervise(TESTS=REPOSITORY, PYTHONIOENCODING="utf-8")
+    assert code == 0, said + place.output()
+    story = _story(place)
+    assert (story.status.step, story.status.total_steps) == (16, 16)
+    metrics = story.status.metrics or {}
+    assert (metrics["loss"], metrics["val_loss"], metrics["epoch_loss"]) == (0.125, 0.5, 0.25)
+    assert (story.attempts[0].read_from or {})["source"] == "keras_bar"

@@ -411,13 +411,15 @@ def _broken_text(kind: str) -> Target:
 
 def program_output(world: World, draw: Draw) -> None:
     """What a program writes and prints, which an agent reads."""
-    from hpcrun.run.program.csv_log import LightningCsv
     from hpcrun.run.program.file_search import search
-    from hpcrun.run.program.log_lines import LogPattern, NewText, ProgressBars
     from hpcrun.run.program.progress_source import Look, ProgressSource
     from hpcrun.run.program.save_watch import USUAL, SaveWatch
-    from hpcrun.run.program.tensorboard_events import TensorBoardEvents
-    from hpcrun.run.program.trainer_state import TrainerState
+    from hpcrun.run.program.sources.csv_log import LightningCsv
+    from hpcrun.run.program.sources.keras_bars import KerasBars
+    from hpcrun.run.program.sources.log_lines import LogPattern, NewText
+    from hpcrun.run.program.sources.progress_bars import ProgressBars
+    from hpcrun.run.program.sources.tensorboard_events import TensorBoardEvents
+    from hpcrun.run.program.sources.trainer_state import TrainerState
 
     rng, home = draw.rng, world.directory / "program"
     shutil.rmtree(home, ignore_errors=True)
@@ -433,7 +435,8 @@ def program_output(world: World, draw: Draw) -> None:
     else:
         path.write_bytes(data)
     sources: list[ProgressSource] = [LightningCsv(), TensorBoardEvents(), TrainerState()]
-    sources += [ProgressBars(), LogPattern(r"(?P<step>\S+)/(?P<total>\S+)(?P<loss>.*)")]
+    sources += [ProgressBars(), KerasBars()]
+    sources += [LogPattern(r"(?P<step>\S+)/(?P<total>\S+)(?P<loss>.*)")]
     saves = SaveWatch(USUAL, [home], ())
     text, files = NewText(path).read(is_last=True), tuple(search(home))
     for source in sources:
@@ -459,6 +462,7 @@ _PROGRAM = {
     "rank-00000.log": (
         "{'loss': '2.341', 'epoch': '0.1'}\n  2%|▏ | 12/500 [00:10<04:20,  3.7it/s]\r"
         "Epoch 1/3:  4%|▏ | 4/100 [00:10<04:20]\nstep 5/100 loss 0.5\n"
+        "Epoch 2/3\n\b\r\x1b[1m12/313\x1b[0m \x1b[32m━━\x1b[0m 4s 14ms/step - loss: 0.5\n"
     ).encode(),
 }
 

@@ -1,0 +1,135 @@
+"""The published scripts of `bench.published_scripts`: repository, path, and what each shows."""
+
+from __future__ import annotations
+
+SCRIPTS = (
+    ("pytorch/examples", "distributed/minGPT-ddp/mingpt/slurm/sbatch_run.sh", "torchrun"),
+    (
+        "stas00/ml-engineering",
+        "orchestration/slurm/launchers/torchrun-launcher.slurm",
+        "torch.distributed.run in bash -c",
+    ),
+    ("PrincetonUniversity/multi_gpu_training", "02_pytorch_ddp/job.slurm", "srun python"),
+    (
+        "ConnollyLeon/DistributedTest",
+        "ZeRO/DeepSpeedExamples/mnist/run_ds.sh",
+        "deepspeed with a hostfile",
+    ),
+    ("huggingface/accelerate", "examples/slurm/submit_multinode.sh", "accelerate in variables"),
+    ("CSCfi/pytorch-ddp-examples", "run-accelerate-gpu8.sh", "accelerate in a container, bash -c"),
+    (
+        "bigscience-workshop/bigscience",
+        "train/tr11-176B-ml/smaller_models/tr11d-760M-ml.slurm",
+        "Megatron-DeepSpeed, its JSON written by the script",
+    ),
+    (
+        "bigscience-workshop/bigscience",
+        "experiments/gpt2-hf-ds/hf_ds_gpt2_perf_n16_z2.slurm",
+        "Trainer, its DeepSpeed JSON written by the script",
+    ),
+    ("robflynnyh/learning-to-augment", "exp/launch_scripts/job.sh", "an array's task as an option"),
+    ("myasincifci/svg_reimp", "run.sh", "apptainer"),
+    ("gigantocypris/CT_NVAE", "experimental/signal_interrupt.sh", "--requeue and --signal"),
+    (
+        "aboots/Prostnfound-RL",
+        "medAI/resources/slurm_template_4-rtx6000.sh",
+        "a trap that requeues; its `if` is not closed",
+    ),
+    ("NERSC/sc23-dl-tutorial", "submit_pm_dp.sh", "shifter, the script's own arguments"),
+    (
+        "pytorch/examples",
+        "distributed/ddp-tutorial-series/slurm/sbatch_run.sh",
+        "torchrun on four nodes",
+    ),
+    (
+        "stas00/ml-engineering",
+        "orchestration/slurm/launchers/accelerate-launcher.slurm",
+        "accelerate, tee",
+    ),
+    (
+        "stas00/ml-engineering",
+        "orchestration/slurm/launchers/lightning-launcher.slurm",
+        "Lightning in bash -c",
+    ),
+    (
+        "stas00/ml-engineering",
+        "orchestration/slurm/launchers/srun-launcher.slurm",
+        "ranks named in bash -c",
+    ),
+    ("stas00/ml-engineering", "orchestration/slurm/example.slurm", "a template"),
+    ("stas00/ml-engineering", "network/benchmarks/all_reduce_bench_pyxis.sbatch", "pyxis"),
+    ("PrincetonUniversity/multi_gpu_training", "03_pytorch_lightning/multi/job.slurm", "Lightning"),
+    (
+        "PrincetonUniversity/multi_gpu_training",
+        "04_model_parallel_with_fsdp/chess_finetune.sh",
+        "FSDP",
+    ),
+    ("PrincetonUniversity/multi_gpu_training", "tensorflow/job.slurm", "one process, two GPUs"),
+    (
+        "PrincetonUniversity/multi_gpu_training",
+        "01_single_gpu/job.slurm",
+        "a profiler before the program",
+    ),
+    (
+        "ConnollyLeon/DistributedTest",
+        "testPytorch/ddp_node4_gpu_4.sh",
+        "srun with options of its own",
+    ),
+    ("ConnollyLeon/DistributedTest", "testPytorch/rpc_pipeline.sh", "the same"),
+    ("huggingface/accelerate", "examples/slurm/submit_multinode_fsdp.sh", "accelerate, FSDP"),
+    ("huggingface/accelerate", "examples/slurm/submit_multicpu.sh", "a quote that is not closed"),
+    ("CSCfi/pytorch-ddp-examples", "run-ddp-gpu8.sh", "torchrun"),
+    ("CSCfi/pytorch-ddp-examples", "run-deepspeed-gpu8.sh", "srun python, DeepSpeed"),
+    ("CSCfi/pytorch-ddp-examples", "run-ddp-gpu4-smi-logging.sh", "a monitor in the background"),
+    (
+        "bigscience-workshop/bigscience",
+        "data/xp3/xp3_jsonl_to_meg.slurm",
+        "a loop of preprocessing",
+    ),
+    ("NERSC/sc23-dl-tutorial", "submit_pm_mp.sh", "shifter"),
+    (
+        "huggingface/alignment-handbook",
+        "recipes/launch.slurm",
+        "options of its own, vLLM on the last node",
+    ),
+    ("huggingface/nanotron", "examples/mamba/run_multinode.sh", "torchrun for sbatch and salloc"),
+    ("huggingface/open-r1", "slurm/train.slurm", "options of its own"),
+    ("huggingface/open-r1", "slurm/evaluate.slurm", "arguments"),
+    ("huggingface/open-r1", "slurm/serve_r1.slurm", "servers, a router"),
+    (
+        "mlfoundations/open_clip",
+        "docs/script_examples/stability_example.sh",
+        "thirty nodes, srun python",
+    ),
+    ("pytorch/torchtitan", "multinode_trainer.slurm", "paths that are added to"),
+    ("robflynnyh/learning-to-augment", "exp/launch_scripts/job_search.sh", "an array"),
+    ("gigantocypris/CT_NVAE", "slurm/train_multi_node_preempt.sh", "twelve arguments"),
+    ("gigantocypris/CT_NVAE", "slurm/analyze_sweep_sbatch.sh", "GNU parallel"),
+    (
+        "mlcommons/hpc_results_v2.0",
+        "Dell/benchmarks/deepcam/implementations/pytorch/run.slurm",
+        "MLPerf HPC",
+    ),
+    (
+        "mlcommons/hpc_results_v2.0",
+        "Dell/benchmarks/deepcam/implementations/pytorch/run.sub",
+        "MLPerf HPC",
+    ),
+    (
+        "mlcommons/hpc_results_v2.0",
+        "Fujitsu+RIKEN/benchmarks/cosmoflow/implementations/implementation_fugaku/cosmoflow-benchmark/scripts/train_cori_shifter.sh",
+        "MLPerf HPC",
+    ),
+    (
+        "mlcommons/hpc_results_v2.0",
+        "HelmholtzAI/benchmarks/cosmoflow/implementations/pytorch/checks/data_staging.sub",
+        "MLPerf HPC",
+    ),
+    ("huggingface/picotron", "template/base_job.slurm", "a Jinja template"),
+    ("PrincetonUniversity/hpc_beginning_workshop", "cuda_mpi/job.slurm", "MPI"),
+    (
+        "PrincetonUniversity/hpc_beginning_workshop",
+        "cxx/hybrid_multithreaded_parallel/job.slurm",
+        "MPI",
+    ),
+)

@@ -1,0 +1,296 @@
+"""The paths that a program's own texts name: defaults, constants, parts of paths that it joins.
+
+Files are parsed, nothing is executed. A text counts by where it stands: in ``open(…)``, in a
+``join``, as a default of an option, under a name that says that it is a path. What the program
+writes itself (``makedirs``, ``save``, ``open(…, "w")``) does not count.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from hpcrun.submission.code.path_words import is_bare, says_path, words_of
+
+_LONGEST = 255
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]+)"
+    r"|import[ \t]+([^\n#]+))",
+    re.MULTILINE,
+)
+_WRITERS_TEXT = """
+makedirs mkdir save savez savefig save_pretrained save_to_disk save_checkpoint save_file dump
+to_csv to_json to_parquet to_pickle to_excel write_text write_bytes imwrite imsave rmtree remove
+unlink touch SummaryWriter FileHandler RotatingFileHandler basicConfig CSVLogger WandbLogger
+TensorBoardLogger ModelCheckpoint
+"""
+_WRITERS = frozenset(_WRITERS_TEXT.split())
+# Of them, methods of a path.
+_OF_PATHS = frozenset({"mkdir", "open", "touch", "unlink", "write_bytes", "write_text"})
+# Calls whose first arguments are paths.
+_PATHS_TEXT = """
+open str abspath realpath normpath expanduser fspath exists isdir isfile is_dir is_file listdir
+scandir walk glob iglob rglob load loadtxt genfromtxt memmap fromfile read_csv read_json
+read_parquet read_text read_bytes from_pretrained load_from_disk load_dataset ImageFolder
+DatasetFolder safe_load imread safe_open load_file File
+"""
+_PATHS = frozenset(_PATHS_TEXT.split())
+# The path is that of the call around them.
+_THROUGH = frozenset({"str", "abspath", "realpath", "normpath", "expanduser", "fspath"})
+_JOINS = frozenset({"join", "joinpath", "Path", "PurePath", "PosixPath"})
+# Calls whose second argument holds where the first one names nothing.
+_WITH_DEFAULT = frozenset({"get", "getenv", "pop"})
+_ROOTS = re.compile(
+    r"_?(?:here|root|base|project|repo|this|(?:get)?cwd)(?:_?(?:dir|path|root))?", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class PathLiteral:
+    """A text of a program that may be a path."""
+
+    text: str
+    line: int
+    key: str
+    """Its name there: of an option, a parameter, a variable; empty where it has none."""
+    option: bool = False
+    """It is what holds where the command line says nothing else."""
+    is_anchored: bool = False
+    """It counts from where the program lies, or from its root, and not from where it starts."""
+
+
+@dataclass
+class ProgramText:
+    """What a Python file names."""
+
+    literals: list[PathLiteral] = field(default_factory=list)
+    written: set[str] = field(default_factory=set)
+    """Texts of paths that it writes."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where in a program an expression stands."""
+
+    key: str = ""
+    is_path: bool = False
+    writes: bool = False
+    option: bool = False
+    is_anchored: bool = False
+
+
+@functools.lru_cache(maxsize=64)
+def read(source: bytes) -> ProgramText:
+    """Read a Python file; raise SyntaxError, ValueError or RecursionError if it is none."""
+    tree = ast.parse(source)
+    reader = _Reader(_written_names(tree))
+    reader.visit(tree, _Place())
+    return reader.found
+
+
+def imports(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the modules that a Python file may import, with the number of dots before each."""
+    for dots, base, names, plain in _IMPORT.findall(source):
+        for name in (plain or names).strip("()").split(","):
+            module = name.split()[0] if name.split() else ""
+            if plain:
+                yield 0, module
+            elif module.isidentifier():
+                yield len(dots), f"{base}.{module}".lstrip(".")
+        if base:
+            yield len(dots), base
+
+
+class _Reader:
+    def __init__(self, written: set[str]) -> None:
+        self.found, self._written = ProgramText(), written
+
+    def visit(self, node: ast.AST, at: _Place) -> None:
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, str):
+                self._take(node.value, node.lineno, at)
+        elif isinstance(node, ast.JoinedStr):
+            self._take_start(node, at)
+        elif isinstance(node, ast.Call):
+            self._call(node, at)
+        elif isinstance(node, ast.BinOp):
+            self._binary(node, at)
+        elif isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                name = key.value if isinstance(key, ast.Constant) else None
+                self.visit(value, self._named(name if isinstance(name, str) else ""))
+        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if node.value is not None:
+                self.visit(node.value, self._named(_name(targets[-1]), option=True))
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            self._function(node)
+        elif isinstance(node, ast.Subscript):
+            self.visit(node.value, _Place())
+        elif isinstance(node, ast.Compare) or _is_remark(node):
+            return
+        elif isinstance(node, (ast.IfExp, ast.BoolOp, ast.List, ast.Tuple)):
+            for child in ast.iter_child_nodes(node):
+                self.visit(child, at)
+        else:
+            for child in ast.iter_child_nodes(node):
+                self.visit(child, _Place())
+
+    def _named(self, name: str, *, option: bool = False) -> _Place:
+        return _Place(name, says_path(name, surely=True), name in self._written, option)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
+        given = node.args
+        plain = [*given.posonlyargs, *given.args]
+        pairs = [*zip(plain[len(plain) - len(given.defaults) :], given.defaults, strict=True)]
+        pairs += [(a, d) for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True) if d]
+        for parameter, default in pairs:
+            self.visit(default, self._named(parameter.arg, option=True))
+        body = node.body if isinstance(node.body, list) else [node.body]
+        for child in (*getattr(node, "decorator_list", ()), *body):
+            self.visit(child, _Place())
+
+    def _call(self, node: ast.Call, at: _Place) -> None:
+        name = _name(node.func)
+        if isinstance(node.func, ast.Attribute):
+            self.visit(node.func.value, replace(at, writes=at.writes or _is_writer(node)))
+        if name in ("add_argument", "option", "Option", "Argument"):
+            self._option(node)
+            return
+        if name in _JOINS:
+            base = [node.func.value] if name == "joinpath" else []  # type: ignore[attr-defined]
+            self._join([*base, *node.args], node.lineno, at)
+            return
+        writes = _is_writer(node) or (name in _THROUGH and at.writes)
+        inner = replace(
+            at if name in _THROUGH or name in ("field", *_WITH_DEFAULT) else _Place(),
+            is_path=_is_reader(name) or (name in ("field", *_WITH_DEFAULT) and at.is_path),
+            writes=writes,
+        )
+        for argument in node.args[name in _WITH_DEFAULT :]:
+            self.visit(argument, inner)
+        for word in node.keywords:
+            own = self._named(word.arg or "")
+            default = word.arg in ("default", "default_factory")
+            place = replace(at, option=True) if default and name == "field" else own
+            self.visit(word.value, replace(place, writes=place.writes or writes))
+
+    def _option(self, node: ast.Call) -> None:
+        """Take the default of an option of argparse or click, under the option's name."""
+        names = [one.value for one in node.args if isinstance(one, ast.Constant)]
+        key = max(
+            (name.lstrip("-") for name in names if isinstance(name, str)), key=len, default=""
+        )
+        for word in node.keywords:
+            if word.arg == "default":
+                self.visit(word.value, self._named(key.replace("-", "_"), option=True))
+
+    def _join(self, parts: list[ast.expr], line: int, at: _Place) -> None:
+        """Take a path of several parts: as far as it is known from where the program lies."""
+        known = []
+        is_anchored = bool(parts) and _is_place(parts[0])
+        for index, part in enumerate(parts):
+            value = part.value if isinstance(part, ast.Constant) else None
+            if isinstance(value, str) and value:
+                known.append(value)
+            elif index or not is_anchored:
+                break
+        if known and (len(known) + 1 >= len(parts) or not at.writes):
+            place = replace(at, is_path=True, is_anchored=is_anchored)
+            self._take("/".join(known), line, place)
+        for part in parts:
+            if not isinstance(part, ast.Constant):
+                self.visit(part, at)
+
+    def _binary(self, node: ast.BinOp, at: _Place) -> None:
+        if isinstance(node.op, ast.Div):
+            self._join(_divided(node), node.lineno, at)
+            return
+        if isinstance(node.op, ast.Add) and isinstance(node.left, ast.Constant):
+            self._take_start(node.left, at)
+            self.visit(node.right, replace(at, is_path=False))
+            return
+        self.visit(node.left, at)
+        self.visit(node.right, at)
+
+    def _take_start(self, node: ast.JoinedStr | ast.Constant, at: _Place) -> None:
+        """Take the directories that a text begins with which goes on with what is not known."""
+        first = node.values[0] if isinstance(node, ast.JoinedStr) and node.values else node
+        value = first.value if isinstance(first, ast.Constant) else None
+        if at.is_path and isinstance(value, str) and (start := value.rpartition("/")[0]):
+            self._take(start, node.lineno, at)
+
+    def _take(self, text: str, line: int, at: _Place) -> None:
+        if len(text) > _LONGEST or "\n" in text:
+            return
+        if at.writes:
+            self.found.written.add(text.rstrip("/"))
+        elif at.is_path or not is_bare(text):
+            self.found.literals.append(PathLiteral(text, line, at.key, at.option, at.is_anchored))
+
+
+def _divided(node: ast.expr) -> list[ast.expr]:
+    """Return the parts of ``Path("a") / b / "c"``: ``"a"``, ``b``, ``"c"``."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        return [*_divided(node.left), node.right]
+    if isinstance(node, ast.Call) and _name(node.func) in _JOINS and len(node.args) == 1:
+        return [node.args[0]]
+    return [node]
+
+
+def _is_place(node: ast.expr) -> bool:
+    """Check whether an expression seems to be where the program lies, or starts."""
+    names = {_name(one) for one in ast.walk(node)}
+    return "__file__" in names or any(map(_ROOTS.fullmatch, names))
+
+
+def _is_remark(node: ast.AST) -> bool:
+    """Check for a docstring."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _name(node: ast.AST) -> str:
+    """Return the last name of a variable, an attribute or a call's function; else ""."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        return str(node.slice.value)
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_reader(name: str) -> bool:
+    return name in _PATHS or not words_of(name).isdisjoint(("load", "read", "open"))
+
+
+def _is_writer(node: ast.Call) -> bool:
+    name = _name(node.func)
+    if name != "open":
+        return name in _WRITERS
+    modes = [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "mode")]
+    if isinstance(node.func, ast.Attribute):
+        modes += node.args[:1]  # Path.open
+    texts = [str(mode.value) for mode in modes if isinstance(mode, ast.Constant)]
+    return any(re.fullmatch(r"[rbtU]*[wax+][rwaxbt+]*", text) for text in texts)
+
+
+def _written_names(tree: ast.AST) -> set[str]:
+    """Return the variables that calls write to: ``os.makedirs(out_dir)``."""
+    return set(_names_written(tree))
+
+
+def _names_written(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not _is_writer(node):
+            continue
+        name = _name(node.func)
+        given = [*node.args, *(word.value for word in node.keywords)]
+        if isinstance(node.func, ast.Attribute):
+            owner = _name(node.func.value)
+            if name in ("save", "dump") and owner not in ("np", "numpy", "jnp"):
+                given = given[1:]  # the first is what is saved
+            if name in _OF_PATHS:
+                given.append(node.func.value)
+        yield from filter(None, map(_name, given))
