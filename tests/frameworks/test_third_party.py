@@ -11,6 +11,11 @@ import yaml
 from tests.frameworks.third_party import PROGRAMS, SPECS
 from tests.support.command import hpcrun
 
+# Of a program whose framework is detected; the specs of others name theirs.
+USES_THE_TRAINER = (
+    "from transformers import HfArgumentParser, Trainer, TrainingArguments\n"
+    "HfArgumentParser(TrainingArguments)\n"
+)
 PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
 
 
@@ -25,12 +30,13 @@ def test_the_documentation_shows_the_specs_that_ran() -> None:
 def test_a_spec_is_planned_with_what_resumes_it(name: str, tmp_path: Path) -> None:
     text = (SPECS / f"{name}.yaml").read_text()
     (tmp_path / "spec.yaml").write_text(text)
-    entry = yaml.safe_load(text)["entry"]
-    if isinstance(entry, str):
-        (tmp_path / entry).parent.mkdir(exist_ok=True)
-        (tmp_path / entry).write_text("")
-    for linked in ("model", "data"):
-        (tmp_path / linked).mkdir()
+    spec = yaml.safe_load(text)
+    words = [spec["entry"]] if isinstance(spec["entry"], str) else spec["entry"]
+    for name in (word for word in words if word.endswith(".py")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(USES_THE_TRAINER)
+    for linked in spec.get("code", {}).get("link", ()):
+        (tmp_path / linked).mkdir(parents=True)
     done = hpcrun("plan", tmp_path / "spec.yaml", "+cluster=local", "--root", tmp_path / "root")
     assert done.returncode == 0, done.stderr
     assert "a command that resumes" in done.stdout

@@ -219,14 +219,6 @@ PROGRAMS = {
         )
         for name in ("run-clm", "run-clm-torchrun")
     },
-    "timm": ThirdPartyProgram(
-        "pytorch-image-models:",
-        r"Train: (?P<epoch>\d+) \[ *(?P<step>\d+)/(?P<epoch_total>\d+) ",
-        "**/out/pets/last.pth.tar",
-        ("**/out/pets/model_best.pth.tar", "**/out/pets/summary.csv"),
-        50,
-        _images,
-    ),
     "nanochat": ThirdPartyProgram(
         "nanochat:",
         r"^step (?P<step>\d+)/",

@@ -1,8 +1,8 @@
 """A digit classifier as Keras' guide shows it: `fit`, its bars, and BackupAndRestore."""
 
 import argparse
-import os
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -32,7 +32,7 @@ def main():
         ]
     )
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
-    os.makedirs("out", exist_ok=True)
+    Path("out").mkdir(exist_ok=True)
     model.fit(
         images,
         labels,
