@@ -124,19 +124,14 @@ class _Converter:
         self._compose(launch, has_body=has_body)
         self._remark(launch)
         fates = self._all_fates(has_body=has_body)
-        made = f"# Made of {one_line(self._script.name)} by `hpcrun init --from`"
-        head = (
-            f"# yaml-language-server: $schema={project_text.SCHEMA}",
-            f"{made}; a comment names its line.",
-        )
+        made = f"# Made of {one_line(self._script.name)} by `hpcrun init --from`; a comment names"
+        head = f"# yaml-language-server: $schema={project_text.SCHEMA}", f"{made} its line."
         spec = "".join(f"{line}\n" for line in (*head, *self._out.lines()))
         asks = [one_line(f"{key}: {text}") for key, text in self._out.asks.items()]
         name = str(self._out.values["name"])
         shell = "\n".join(body) if has_body else ""
         notes = [*map(one_line, self._notes)]
         return Conversion(name, spec, self._file if has_body else "", shell, fates, notes, asks)
-
-    # --- the shell file
 
     def _body(self, launch: LaunchLine | None, dropped: list[Statement]) -> list[str]:
         """Return the lines of the shell file, each at its place."""
@@ -194,8 +189,6 @@ class _Converter:
                 self._fates[number] = LineFate(number, number, quoted(line), fate, what)
         return [self._fates[number] for number in sorted(self._fates)]
 
-    # --- the spec
-
     def _compose(self, launch: LaunchLine | None, *, has_body: bool) -> None:
         job, values, out = self._job, self._out.values, self._out
         given = dict(job.spec)
@@ -203,12 +196,8 @@ class _Converter:
         if launch is None:
             values["entry"] = [*self._shell.split(None, 1), self._file]
             if tasks := job.array:
-                own = {
-                    "ID": "${config.task}",
-                    "COUNT": len(tasks),
-                    "MIN": min(tasks),
-                    "MAX": max(tasks),
-                }
+                own: dict[str, Any] = {"ID": "${config.task}", "COUNT": len(tasks)}
+                own |= {"MIN": min(tasks), "MAX": max(tasks)}
                 words = [f"SLURM_ARRAY_TASK_{name}={value}" for name, value in own.items()]
                 values["entry"] = ["env", *words, *values["entry"]]
                 values["config"] = {"task": tasks[0]}
@@ -219,13 +208,13 @@ class _Converter:
         else:
             values["entry"] = launch.entry
             out.comments["entry"] = f"line {self._scanned.line(launch.command.start)}"
-            found = {"args": launch.args, "framework": launch.framework}
-            found["batch_script"] = self._file if has_body else None
+            shell = self._file if has_body else None
+            found = {"args": launch.args, "framework": launch.framework, "batch_script": shell}
             values.update({name: value for name, value in found.items() if value})
             out.comments["batch_script"] = "runs around the ranks, in the job alone"
-            given["resources.ntasks_per_node"] = launch.ntasks_per_node
-            if not launch.ntasks_per_node:
-                del given["resources.ntasks_per_node"]
+            given.pop("resources.ntasks_per_node", None)
+            if launch.ntasks_per_node:
+                given["resources.ntasks_per_node"] = launch.ntasks_per_node
         order = [f"resources.{name}" for name in _FIRST]
         order += sorted(
             given, key=lambda one: (_BLOCKS.index(one.partition(".")[0]), one.count("."))
@@ -250,12 +239,13 @@ class _Converter:
         if positional:
             what = f"line {positional[0]} reads the script's arguments"
             asks["args"] = f"{what}: those after its name on sbatch's command line"
+        if at := self._scanned.template:
+            what = f"line {self._scanned.line(at[0])} has {at[1]} of a template"
+            asks["entry"] = f"{what}: write into {self._file} what it stands for"
         outside = self._variables.outside().items()
         for name, line in [(name, line) for name, (line, is_given) in outside if not is_given][:20]:
             what = f"line {line} reads it and nothing sets it here; if it came from your shell: "
             asks[f"environment.variables.{name}"] = f"{what}{name}: ${{oc.env:{name}}}"
-
-    # --- notes
 
     def _remark(self, launch: LaunchLine | None) -> None:
         scanned, note = self._scanned, self._notes.append
@@ -269,12 +259,8 @@ class _Converter:
         if found := scanned.reads.get("SLURM_SUBMIT_DIR"):
             what = "is the run's working directory, which has the code as it was submitted"
             note(f"line {found[0]}: SLURM_SUBMIT_DIR {what}; code.link names data beside it")
-        bodies = [
-            (n, line) for n, line in enumerate(self._lines, 1) if line.strip(" \t")[:1] != "#"
-        ]
-        what = (
-            "hpcrun requeues its runs itself, and knows of no job that a script submits or requeues"
-        )
+        bodies = [(n, one) for n, one in enumerate(self._lines, 1) if one.strip(" \t")[:1] != "#"]
+        what = "hpcrun requeues its runs itself, and knows of no job that a script makes"
         self._note_lines([n for n, line in bodies if _REMAKES.search(line[:2000])], what)
         what = f"what looks like a secret is in {self._file}, and so in the frozen code"
         what += "; environment.secrets_file is its place"
@@ -289,9 +275,8 @@ class _Converter:
 
     def _note_lines(self, numbers: list[int], what: str) -> None:
         if numbers:
-            self._notes.append(
-                f"line{'s'[: len(numbers) - 1]} {', '.join(ranges(numbers))}: {what}"
-            )
+            place = f"line{'s'[: len(numbers) - 1]} {', '.join(ranges(numbers))}"
+            self._notes.append(f"{place}: {what}")
 
 
 def shell_name(spec: Path, script: Path) -> str:

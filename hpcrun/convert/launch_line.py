@@ -80,6 +80,8 @@ def find(script: ShellScript, variables: Variables, job: ScriptRequest) -> Launc
         raise Uncertain("hpcrun's ranks would not be what its #SBATCH lines ask for")
     if script.positional:
         raise Uncertain(f"line {script.positional[0]} reads the script's arguments")
+    if at := script.template:
+        raise Uncertain(f"line {script.line(at[0])} has {at[1]}, which somebody fills in")
     found = [(each, one) for each in script.statements for one in each.commands if starts(one)]
     if len(found) != 1:
         raise Uncertain(f"{len(found) or 'no'} lines of it start programs that are known here")

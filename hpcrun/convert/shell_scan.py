@@ -54,6 +54,10 @@ class Statement:
         return self.commands[0] if len(self.commands) == 1 and not self.is_compound else None
 
 
+_TEMPLATE = re.compile(r"\{\{-?\s*[A-Za-z_][\w .|()'\",\[\]-]*\}\}|\{%[^%\n]*%\}")
+_FUNCTION = re.compile(r"function\s|[\w.-]+[ \t]*\(\s*\)")  # its arguments are its own
+
+
 class ShellScript:
     """A script and its statements.
 
@@ -71,10 +75,18 @@ class ShellScript:
         except UnreadableError as error:
             self.problem = f"line {self.line(error.at)}: {error.what}"
         self.commands = [one for each in self.statements for one in each.commands]
-        self.positional = [self.line(at) for at in scan.positional]
+        bodies = [one for one in self.statements if _FUNCTION.match(text, one.start)]
+        inner = {at for at in scan.positional for one in bodies if one.start <= at < one.end}
+        self.positional = [self.line(at) for at in scan.positional if at not in inner]
         self.own_path = [self.line(at) for at in scan.own_path]
         # Variable -> the line that reads it first, and whether it says what it is where unset.
         self.reads = {name: (self.line(at), given) for name, (at, given) in scan.reads.items()}
+
+    @property
+    def template(self) -> tuple[int, str] | None:
+        """Where a template's placeholder stands in a command, such as ``{{ lr }}``, and which."""
+        places = (_TEMPLATE.search(self.text, one.start, one.end) for one in self.statements)
+        return next(((one.start(), one[0]) for one in places if one), None)
 
     def line(self, at: int) -> int:
         """Return the line, from 1, of a character."""

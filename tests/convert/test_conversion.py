@@ -247,6 +247,23 @@ def test_a_template_is_asked_for() -> None:
     assert sorted(one.line for one in done.fates if one.fate == ASKED) == [2, 3, 4]
 
 
+@pytest.mark.parametrize("words", ["{{ lr }}", '"{{lr|default(1)}}"', "{% if x %}--y{% endif %}"])
+def test_a_template_in_a_launch_line_is_no_word(words: str) -> None:
+    done = is_verbatim(job(f"srun python train.py --lr {words}", options="--nodes=2"))
+    assert "# hpcrun asks: line 3 has {" in done.spec
+
+
+def test_braces_that_bash_expands_are_no_template() -> None:
+    done = made(job("echo {{1..3},{7..9}} '{{print $1}}'", "srun python a.py", options="-N 2"))
+    assert yaml.safe_load(done.spec)["entry"] == ["python", "a.py"]
+
+
+def test_arguments_of_a_function_are_its_own() -> None:
+    done = made(job("say() {", '  echo "$1"', "}", "say x", "srun python a.py", options="-N 2"))
+    assert yaml.safe_load(done.spec)["entry"] == ["python", "a.py"]
+    assert not any(one.startswith("args") for one in done.asks)
+
+
 def test_what_comes_from_outside_is_asked_for() -> None:
     done = made(job('echo "$1" "$DATA_DIR" "${MODE:-fast}" $HOME $SLURM_JOB_ID'))
     assert [one.partition(":")[0] for one in done.asks] == [
