@@ -113,7 +113,7 @@ def compare(
     options = ["--partition=main", "--time=5", f"--nodes={spec['resources'].get('nodes', 1)}"]
     options += ["--array=0"] if spec.get("sweep") else []
     own = _OF_SITE.sub(lambda match: "#" + match[0], text)
-    own = re.sub(r"(#SBATCH.*(?:gpu:|gpus\S*[= ]))[a-zA-Z]\w*:(\d)", r"\1\2", own)
+    own = re.sub(r"(#SBATCH.*(?:gpu:|gpus\S*[= ]))\w*[a-zA-Z]\w*:(\d)", r"\1\2", own)
     (directory / "itself.sh").write_text(own)
     given = [f"{name}={value}" for name, value in base.items()]
     argv = ["env", "-i", *given, "sbatch", "--parsable", "--wait", "--output=itself.log", *options]

@@ -18,6 +18,8 @@ from hpcrun.state.spec.blocks import RANKS
 
 # The directory in which `batch_script` started the ranks.
 DIRECTORY = "HPCRUN_BATCH_DIRECTORY"
+# As with Slurm's batch scripts, nothing that it left in the background outlives it.
+_ENTER = 'cd -- "$0" || exit; "$@"; code=$?; trap "" TERM; kill 0; exit $code'
 _LONGEST_LINE = 4096
 
 
@@ -84,7 +86,7 @@ class BatchScript:
         gone = [f"--unset={name}" for name, value in given.items() if value is None]
         new = [f"{name}={value}" for name, value in given.items() if value is not None]
         directory = str(given["SLURM_SUBMIT_DIR"])
-        enter = ["sh", "-c", 'cd -- "$0" && exec "$@"', directory]
+        enter = ["sh", "-c", _ENTER, directory]
         return ["env", *gone, *new, *enter, *self._shell(Path(directory)), f"./{self.name}"]
 
     @property

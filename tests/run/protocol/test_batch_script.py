@@ -30,7 +30,8 @@ def _script(tmp_path: Path, text: str, **spec: Any) -> BatchScript:
 def _run(script: BatchScript, *ranks: str, **variables: str) -> subprocess.CompletedProcess[str]:
     given = {**os.environ, **variables}
     argv = script.around(ranks)
-    return subprocess.run(argv, env=given, capture_output=True, text=True, check=False)
+    own = {"env": given, "capture_output": True, "text": True, "check": False}
+    return subprocess.run(argv, start_new_session=True, **own)
 
 
 def test_ranks_have_what_the_lines_before_them_left(tmp_path: Path) -> None:
@@ -47,6 +48,12 @@ def test_what_follows_runs_only_after_a_good_end(tmp_path: Path) -> None:
     script = _script(tmp_path, 'sh "$HPCRUN_RANKS" || exit\necho after\n')
     done = _run(script, "sh", "-c", "exit 9")
     assert (done.returncode, done.stdout) == (9, "")
+
+
+def test_nothing_in_the_background_outlives_it(tmp_path: Path) -> None:
+    # Its output would stay open for as long.
+    script = _script(tmp_path, 'sleep 1000 &\nsh "$HPCRUN_RANKS" || exit\nsleep 1001 &\nexit 5\n')
+    assert _run(script, "true").returncode == 5
 
 
 def test_the_first_line_says_the_shell(tmp_path: Path) -> None:
