@@ -253,9 +253,8 @@ def _check_progress(progress: dict[str, Any], report: Reporter) -> None:
             report.at("pattern", f"found {pattern!r}, which is no regular expression: {error}")
         else:
             if not {"step", "one_step", "epoch"} & {*groups}:
-                hint = r"as in 'step (?P<step>\d+).* loss (?P<loss>\S+)'"
                 found = f"found {pattern!r}, which has no group named step, epoch or one_step"
-                report.at("pattern", found, hint)
+                report.at("pattern", found, r"as in 'step (?P<step>\d+).* loss (?P<loss>\S+)'")
         if source not in ("auto", "log"):
             report.at("pattern", f"is not used, as progress.source is {source}; accepted is log")
     saved = progress["saved"]

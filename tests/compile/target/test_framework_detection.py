@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
+import yaml
 
 from hpcrun.compile import compile_spec
 from hpcrun.errors import SpecError
@@ -370,9 +371,9 @@ def test_every_framework_is_documented_with_a_spec() -> None:
 
 @pytest.mark.parametrize("text", _documented(), ids=lambda text: text.split()[1])
 def test_the_specs_of_the_documentation(project: Any, text: str) -> None:
-    entry = re.search(r"^entry: (\S+\.py)$", text, re.MULTILINE)
+    entry = re.search(r"^entry: (\S+\.py)\b", text, re.MULTILINE)
     project.write(entry[1] if entry else "train.py", "")
-    for linked in ("model", "data"):
+    for linked in yaml.safe_load(text).get("code", {}).get("link", ()):
         project.write(f"{linked}/one", "")
     found = compiled(project, text)
     (run,) = found.runs
