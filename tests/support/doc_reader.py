@@ -139,7 +139,7 @@ class Reader:
             if not (self.directory / name).exists():
                 self.write(name, text)
         for name in (spec.get("code") or {}).get("link") or []:
-            (self.directory / name).mkdir(exist_ok=True)
+            (self.directory / name).mkdir(parents=True, exist_ok=True)
 
     def plan(self, path: Path) -> Answer:
         """Plan a spec, or with a profile of a cluster the smallest of specs."""
