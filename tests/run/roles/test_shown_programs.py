@@ -98,8 +98,8 @@ def test_a_parameter_server_with_a_killed_worker_and_a_killed_server(start: Star
     told = [(one["role"], one["what"], one["ranks"]) for one in running.events()]
     assert told == [("server", "restarted", [5]), ("worker", "restarted", [1])]
     found = lines()
-    # The killed worker's last update may be lost, and with the server what each worker sent it.
-    assert found[-1]["step"] >= 795
+    # Of 800: a line is written once ten updates have come since the last one.
+    assert found[-1]["step"] > 790
     # Others may have trained for long before the first line.
     assert found[-1]["loss"] < min(0.01, found[0]["loss"])
     served = running.run.attempt(1).rank_log(5).read_text().splitlines()
