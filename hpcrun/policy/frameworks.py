@@ -21,6 +21,8 @@ AUTO, NONE, MPI = "auto", "none", "mpi"
 
 # The type of MPI by which srun tells its tasks nothing of each other.
 NO_PMI = "none"
+# MPI's own, each of which starts ranks on all nodes of the job.
+MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 
 
 @dataclass(frozen=True)

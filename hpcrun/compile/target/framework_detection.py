@@ -38,8 +38,6 @@ stdbuf taskset then time timeout uv
 _STARTERS = frozenset(_BEFORE.split())
 _LAUNCHER = "{} starts processes of its own, in each of the {} ranks that hpcrun starts: "
 _SCRIPT = "name the program itself as the entry, with framework: {name}"
-# MPI's own, each of which would start ranks on all nodes of the job.
-_MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun")
 # Options that recipes give, and parsers that take them unnamed.
 _OPTIONS = {option for recipe in resume.RECIPES.values() for option in recipe.config}
 _PARSERS = {
@@ -182,7 +180,7 @@ def _launcher(words: Sequence[str]) -> str | None:
         return "torchrun"
     if (first, *words[1:2]) == ("accelerate", "launch") or module == "accelerate.commands.launch":
         return "accelerate"
-    if first in _MPI_LAUNCHERS:
+    if first in frameworks.MPI_LAUNCHERS:
         return frameworks.MPI
     return first if first in ("deepspeed", "composer") else None
 

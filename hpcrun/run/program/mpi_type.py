@@ -30,6 +30,10 @@ def of(run: RunPlan, python: RankPython) -> str | None:
     Raises HpcrunError if the site has no type that the program's MPI knows.
     """
     wanted = run.resources.mpi or frameworks.of(run.entry.framework).pmi
+    first = PurePath(run.entry.argv[0]).name if run.entry.kind == "command" else ""
+    if wanted is None and first in frameworks.MPI_LAUNCHERS:
+        # Its ranks would find two: Slurm's, and its own.
+        return frameworks.NO_PMI
     if wanted != frameworks.MPI:
         return wanted
     if run.world_size == 1:

@@ -31,6 +31,13 @@ def test_what_does_not_ask_for_mpi(framework: str, expected: str | None) -> None
     assert mpi_type.of(_run(framework, mpi="pmix"), PYTHON) == "pmix"
 
 
+def test_mpirun_finds_no_pmi_but_its_own() -> None:
+    words = {"kind": "command", "file": None, "argv": ["/opt/mpi/bin/mpirun", "-np", "4", "solver"]}
+    assert mpi_type.of(_run("auto", nodes=1, **words), PYTHON) == "none"
+    assert mpi_type.of(_run("auto", nodes=1, mpi="pmix", **words), PYTHON) == "pmix"
+    assert mpi_type.of(_run("auto", **{**words, "argv": ["solver"]}), PYTHON) is None
+
+
 def test_one_rank_needs_nobody() -> None:
     assert mpi_type.of(_run("mpi", nodes=1), PYTHON) == "none"
     assert mpi_type.of(_run("mpi", nodes=1, mpi="pmi2"), PYTHON) == "pmi2"
