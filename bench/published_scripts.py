@@ -198,7 +198,8 @@ def main() -> int:
         result = {"slurm": arguments.version, "scripts": rows}
         arguments.output.mkdir(parents=True, exist_ok=True)
         path = arguments.output / "published_scripts.json"
-        path.write_text(json.dumps(result, indent=1) + "\n")
+        text = json.dumps(result, indent=1).replace(str(cluster.root), "BED")
+        path.write_text(text.replace(str(cluster.python), "PYTHON") + "\n")
         path.with_suffix(".txt").write_text(table(rows))
     return 0
 
