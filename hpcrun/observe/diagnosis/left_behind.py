@@ -128,8 +128,7 @@ def _of_path(path: str, left_out: Collection[str], plan: Plan, work: Path) -> st
             return None
         where = one_line(os.path.normpath(place))
         return f"{one_line(path)} lies outside the code, and is not there in the job: name {where}"
-    around = _around(inside)
-    upper = next((up for up in around if up in left_out), None)
+    upper = next((up for up in unfrozen.around(inside) if up in left_out), None)
     below = [name for name in left_out if name.startswith(f"{inside}/")]
     if upper is None and not below:
         beside = plan.place(path)
@@ -159,8 +158,3 @@ def _inside(path: str, plan: Plan, work: Path) -> str | None:
     if path.startswith(f"{work}/"):
         return os.path.normpath(_RANK.sub("", path[len(f"{work}/") :], count=1))
     return None
-
-
-def _around(path: str) -> list[str]:
-    parts = path.split("/")
-    return ["/".join(parts[:count]) for count in range(len(parts), 0, -1)]

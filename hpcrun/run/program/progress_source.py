@@ -275,6 +275,12 @@ def named(values: Iterable[tuple[str, float]]) -> dict[str, float]:
     return found
 
 
+def numbers(texts: Iterable[tuple[str, str]]) -> dict[str, float]:
+    """Return the numbers among texts, by names that a line of metrics may have."""
+    found = ((name, number(text)) for name, text in texts)
+    return named((name, value) for name, value in found if value is not None)
+
+
 def number(text: str) -> float | None:
     """Return the number that a text is; None for any other text."""
     if len(text) > _MOST_NUMBER or not _NUMBER.fullmatch(text):

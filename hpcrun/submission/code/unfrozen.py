@@ -133,7 +133,7 @@ def remedy(plan: Plan, path: str, left_out: Collection[str]) -> str:
     """Return the line to write for one path, relative to the root of the code, that is left out."""
 
     def is_left_out(directory: str) -> bool:
-        return not set(left_out).isdisjoint(_around(directory))
+        return not set(left_out).isdisjoint(around(directory))
 
     one = NamedPath(path, Path(plan.code_root, path), "")
     return _Remedies(plan, is_left_out).of([(one, IGNORED, [])]).line
@@ -159,7 +159,7 @@ class CodeTree:
         self.left_out = {
             name: why
             for name, why in {**excluded, **ignored, **secrets}.items()
-            if self._links.isdisjoint(_around(name)) and name not in self._known
+            if self._links.isdisjoint(around(name)) and name not in self._known
             if not _is_within(name, self._experiments) and not self._below(name)
         }
         """What is left out, and why: files, and the uppermost of directories."""
@@ -180,7 +180,7 @@ class CodeTree:
         A directory that holds one of the ``programs`` is named as code, not as data.
         """
         for one in named:
-            if not self._links.isdisjoint(_around(one.path)):
+            if not self._links.isdisjoint(around(one.path)):
                 continue
             if one.path.startswith(".."):
                 yield one, _OUTSIDE, []
@@ -209,16 +209,16 @@ class CodeTree:
 
     def _is_behind_link(self, path: str) -> bool:
         """Check for a link on the way that is frozen as one, to where it leads."""
-        return any(up in self._known and (self._root / up).is_symlink() for up in _around(path))
+        return any(up in self._known and (self._root / up).is_symlink() for up in around(path))
 
     def _why(self, path: str) -> str | None:
         """Return why a path is not frozen; None for a cache, and what is hpcrun's own."""
         if path in self._known:
             return None
-        around = _around(path)
-        if self._experiments in around:
+        ups = around(path)
+        if self._experiments in ups:
             return _ROOT
-        found = next((self.left_out[up] for up in around if up in self.left_out), None)
+        found = next((self.left_out[up] for up in ups if up in self.left_out), None)
         if found or (self._root / path).exists():
             return found
         # The spec lies elsewhere, and this beside it.
@@ -286,13 +286,13 @@ class _Remedies:
 
     def _is_linked(self, path: str) -> bool:
         """Check whether a directory around a path is to be a link."""
-        return any(up in self._link for up in _around(path)[1:])
+        return any(up in self._link for up in around(path)[1:])
 
     def _written(self, path: str) -> str:
         return os.path.relpath(path, self._plan.directory)
 
 
-def _around(path: str) -> list[str]:
+def around(path: str) -> list[str]:
     """Return a path and the directories around it."""
     return [path, *map(str, PurePosixPath(path).parents)][: path.count("/") + 1]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from hpcrun.run.program.progress_source import MOST_LINE, Found, Look, named, number, plain
+from hpcrun.run.program.progress_source import MOST_LINE, Found, Look, numbers, plain
 from hpcrun.state.metrics_file import Line
 
 # Seconds between two lines.
@@ -82,8 +82,7 @@ class KerasBars:
         if length is not None and done > length:
             return []
         self._done, self._is_new = done, False
-        pairs = ((name, number(value)) for name, value in _VALUE.findall(text[match.end(1) :]))
-        values = named((name, value) for name, value in pairs if value is not None)
+        values = numbers(_VALUE.findall(text[match.end(1) :]))
         self._newest = Line(self._before + done, moment, values)
         is_due = done == length or moment - self._told >= _EVERY
         return self._kept() if is_due else []

@@ -12,8 +12,7 @@ from hpcrun.run.program.progress_source import (
     EpochNumbers,
     Found,
     Look,
-    named,
-    number,
+    numbers,
     plain,
 )
 from hpcrun.state.metrics_file import Line
@@ -92,9 +91,8 @@ def bar(text: str) -> Bar | None:
     elapsed = 0.0
     for part in match["time"].split(":"):
         elapsed = 60 * elapsed + float(part or 0)
-    pairs = ((name, number(value)) for name, value in _VALUE.findall(text[match.end() :]))
-    # Lightning's number of a version.
-    values = named((name, one) for name, one in pairs if one is not None and name != "v_num")
+    # Lightning's number of a version is no metric.
+    values = numbers(pair for pair in _VALUE.findall(text[match.end() :]) if pair[0] != "v_num")
     epoch = _EPOCH.search(what)
     if epoch is None:
         kind = " ".join(word.lower() for word in _TRAINS.findall(what))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.run.program.file_search import FoundFile
-from hpcrun.run.program.progress_source import Found, Look, named, number, spread
+from hpcrun.run.program.progress_source import Found, Look, named, numbers, spread
 from hpcrun.run.program.sources.progress_bars import ProgressBars, bar
 from hpcrun.state import files
 from hpcrun.state.metrics_file import Line
@@ -33,8 +33,7 @@ def printed(text: str) -> dict[str, float] | None:
     text = text.strip()
     if len(text) > _MOST_PRINTED or not _PRINTED.match(text):
         return None
-    pairs = ((name, number(value)) for name, value in _PAIR.findall(text))
-    found = named((name, value) for name, value in pairs if value is not None)
+    found = numbers(_PAIR.findall(text))
     return found if "epoch" in found and len(found) > 1 else None
 
 
@@ -144,5 +143,5 @@ def _entry(entry: Any) -> tuple[int, dict[str, float]]:
     if type(step) is not int or not 0 <= step < 1 << 53:
         return -1, {}
     pairs = ((str(name), value) for name, value in islice(entry.items(), 200))
-    numbers = ((name, float(value)) for name, value in pairs if type(value) in (int, float))
-    return step, named(numbers)
+    values = ((name, float(value)) for name, value in pairs if type(value) in (int, float))
+    return step, named(values)
