@@ -100,6 +100,10 @@ def test_beside_a_spec_that_is_not_in_the_code(project: Path, tmp_path: Path) ->
     assert f"name {tmp_path}/mine.csv" in hpcrun("why", "spec", root=root).stdout
     spec.write_text(given + "code: {include: [mine.csv]}\n")
     assert "code.link shows it to the job" in hpcrun("plan", spec, root=root).stderr
+    spec.write_text(given + "code: {include: [typo.csv]}\n")
+    told = hpcrun("plan", spec, root=root).stderr
+    assert "there is no 'typo.csv'" in told
+    assert "typo.csv' lies beside the spec" not in told
     line = "code: {link: [mine.csv]}"
     spec.write_text(given)
     assert line in hpcrun("plan", spec, root=root).stderr

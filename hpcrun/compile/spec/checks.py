@@ -172,18 +172,18 @@ def settle_paths(data: dict[str, Any], directory: Path, report: Reporter) -> Non
 def check_in_code(code: dict[str, Any], directory: Path, root: Path, report: Reporter) -> None:
     """Report paths of ``code`` that do not lie below the code's root.
 
-    They are relative to the spec's ``directory``; where that is not in the code, it is the root
-    that the job sees them in.
+    They are relative to the spec's ``directory``, or to the root where that is not in the code.
     """
     base = directory if directory.is_relative_to(root) else root
     for name in ("link", "include"):
         for index, path in enumerate(code[name]):
             inside = os.path.relpath(os.path.normpath(base / path), root)
+            there = [is_there((place / path).exists) for place in (directory, base)]
             if Path(path).is_absolute() or inside == "." or inside.split("/")[0] == "..":
                 found = f"found {path!r}; accepted is a path below the code's root, {root}"
                 hint = "an absolute path needs neither: it means the same in the job"
                 report.at(f"code.{name}.{index}", found, hint)
-            elif name == "include" and not is_there((base / path).exists):
+            elif name == "include" and there == [True, False]:
                 found = f"{path!r} lies beside the spec, and not in the code, {root}"
                 report.at(f"code.{name}.{index}", found, "code.link shows it to the job")
 
