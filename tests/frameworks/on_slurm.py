@@ -348,7 +348,7 @@ def _versions(python: str) -> dict[str, str]:
     return found
 
 
-def _directories(python: str) -> tuple[str, ...]:
+def visible_directories(python: str) -> tuple[str, ...]:
     """Return the directories that a Python needs."""
     code = "import sys, site; print(*{sys.prefix, sys.base_prefix, *sys.path[1:]}, sep='\\n')"
     done = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
@@ -373,7 +373,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     asked = parser.parse_args()
     pythons = {"frameworks": asked.python, "tensorflow": asked.tensorflow or asked.python}
-    visible = {path for python in pythons.values() for path in _directories(python)}
+    visible = {path for python in pythons.values() for path in visible_directories(python)}
     with Cluster(asked.version, visible=tuple(sorted(visible))) as cluster:
         give_extensions(cluster)
         for name in asked.names:

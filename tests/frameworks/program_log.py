@@ -14,6 +14,8 @@ from pathlib import Path
 
 # Behind a bar too, which ends no line.
 _FAILURE = re.compile(r"Traceback \(most recent|Error\b|(slurmstepd|srun)\S*: |terminate called\b")
+# Colours, and what takes a bar back.
+_DRAWING = re.compile(r"\x1b\[[\d;]*m|\x08")
 
 
 @dataclass(frozen=True)
@@ -54,22 +56,25 @@ def attempts(
 
     Its groups: ``step`` (in an epoch where ``epoch`` and ``epoch_total`` are there), else each line
     is one more, after the steps that an attempt found ``done``; ``milliseconds`` for the step's own
-    time.
+    time. A line that matches with ``epoch`` alone names the epoch of those after it, from 1.
     """
+    epochs: dict[int, int] = {}
     found: dict[int, LoggedAttempt] = {}
     for line in lines:
         one = found.setdefault(line.attempt, LoggedAttempt(line.attempt, line.time))
         # What is printed of its end came when it was noticed: the steps were over before.
         one.failed |= bool(one.steps and _FAILURE.search(line.text))
         one.end = one.end if one.failed else max(one.end, line.time)
-        match = re.search(pattern, line.text)
+        match = re.search(pattern, _DRAWING.sub("", line.text))
         if match is None:
             continue
         known = {name: value for name, value in match.groupdict().items() if value is not None}
+        if known.keys() == {"epoch"}:
+            epochs[line.attempt] = int(known["epoch"]) - 1
+            continue
         if "step" in known:
-            step = int(known["step"]) + int(known.get("epoch", 0)) * int(
-                known.get("epoch_total", 0)
-            )
+            epoch = int(known.get("epoch", epochs.get(line.attempt, 0)))
+            step = int(known["step"]) + epoch * int(known.get("epoch_total", 0))
         else:
             step = ((done or {}).get(line.attempt, 0) if one.last is None else one.last) + 1
         one.steps.append((step, line.time))

@@ -13,6 +13,10 @@ def test_steps_of_an_epoch_and_lines_without_a_number() -> None:
     epochs = r"\[(?P<epoch>\d+)\]\[ *(?P<step>\d+)/(?P<epoch_total>\d+)\]"
     (one,) = attempts(_lines(1, (1, "[0][ 9/10]"), (2, "[1][ 1/10]"), (3, "best")), epochs)
     assert (one.steps, one.end) == ([(9, 1), (11, 2)], 3)
+    bars = r"^Epoch (?P<epoch>\d+)/|^ *(?P<step>\d+)/(?P<epoch_total>20) "
+    drawn = (2, "\x1b[1m 1/20\x1b[0m loss: 2\x08\x08"), (3, "Epoch 5/6"), (4, "20/20 loss: 1")
+    (one,) = attempts(_lines(1, (1, "Epoch 4/6"), *drawn), bars)
+    assert one.steps == [(61, 2), (100, 4)]
     told = [*_lines(1, (1, "Loss"), (2, "Loss")), *_lines(2, (5, "loading"), (6, "Loss"))]
     first, second = attempts(told, "Loss", {2: 1})
     assert (first.steps, second.steps) == ([(1, 1), (2, 2)], [(2, 6)])

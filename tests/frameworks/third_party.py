@@ -229,7 +229,7 @@ PROGRAMS = {
     ),
     "keras": ThirdPartyProgram(
         "",
-        r"(?P<step>[1-9]\d*)/(?P<epoch_total>20) ",
+        r"^Epoch (?P<epoch>\d+)/|^ *(?P<step>[1-9]\d*)/(?P<epoch_total>20) ",
         "**/out/backup/training_metadata.json",
         ("**/out/model.keras",),
         120,
