@@ -157,6 +157,35 @@ for shard in range(2):
 """
 
 
+def _litgpt(directory: Path, python: str) -> None:
+    """Make a tokenizer and texts, and let litgpt prepare them."""
+    for part in range(2):
+        place = directory / "texts" / f"{part}.txt"
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(_text(100_000))
+    _run(directory, python, _LITGPT)
+
+
+_LITGPT = """
+import json
+from pathlib import Path
+from tokenizers import ByteLevelBPETokenizer
+from litgpt.data import TextFiles
+from litgpt.tokenizer import Tokenizer
+made = ByteLevelBPETokenizer()
+made.train(["texts/0.txt"], vocab_size=500, special_tokens=["<s>", "</s>"])
+place = Path("tokenizer")
+place.mkdir()
+made.save(str(place / "tokenizer.json"))
+words = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "GPTNeoXTokenizer"}
+(place / "tokenizer_config.json").write_text(json.dumps(words))
+if __name__ == "__main__":
+    data = TextFiles(Path("texts"))
+    data.connect(Tokenizer(place), 2, 32)
+    data.prepare_data()
+"""
+
+
 def _own(program: str) -> Callable[[Path, str], None]:
     """Return what copies a program that is written as its framework's documentation shows it."""
 
@@ -226,6 +255,22 @@ PROGRAMS = {
         ("**/base/base_checkpoints/d2/model_000120.pt",),
         119,
         _nanochat,
+    ),
+    "timm": ThirdPartyProgram(
+        "pytorch-image-models:",
+        r"Train: (?P<epoch>\d+) \[ *(?P<step>\d+)/(?P<epoch_total>\d+) ",
+        "**/out/run/last.pth.tar",
+        ("**/out/run/model_best.pth.tar", "**/out/run/summary.csv"),
+        49,
+        _images,
+    ),
+    "litgpt": ThirdPartyProgram(
+        "litgpt:",
+        r"\| iter \d+ step (?P<step>\d+) \|",
+        "**/out/step-*/model_config.yaml",
+        ("**/out/final/lit_model.pth",),
+        120,
+        _litgpt,
     ),
     "keras": ThirdPartyProgram(
         "",

