@@ -19,14 +19,21 @@ from hpcrun.check.finding import ERROR, NOTE, WARNING, Finding, merged
 from hpcrun.check.job_request import JobRequest
 from hpcrun.check.key_place import KeyPlaces
 from hpcrun.compile.freeze import Compiled
-from hpcrun.errors import EXIT_OK, EXIT_REFUSED, EXIT_USAGE, ClusterRefused, ClusterUnreachable
+from hpcrun.errors import (
+    EXIT_OK,
+    EXIT_REFUSED,
+    EXIT_USAGE,
+    ClusterRefused,
+    ClusterUnreachable,
+    HpcrunError,
+)
 from hpcrun.site import slurm_site
 from hpcrun.site.slurm_site import SlurmSite
-from hpcrun.slurm import client, site_queries
+from hpcrun.slurm import client, mpi_types, site_queries
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.submission import preflight, run_actions
 from hpcrun.submission.submit import Preview
-from hpcrun.text import Say, plural
+from hpcrun.text import Say, listed, plural
 
 # Said of a job that would wait for nodes which are reserved, too.
 _NOT_NOW = re.compile("node configuration is not available|nodes are busy|currently not available")
@@ -118,6 +125,22 @@ def judge_job(request: JobRequest, site: SlurmSite) -> Iterator[Finding]:
         yield from (one for each in found for one in each)
 
 
+def mpi_types_are_there(plan: Plan) -> Iterator[Finding]:
+    """Yield a finding for a type of MPI that srun does not know; it is asked if a run names one."""
+    key, named = "resources.mpi", {run.number: run.resources.mpi for run in plan.runs}
+    wanted = {name for name in named.values() if name} - {mpi_types.NONE}
+    try:
+        types = mpi_types.offered() if wanted else []
+    except HpcrunError as error:
+        yield Finding(NOTE, key, f"not checked: {error.message}")
+        return
+    for name in sorted(wanted):
+        if not mpi_types.is_offered(name, types):
+            said = f"srun knows no {name!r} (srun --mpi=list): it has {listed(types, 8) or 'none'}"
+            hint = "leave it out, and hpcrun takes the one that the program's MPI knows"
+            yield Finding(ERROR, key, said, hint, tuple(n for n in named if named[n] == name))
+
+
 def check(compiled: Compiled, preview: Preview, overrides: Sequence[str]) -> CheckReport:
     """Check the runs of an experiment that would be submitted.
 
@@ -141,7 +164,7 @@ def check(compiled: Compiled, preview: Preview, overrides: Sequence[str]) -> Che
     preflight.check_executor(plan.cluster)
     with activity.doing("asking Slurm what this cluster is"):
         site = slurm_site.read()
-    found = list(judge(plan, site))
+    found = [*judge(plan, site), *mpi_types_are_there(plan)]
     skipped = _without_accounting(site)
     start = None
     if any(one.severity == ERROR for one in found):
@@ -209,7 +232,8 @@ class SubmitCheck:
         site = self._read()
         if site is None:
             return
-        found = _placed(judge(plan, site), KeyPlaces(compiled.sources, self._overrides))
+        judged = [*judge(plan, site), *mpi_types_are_there(plan)]
+        found = _placed(judged, KeyPlaces(compiled.sources, self._overrides))
         count = sum(len(array.runs) for array in plan.arrays)
         wrong = [one for one in found if one.severity == ERROR]
         if wrong:

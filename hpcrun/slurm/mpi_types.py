@@ -8,6 +8,7 @@ and is alone by ``pmi2`` and ``none``.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from hpcrun.errors import HpcrunError
 from hpcrun.slurm import client
@@ -26,29 +27,34 @@ def choose(library: str | None) -> tuple[str, str]:
     ``library`` is the answer of MPI_Get_library_version, None if unknown. Raises HpcrunError if
     srun has no type that this MPI knows.
     """
-    offered = _offered()
+    types = offered()
     default = client.configuration().get("MpiDefault", "").strip("()")
     default = "" if default == "null" else default
     known = _known(library)
     if default not in ("", NONE) and (library is None or _among(default, known)):
         return default, "the site's MpiDefault"
-    if found := next((one for one in known if one in offered), None):
+    if found := next((one for one in known if one in types), None):
         return found, f"for {_name(library)}" if library else "the site's MpiDefault is none"
     raise HpcrunError(
-        f"srun prepares tasks for {listed(offered, 8) or 'no MPI'} (srun --mpi=list), and "
+        f"srun prepares tasks for {listed(types, 8) or 'no MPI'} (srun --mpi=list), and "
         f"{_name(library)} needs {' or '.join(known)}",
         hint=f"take an MPI of the site's, or set {_KEY}",
     )
 
 
-def _offered() -> list[str]:
-    """Return the types of ``srun --mpi=list`` but for ``none``."""
+def offered() -> list[str]:
+    """Return the types of ``srun --mpi=list`` but for ``none``; HpcrunError where it fails."""
     try:
         said = client.command(["srun", "--mpi=list"], with_messages=True)
     except client.CommandFailed as error:
         raise HpcrunError(f"srun --mpi=list: {error}", hint=f"set {_KEY}") from None
     names = re.findall(r"^(?:srun:)?\s+(\w+)\s*$", said, re.MULTILINE)
     return [name for name in names if name != NONE]
+
+
+def is_offered(name: str, types: Collection[str]) -> bool:
+    """Check whether srun knows ``--mpi=name``, by what `offered` returned; pmix_v4 is a version."""
+    return name == NONE or name in types or name.partition("_v")[0] in types
 
 
 def _known(library: str | None) -> list[str]:

@@ -12,7 +12,10 @@ from hpcrun.check import check as checking
 from hpcrun.check.finding import ERROR, NOTE, WARNING, Finding, merged
 from hpcrun.check.job_request import JobRequest
 from hpcrun.check.key_place import KeyPlaces
+from hpcrun.errors import HpcrunError
 from hpcrun.site.slurm_site import SlurmLimits, SlurmReservation, SlurmSite, make
+from hpcrun.slurm import mpi_types
+from hpcrun.state.plan import Entry, Plan, RunPlan
 
 EMPTY = dict.fromkeys(("MaxTRES", "MinTRES", "GrpTRES", "MaxWall"), "")
 QOS = {**EMPTY, "MaxJobsPerUser": "", "MaxSubmitJobsPerUser": ""}
@@ -331,3 +334,23 @@ def test_equal_findings_of_several_runs_are_one() -> None:
     ]
     assert merged(several)[0].lines(3) == "error: c: run 1: d"
     assert merged(several)[1].lines(3) == "warning: a: b"
+
+
+def test_a_type_of_mpi_that_srun_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(*named: str | None) -> Plan:
+        runs = [RunPlan(n, "", "", {}, Entry("command"), {"resources": {"mpi": one}})
+                for n, one in enumerate(named)]  # fmt: skip
+        return Plan("e", "", "", "", {}, None, tuple(runs))
+
+    monkeypatch.setattr(mpi_types, "offered", lambda: ["pmi2"])
+    (one,) = checking.mpi_types_are_there(plan(None, "none", "pmi2", "pmix_v4", "pmix_v4"))
+    assert (one.severity, one.key, one.runs) == (ERROR, "resources.mpi", (3, 4))
+    assert one.message == "srun knows no 'pmix_v4' (srun --mpi=list): it has pmi2"
+
+    def fails() -> list[str]:
+        raise HpcrunError("srun --mpi=list: no answer")
+
+    monkeypatch.setattr(mpi_types, "offered", fails)
+    assert [*checking.mpi_types_are_there(plan(None, "none"))] == []
+    (one,) = checking.mpi_types_are_there(plan("pmi2"))
+    assert (one.severity, one.message) == (NOTE, "not checked: srun --mpi=list: no answer")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun.errors import EXIT_REFUSED
 from tests.cluster.ward import Ward
 from tests.frameworks.test_programs import python_of
 from tests.support.waiting import until
@@ -107,6 +108,10 @@ def test_programs_that_say_nothing_of_mpi_and_ranks_that_raise(slurm: Cluster) -
     }
     runs["mpi-single"]["resources"] = {"nodes": 1, "time": "00:05:00", "mem": 2000}
     runs["mpi-alone"]["resources"]["mpi"] = "none"
+    refused = ward.hpcrun("check", ward.spec("mpi-alone", runs["mpi-alone"]), "resources.mpi=pmi3",
+                          check=False)  # fmt: skip
+    assert refused.returncode == EXIT_REFUSED, refused.stderr
+    assert "srun knows no 'pmi3' (srun --mpi=list): it has " in refused.stdout + refused.stderr
     for name, spec in runs.items():
         spec["resources"]["mem"] = 1000
         ward.hpcrun("submit", ward.spec(name, spec), "--new")

@@ -261,7 +261,7 @@ PROGRAMS = {
         r"Train: (?P<epoch>\d+) \[ *(?P<step>\d+)/(?P<epoch_total>\d+) ",
         "**/out/run/last.pth.tar",
         ("**/out/run/model_best.pth.tar", "**/out/run/summary.csv"),
-        49,
+        119,
         _images,
     ),
     "litgpt": ThirdPartyProgram(

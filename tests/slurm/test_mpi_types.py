@@ -75,3 +75,10 @@ def test_an_srun_that_does_not_answer(site: dict[str, str]) -> None:
     site["list"] = ""
     with pytest.raises(HpcrunError, match=r"srun --mpi=list: Could not establish"):
         mpi_types.choose(None)
+
+
+def test_a_name_and_its_versions_are_offered(site: dict[str, str]) -> None:
+    types = mpi_types.offered()
+    assert types == ["pmix", "cray_shasta", "pmi2"]
+    names = ("none", "pmi2", "pmix", "pmix_v4", "pmi3", "openmpi")
+    assert [mpi_types.is_offered(name, types) for name in names] == [True] * 4 + [False] * 2

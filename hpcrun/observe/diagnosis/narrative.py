@@ -241,6 +241,8 @@ def _read_from(one: AttemptStory, run: RunStory) -> str:
     if source is None:
         if line := unread_progress.of_run(selected, number):
             return f"It prints steps that hpcrun does not read; with this it does: {line}"
+        if not (well or unread_progress.had_time(selected, number)):
+            return ""
         is_lightning = selected.run.entry.framework == "lightning"
         logger = "give it a CSVLogger or Lightning's TQDMProgressBar, " if is_lightning else ""
         return (

@@ -194,9 +194,9 @@ def unmatched(selected: Selected, attempt: int, *, well: bool) -> str | None:
     read = (log.read_from or {}).get("source") is not None
     if pattern is None or read or any(log.of(session_log.STARTED, session_log.RESTORED)):
         return None
-    lines = [one for one in _printed(selected, attempt) if not is_bar(one.encode())]
-    if not well and len(lines) < _ENOUGH_LINES and _printed_for(paths) < _ENOUGH_TIME:
+    if not (well or had_time(selected, attempt)):
         return None
+    lines = _lines(selected, attempt)
     text = f"progress.pattern has found no step in {plural(len(lines), 'line', ',')} of rank 0"
     numbers = [line for line in lines if any(map(str.isdigit, line))]
     near = [line for line in numbers if _TELLS.search(line)] or numbers
@@ -204,6 +204,16 @@ def unmatched(selected: Selected, attempt: int, *, well: bool) -> str | None:
         text += f", the nearest of which is {shortened(one_line(near[-1].strip()), _MOST_SHOWN)!r}"
     better = proposed(lines)
     return f"{text}; this one would: '{better}'" if better else text
+
+
+def had_time(selected: Selected, attempt: int) -> bool:
+    """Check whether an attempt printed so long, or so much, that a step should be among it."""
+    enough = _printed_for(selected.paths.attempt(attempt)) >= _ENOUGH_TIME
+    return enough or len(_lines(selected, attempt)) >= _ENOUGH_LINES
+
+
+def _lines(selected: Selected, attempt: int) -> list[str]:
+    return [one for one in _printed(selected, attempt) if not is_bar(one.encode())]
 
 
 def _printed_for(paths: AttemptPaths) -> float:

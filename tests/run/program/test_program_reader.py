@@ -123,6 +123,16 @@ def test_a_program_that_shows_nothing_was_running(place: Place) -> None:
     assert "shows no steps that hpcrun reads: set progress.pattern" in told
 
 
+def test_one_that_failed_at_once_is_not_told_to_show_steps(place: Place) -> None:
+    _submit(place, "time.sleep(1); raise ValueError('no such batch')")
+    place.supervise()
+    story = _story(place)
+    assert story.attempts[0].read_from is not None
+    told = " ".join(narrative.attempt(story.attempts[0], story, time.time()))
+    assert "no such batch" in told
+    assert "progress.pattern" not in told
+
+
 def test_steps_that_are_no_numbers_are_told(place: Place) -> None:
     _submit(place, TIMELESS.replace('"step": %d', '"step": "%d"').replace("25", "3"))
     code, said = place.supervise()
