@@ -148,14 +148,12 @@ COVERED_BY: dict[str, str] = {
         f"convert/{name}": "convert/test_conversion.py"
         for name in (
             "launch_line",
-            "rendezvous",
             "sbatch_lines",
             "script_request",
             "spec_text",
             "variables",
         )
     },
-    "convert/line_fates": "convert/test_conversion.py",
     "convert/shell_words": "convert/test_shell_scan.py",
     "convert/spec_file": "cli/test_init_from.py",
     "policy/faults": "cli/test_drill.py",

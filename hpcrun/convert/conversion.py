@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.compile.target.slurm_options import LONGEST_NAME, NAME
-from hpcrun.convert import rendezvous, script_request
-from hpcrun.convert.launch_line import LaunchLine, Uncertain, find
-from hpcrun.convert.line_fates import ASKED, DROPPED, SHELL, SPEC, LineFate, has_secret, quoted
+from hpcrun.convert import script_request
+from hpcrun.convert.launch_line import LaunchLine, Uncertain, find, rendezvous
+from hpcrun.convert.sbatch_lines import ASKED, DROPPED, SHELL, SPEC, LineFate, is_secret, quoted
 from hpcrun.convert.script_request import ScriptRequest
 from hpcrun.convert.shell_scan import ShellScript, Statement
 from hpcrun.convert.spec_text import SpecText
@@ -30,7 +30,14 @@ _WEIGHT = (DROPPED, SPEC, SHELL, ASKED)
 _ENCODING = ("utf-8", "surrogateescape")
 _FIRST = ("nodes", "ntasks_per_node", "gpus_per_node", "gpu_type", "cpus_per_task")
 _BLOCKS = ("resources", "environment", "recovery", "notify", "sweep")
-_REMAKES = re.compile(r"\bscontrol\s+requeue|\bsbatch\b")
+_NOTED = {
+    r"\bscontrol\s+requeue|\bsbatch\b": "hpcrun requeues its runs itself, and knows of no job that "
+    "a script makes",
+    r"\b(?:pkill|killall)\b": "it may end hpcrun's own processes, which are Python's and yours: "
+    "let it match the program's name alone (pkill -f train.py)",
+    r"(?:mounts?[= ]|bind[= ]|-[Bv] ?)[^#]*\$\{?PWD\b": "the files of the run's directory are "
+    "links into the node's $HPCRUN_SCRATCH: a container needs that, too",
+}
 
 
 @dataclass
@@ -112,7 +119,7 @@ class _Converter:
             if not self._is_shell:
                 raise Uncertain(f"it is a script for {self._shell}")
             launch = find(self._scanned, self._variables, self._job)
-            dropped = rendezvous.lines(self._scanned, launch)
+            dropped = rendezvous(self._scanned, launch)
         except Uncertain as why:
             what = f"{self._file} is the script as it is, which starts its programs itself"
             self._notes.append(f"{what}: {why}")
@@ -212,9 +219,12 @@ class _Converter:
             found = {"args": launch.args, "framework": launch.framework, "batch_script": shell}
             values.update({name: value for name, value in found.items() if value})
             out.comments["batch_script"] = "runs around the ranks, in the job alone"
-            given.pop("resources.ntasks_per_node", None)
-            if launch.ntasks_per_node:
-                given["resources.ntasks_per_node"] = launch.ntasks_per_node
+            whole = job.gpus or "resources.sbatch.exclusive" in given
+            if whole and "resources.cpus_per_task" not in given:
+                what = (
+                    "the script does not say, and had what Slurm gave; here each rank has one CPU"
+                )
+                out.asks.setdefault("resources.cpus_per_task", what)
         order = [f"resources.{name}" for name in _FIRST]
         order += sorted(
             given, key=lambda one: (_BLOCKS.index(one.partition(".")[0]), one.count("."))
@@ -239,11 +249,11 @@ class _Converter:
         if positional:
             what = f"line {positional[0]} reads the script's arguments"
             asks["args"] = f"{what}: those after its name on sbatch's command line"
-        if at := self._scanned.template:
-            what = f"line {self._scanned.line(at[0])} has {at[1]} of a template"
-            asks["entry"] = f"{what}: write into {self._file} what it stands for"
+        if found := [f"line {n} has {one}" for one, n in self._scanned.templates.items()]:
+            what = f"{', '.join(found)} of a template"
+            asks["entry"] = f"{what}: write into {self._file} what stands there"
         outside = self._variables.outside().items()
-        for name, line in [(name, line) for name, (line, is_given) in outside if not is_given][:20]:
+        for name, line in [(name, line) for name, (line, is_given) in outside if not is_given]:
             what = f"line {line} reads it and nothing sets it here; if it came from your shell: "
             asks[f"environment.variables.{name}"] = f"{what}{name}: ${{oc.env:{name}}}"
 
@@ -251,8 +261,8 @@ class _Converter:
         scanned, note = self._scanned, self._notes.append
         optional = sorted(name for name, one in self._variables.outside().items() if one[1])
         if optional:
-            shown = ", ".join(optional[:8])
-            note(f"taken from the job's environment if set there (environment.variables): {shown}")
+            what = "taken from the job's environment if set there (environment.variables)"
+            note(f"{what}: {', '.join(optional)}")
         if scanned.own_path:
             place = f"line {scanned.own_path[0]} reads the script's own path"
             note(f"{place}, which is that of {self._file} in the run's working directory")
@@ -260,11 +270,15 @@ class _Converter:
             what = "is the run's working directory, which has the code as it was submitted"
             note(f"line {found[0]}: SLURM_SUBMIT_DIR {what}; code.link names data beside it")
         bodies = [(n, one) for n, one in enumerate(self._lines, 1) if one.strip(" \t")[:1] != "#"]
-        what = "hpcrun requeues its runs itself, and knows of no job that a script makes"
-        self._note_lines([n for n, line in bodies if _REMAKES.search(line[:2000])], what)
         what = f"what looks like a secret is in {self._file}, and so in the frozen code"
         what += "; environment.secrets_file is its place"
-        self._note_lines([n for n, line in bodies if has_secret(line)], what)
+        self._note_lines([n for n, line in bodies if is_secret(line)], what)
+        for pattern, what in _NOTED.items():
+            self._note_lines([n for n, line in bodies if re.search(pattern, line[:2000])], what)
+        logs = {one.rsplit("/", 1)[-1].partition("%")[0] for one in self._job.logs}
+        logs = {one for one in logs if len(one) > 2}
+        what = "what reads Slurm's log has none here: it is `hpcrun logs --stream batch`'s"
+        self._note_lines([n for n, line in bodies if any(one in line for one in logs)], what)
         if launch is None:
             note("each attempt runs the script from its beginning, as a requeued job does")
         elif scanned.statements[-1] is not launch.statement:

@@ -1,4 +1,7 @@
-"""Finds the line that starts the ranks, where it is certain what hpcrun starts in its place."""
+"""Finds the line that starts the ranks, where it is certain what hpcrun starts in its place.
+
+With it the lines that only make a rendezvous, which hpcrun makes itself.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,12 @@ _MODULE = "torch.distributed.run"
 _TORCH_FLAGS = frozenset(("standalone", "no_python", "run_path"))
 
 
+# What hpcrun gives to each of its ranks.
+_GIVEN = "MASTER_ADDR MASTER_PORT WORLD_SIZE RANK LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK"
+OWN = frozenset(_GIVEN.split())
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
 class Uncertain(Exception):
     """It is not certain what a launch line means; the message says why."""
 
@@ -49,14 +58,13 @@ class LaunchLine:
     entry: list[str]
     args: list[str] = field(default_factory=list)
     framework: str | None = None
-    ntasks_per_node: int | None = None
     dropped: list[str] = field(default_factory=list)
     """Options that hpcrun says in their place."""
     logs: list[str] = field(default_factory=list)
     """Options of srun that name files of its output."""
 
 
-def rendezvous_option(word: str) -> bool:
+def _is_rendezvous(word: str) -> bool:
     """Check whether a word is an option of torchrun's that hpcrun gives in its place."""
     return word.startswith("-") and word.lstrip("-").replace("-", "_") in _RENDEZVOUS
 
@@ -80,8 +88,8 @@ def find(script: ShellScript, variables: Variables, job: ScriptRequest) -> Launc
         raise Uncertain("hpcrun's ranks would not be what its #SBATCH lines ask for")
     if script.positional:
         raise Uncertain(f"line {script.positional[0]} reads the script's arguments")
-    if at := script.template:
-        raise Uncertain(f"line {script.line(at[0])} has {at[1]}, which somebody fills in")
+    if at := [f"line {number} has {one}" for one, number in script.templates.items()]:
+        raise Uncertain(f"{at[0]}, which somebody fills in")
     found = [(each, one) for each in script.statements for one in each.commands if starts(one)]
     if len(found) != 1:
         raise Uncertain(f"{len(found) or 'no'} lines of it start programs that are known here")
@@ -250,6 +258,75 @@ def _python(
         line.framework = "single"
     elif job.gpus and tasks != job.gpus:
         raise Uncertain(f"{tasks} tasks of a node share its {job.gpus} GPUs in their own way")
-    elif not job.gpus and tasks > 1:
-        line.ntasks_per_node = tasks
     line.entry, line.args = words[:split], words[split:]
+
+
+def rendezvous(script: ShellScript, launch: LaunchLine) -> list[Statement]:
+    """Return statements that set, or print, nothing but what a rendezvous is made of.
+
+    What they set is used by each other and by options that hpcrun says in the launcher's place,
+    and nowhere else: without them nothing is lost.
+    """
+    words = {id(one): _names(script.text[one.start : one.end]) for one in script.statements}
+    words[id(launch.statement)], seeds = _of_launch(launch)
+    # What each sets, and what it shows.
+    found: dict[int, tuple[set[str], set[str]]] = {}
+    for one in script.statements:
+        names = _set_by(one.simple) if one is not launch.statement else None
+        if names is not None:
+            shown = set() if names else _shown(script.text[one.start : one.end])
+            found[id(one)] = names, shown
+    while True:
+        names = set().union(*(own for own, _ in found.values()))
+        kept = set().union(*(own for key, own in words.items() if key not in found))
+        left = {
+            key: one for key, one in found.items() if not one[0] & kept and one[1] <= names - kept
+        }
+        if len(left) == len(found):
+            break
+        found = left
+    wanted, size = {*OWN, *seeds}, -1
+    taken: set[int] = set()
+    while len(taken) != size:
+        size = len(taken)
+        taken = {key for key, (own, _) in found.items() if own & wanted}
+        wanted.update(*(words[key] for key in taken))
+    names = set().union(*(found[key][0] for key in taken))
+    taken |= {key for key, (own, shown) in found.items() if not own and shown <= names}
+    return [one for one in script.statements if id(one) in taken]
+
+
+def _set_by(command: Command | None) -> set[str] | None:
+    """Return the variables that a command sets and does no more; empty for a plain `echo`."""
+    if command is None or command.is_redirected or (command.words and command.assigned):
+        return None
+    if not command.words or command.program == "echo":
+        return set(command.assigned)
+    if command.program != "export":
+        return None
+    # Others may be read by the program.
+    names = {word.raw.partition("=")[0] for word in command.words[1:]}
+    return names if names <= OWN else None
+
+
+def _shown(text: str) -> set[str]:
+    """Return the variables that an `echo` shows; a name that nobody has where it shows more."""
+    names = set(re.findall(r"\$\{?([A-Za-z_]\w*)", text))
+    return names if names and not re.search(r"\$\(|`|\$[^A-Za-z_{]", text) else {""}
+
+
+def _names(text: str) -> set[str]:
+    return set(_IDENTIFIER.findall(text))
+
+
+def _of_launch(launch: LaunchLine) -> tuple[set[str], set[str]]:
+    """Return the words of a launch line, and those of the options that hpcrun says itself."""
+    kept: set[str] = set()
+    dropped: set[str] = set()
+    follows = False
+    for word in launch.command.words:
+        name, equals, _ = word.raw.partition("=")
+        is_own = _is_rendezvous(name)
+        (dropped if is_own or follows else kept).update(_names(word.raw))
+        follows = is_own and not equals
+    return kept, dropped - kept

@@ -1,4 +1,7 @@
-"""Reads the #SBATCH lines of a script: sbatch's options, in all their forms."""
+"""Reads the #SBATCH lines of a script: sbatch's options, in all their forms.
+
+What becomes of each line, here and elsewhere, is a `LineFate`.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hpcrun.compile.target.slurm_options import SBATCH_OPTIONS
-from hpcrun.convert.line_fates import DROPPED, SHELL, LineFate, quoted
 from hpcrun.errors import UsageError
-from hpcrun.slurm.hostlist import parse_ranges, write_out
+from hpcrun.policy import secret_names
+from hpcrun.text import one_line
 
 SHORT = {
     **{"A": "account", "a": "array", "b": "begin", "C": "constraint", "c": "cpus-per-task"},
@@ -31,6 +34,36 @@ _MAY_HAVE = "exclusive immediate no-kill oversubscribe propagate nice x11"
 _FLAGS, _OPTIONAL = frozenset(_NO_VALUE.split()), frozenset(_MAY_HAVE.split())
 _TEMPLATE = re.compile(r"\{\{|\{%|<%|\$\{?\w")
 _LONGEST = 10_000
+SPEC, SHELL, DROPPED, ASKED = "in the spec", "as it is", "dropped", "asked for"
+_MOST_SHOWN = 160
+
+
+@dataclass(frozen=True)
+class LineFate:
+    """What became of a command of the script, or of one of its #SBATCH lines."""
+
+    line: int
+    last: int
+    text: str
+    """The line as it is written, shortened, without the values of secrets."""
+    fate: str
+    """``in the spec``, ``as it is``, ``dropped`` or ``asked for``."""
+    what: str
+    """The key, the shell file, why it was dropped, or what is in the way."""
+
+
+def quoted(text: str) -> str:
+    """Return a line of a script as it is shown: in one line, and without a secret."""
+    shown = " ".join(text[: 4 * _MOST_SHOWN].replace("\\\n", " ").split())
+    if is_secret(shown):
+        shown = re.split(r"[=\s]", re.sub(r"^export ", "", shown))[0] + " …"
+    shown = one_line(shown)
+    return shown if len(shown) <= _MOST_SHOWN else f"{shown[: _MOST_SHOWN - 1]}…"
+
+
+def is_secret(text: str) -> bool:
+    """Check whether a line holds what looks like a secret."""
+    return any(True for _ in secret_names.places(text[:4000].split(" "), "line"))
 
 
 @dataclass
@@ -74,8 +107,12 @@ def read(lines: Sequence[str]) -> tuple[dict[str, SbatchOption], list[LineFate]]
             )
         for option in _options(line, number, text):
             if before := found.get(option.name):
-                why = f"line {number} gives --{option.name} again, and the last one counts"
-                fates.append(LineFate(before.line, before.line, before.text, DROPPED, why))
+                fate, why = DROPPED, f"line {number} gives --{option.name} again: the last counts"
+                if option.name == "mail-type":
+                    # The one option that adds up.
+                    option.value = f"{before.value},{option.value}"
+                    fate, why = SPEC, f"notify.mail_types, with line {number}"
+                fates.append(LineFate(before.line, before.line, before.text, fate, why))
             found[option.name] = option
     return found, fates
 
@@ -123,34 +160,3 @@ def _full(name: str) -> str:
     known = [*SBATCH_OPTIONS, *_ALIASES]
     near = {_ALIASES.get(one, one) for one in known if name and one.startswith(name)}
     return near.pop() if len(near) == 1 else name
-
-
-def array_tasks(text: str) -> tuple[list[int], int | None] | None:
-    """Return the tasks of ``--array`` and how many may run at once; None if it is not one."""
-    listed, _, parallel = text.replace(" ", "").partition("%")
-    try:
-        tasks = write_out(parse_ranges(listed, strides=True))
-        return [*dict.fromkeys(tasks)], int(parallel) if parallel else None
-    except ValueError:
-        return None
-
-
-def gpus(text: str) -> tuple[int, str | None] | None:
-    """Return number and type of ``a100:4``, ``4`` or ``a100``; None if it is no such text."""
-    found = re.fullmatch(r"(?:(\w*[A-Za-z][\w.-]*)(?::|$))?(\d{1,4})?(?:\(.*\))?", text.strip())
-    if found is None or not (found[1] or found[2]):
-        return None
-    return int(found[2] or 1), found[1]
-
-
-def gres(text: str) -> tuple[tuple[int, str | None] | None, str]:
-    """Return the GPUs of ``--gres``, and what else it names."""
-    request: tuple[int, str | None] | None = None
-    others = []
-    for part in text.split(","):
-        name, colon, rest = part.strip().removeprefix("gres/").removeprefix("gres:").partition(":")
-        if name.lower() == "gpu":
-            request = gpus(rest) if colon else (1, None)
-        elif part.strip() and part.strip().lower() != "none":
-            others.append(part.strip())
-    return request, ",".join(others)

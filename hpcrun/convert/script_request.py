@@ -17,9 +17,8 @@ from hpcrun.compile.target.slurm_options import (
     SBATCH_OPTIONS,
 )
 from hpcrun.convert import sbatch_lines
-from hpcrun.convert.line_fates import ASKED, DROPPED, SHELL, SPEC, LineFate
-from hpcrun.convert.sbatch_lines import SbatchOption
-from hpcrun.slurm.parse import parse_duration
+from hpcrun.convert.sbatch_lines import ASKED, DROPPED, SHELL, SPEC, LineFate, SbatchOption
+from hpcrun.slurm.parse import parse_array, parse_duration, parse_gpus, parse_gres
 
 UNKNOWN = "???"
 _SHAPE = ("nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "gres")
@@ -62,6 +61,8 @@ class ScriptRequest:
     """Tasks of a node; None where the script does not say."""
     gpus: int = 0
     array: list[int] = field(default_factory=list)
+    logs: list[str] = field(default_factory=list)
+    """The files that --output and --error name."""
     is_certain: bool = True
     """Its shape is known, and hpcrun's ranks would have what its tasks had."""
 
@@ -189,7 +190,7 @@ def _gpus(job: ScriptRequest, options: Mapping[str, SbatchOption]) -> None:
         one = options.get(name)
         if one is None:
             continue
-        read = sbatch_lines.gpus(one.value)
+        read = parse_gpus(one.value)
         if read is None:
             job.must_ask(one, key, "the GPUs of a node")
             continue
@@ -207,7 +208,7 @@ def _gpus(job: ScriptRequest, options: Mapping[str, SbatchOption]) -> None:
         else:
             job.carry(one, key, count)
     if one := options.get("gres"):
-        read, others = sbatch_lines.gres(one.value)
+        read, others = parse_gres(one.value)
         if others:
             job.carry(one, "resources.sbatch.gres", others)
         if read is not None:
@@ -244,7 +245,7 @@ def _option(job: ScriptRequest, name: str, one: SbatchOption, value: str) -> Non
     elif name == "mail-user":
         job.carry(one, "notify.mail", value)
     elif name == "mail-type":
-        kinds = value.upper().replace(" ", "").split(",")
+        kinds = [*dict.fromkeys(value.upper().replace(" ", "").split(","))]
         if {*kinds} <= {*MAIL_TYPES}:
             job.carry(one, "notify.mail_types", kinds)
         else:
@@ -262,6 +263,7 @@ def _option(job: ScriptRequest, name: str, one: SbatchOption, value: str) -> Non
     elif name == "dependency" and value != "singleton":
         job.ask(one, "depends_on", "the job that it names was there once: name its spec")
     elif name in _WHY:
+        job.logs += [value] if name in ("output", "error") else []
         job.drop(one, _WHY[name])
     elif name in OWNED or name in OWNED_BY_FIELD:
         what = OWNED.get(name) or f"hpcrun says it by {OWNED_BY_FIELD[name]}"
@@ -279,7 +281,7 @@ def _option(job: ScriptRequest, name: str, one: SbatchOption, value: str) -> Non
 
 
 def _array(job: ScriptRequest, one: SbatchOption, value: str) -> None:
-    read = sbatch_lines.array_tasks(value)
+    read = parse_array(value)
     if read is None:
         job.ask(one, "sweep", "accepted are numbers such as 0-9%2")
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -77,16 +78,22 @@ class ShellScript:
         self.commands = [one for each in self.statements for one in each.commands]
         bodies = [one for one in self.statements if _FUNCTION.match(text, one.start)]
         inner = {at for at in scan.positional for one in bodies if one.start <= at < one.end}
-        self.positional = [self.line(at) for at in scan.positional if at not in inner]
+        args = [one.start for one in self.commands if one.program in ("getopts", "shift")]
+        args = [at for at in args if not any(one.start <= at < one.end for one in bodies)]
+        args += [at for at in scan.positional if at not in inner]
+        self.positional = [self.line(at) for at in sorted(args)]
         self.own_path = [self.line(at) for at in scan.own_path]
         # Variable -> the line that reads it first, and whether it says what it is where unset.
         self.reads = {name: (self.line(at), given) for name, (at, given) in scan.reads.items()}
 
     @property
-    def template(self) -> tuple[int, str] | None:
-        """Where a template's placeholder stands in a command, such as ``{{ lr }}``, and which."""
-        places = (_TEMPLATE.search(self.text, one.start, one.end) for one in self.statements)
-        return next(((one.start(), one[0]) for one in places if one), None)
+    def templates(self) -> dict[str, int]:
+        """The placeholders of a template in its commands, such as ``{{ lr }}``, and their lines."""
+        every = [_TEMPLATE.finditer(self.text, one.start, one.end) for one in self.statements]
+        found: dict[str, int] = {}
+        for one in itertools.chain(*every):
+            found.setdefault(one[0], self.line(one.start()))
+        return found
 
     def line(self, at: int) -> int:
         """Return the line, from 1, of a character."""

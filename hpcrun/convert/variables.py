@@ -15,6 +15,7 @@ OF_SHAPE = {"SLURM_NTASKS_PER_NODE": "per_node", "SLURM_CPUS_PER_TASK": "cpus"}
 OF_SHAPE |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "nodes")
 OF_SHAPE |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), "ntasks")
 _SET = re.compile(r"(?<![\w$])([A-Za-z_]\w*)(?:\[[^]\n]*\])?\+?=", re.ASCII)
+_COMMENT = re.compile(r"(?m)(?:^|(?<=[ \t;]))#.*$")
 _NAMED = re.compile(r"([A-Za-z_]\w*)=", re.ASCII)
 _SETTERS = re.compile(
     r"\b(?:for|read|unset|select|mapfile|readarray|getopts|printf -v|local|declare)\b([^\n;]*)"
@@ -37,8 +38,14 @@ class Variables:
     def __init__(self, script: ShellScript) -> None:
         self._script = script
         self._times = Counter(_SET.findall(script.text))
+        # Variable -> the line that sets it first; comments set nothing.
+        self._set: dict[str, int] = {}
+        for match in _SET.finditer(_COMMENT.sub(lambda one: " " * len(one[0]), script.text)):
+            self._set.setdefault(match[1], script.line(match.start()))
         for match in _SETTERS.finditer(script.text):
-            self._times.update(2 * re.findall(r"[A-Za-z_]\w*", match[1][:2000]))
+            names = re.findall(r"[A-Za-z_]\w*", match[1][:2000])
+            self._times.update(2 * names)
+            self._set |= dict.fromkeys(names, 0)
         self._values = dict(self._given())
 
     def _given(self) -> dict[str, ShellWord]:
@@ -103,7 +110,13 @@ class Variables:
         return found
 
     def outside(self) -> dict[str, tuple[int, bool]]:
-        """Return variables that nothing in the script sets, as `ShellScript.reads` has them."""
-        read = ((name, one) for name, one in self._script.reads.items() if not self._times[name])
+        """Return variables that nothing in the script sets before, as `ShellScript.reads` has them.
+
+        ``X=${X:-1}`` sets one that may be set outside; without a default it would be its own.
+        """
+        every = self._script.reads.items()
+        read = (
+            (n, one) for n, one in every if n not in self._set or one[0] <= self._set[n] * one[1]
+        )
         own = ("SLURM_", "SLURMD_", "HPCRUN_")
         return {n: one for n, one in read if n not in _ALWAYS and not n.startswith(own)}

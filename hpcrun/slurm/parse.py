@@ -1,4 +1,4 @@
-"""Slurm's forms of time, and the rows that its commands print. Pure functions.
+"""Slurm's forms of times, arrays and GPUs, and the rows that its commands print. Pure functions.
 
 Commands are asked for named fields with a separator: the schema of ``--json`` changes with every
 release.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Sequence
+
+from hpcrun.slurm.hostlist import parse_ranges, write_out
 
 _DURATION = re.compile(
     r"(?:(?P<days>N)-(?P<dh>N)(?::(?P<dm>N)(?::(?P<ds>N))?)?"
@@ -52,3 +54,34 @@ def parse_time(text: str) -> float | None:
         return datetime.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def parse_array(text: str) -> tuple[list[int], int | None] | None:
+    """Return the tasks of ``--array`` and how many may run at once; None if it is not one."""
+    listed, _, parallel = text.replace(" ", "").partition("%")
+    try:
+        tasks = write_out(parse_ranges(listed, strides=True))
+        return [*dict.fromkeys(tasks)], int(parallel) if parallel else None
+    except ValueError:
+        return None
+
+
+def parse_gpus(text: str) -> tuple[int, str | None] | None:
+    """Return number and type of ``a100:4``, ``4`` or ``a100``; None if it is no such text."""
+    found = re.fullmatch(r"(?:(\w*[A-Za-z][\w.-]*)(?::|$))?(\d{1,4})?(?:\(.*\))?", text.strip())
+    if found is None or not (found[1] or found[2]):
+        return None
+    return int(found[2] or 1), found[1]
+
+
+def parse_gres(text: str) -> tuple[tuple[int, str | None] | None, str]:
+    """Return the GPUs of ``--gres``, and what else it names."""
+    request: tuple[int, str | None] | None = None
+    others = []
+    for part in text.split(","):
+        name, colon, rest = part.strip().removeprefix("gres/").removeprefix("gres:").partition(":")
+        if name.lower() == "gpu":
+            request = parse_gpus(rest) if colon else (1, None)
+        elif part.strip() and part.strip().lower() != "none":
+            others.append(part.strip())
+    return request, ",".join(others)

@@ -40,6 +40,16 @@ cat ../before > ../after
 """
 # With a pipe it stays as it is.
 VERBATIM = CERTAIN.replace("'b c'", "'b c' | tee ../log")
+# Nobody says how many CPUs a task has: all of a whole node.
+WHOLE = """\
+#!/bin/bash
+#SBATCH --nodes=1
+#SBATCH --exclusive
+set -e
+clear
+srun nproc | cat
+(env | grep PER_TASK) || true
+"""
 PROGRAM = """\
 import os, sys, resource
 print(sys.argv[1:], os.path.basename(os.getcwd()), os.environ["KEPT"],
@@ -97,6 +107,24 @@ def test_its_ranks_have_what_those_of_sbatch_had(
     assert [line.replace("True", "False") for line in shown] == wanted
     assert len(shown) == 4
     assert (len(ranks), (work / "after").read_text()) == (1 if "tee" in script else 4, "once\n")
+
+
+def test_steps_of_a_script_on_a_whole_node_have_all_of_it(slurm24: Cluster) -> None:
+    bench = Workbench(slurm24, "whole")
+    bench.write("whole.sbatch", WHOLE)
+    _own(bench)
+    given = ["--partition=main", "--time=5", "--wait", "--output=itself.log"]
+    env = {"PATH": "/usr/bin:/bin", "TERM": "xterm"}
+    slurm24.run(["sbatch", *given, "whole.sbatch"], env=env, cwd=str(bench.directory))
+    itself = (bench.directory / "itself.log").read_text()
+    assert int(itself.split()[-1][-1]) > 1
+    _run(bench, "init", "--from", "whole.sbatch", "-o", "whole.yaml")
+    words = ["cluster=bed", "resources.time=00:05:00", "resources.partition=main", "--wait"]
+    done = _run(bench, "submit", "whole.yaml", *words, f"environment.python={slurm24.python}")
+    assert done.returncode == 0, done.stderr
+    (status,) = json.loads(_run(bench, "status", "whole", "--json").stdout)
+    log = Path(status["directory"]) / "attempts/1/rank-00000.log"
+    assert log.read_text() == itself
 
 
 def _own(bench: Workbench) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hpcrun.compile import compile_spec
 from hpcrun.convert.conversion import MARK, Conversion, convert, read_script, shell_name
-from hpcrun.convert.line_fates import ASKED, DROPPED, SHELL, SPEC
+from hpcrun.convert.sbatch_lines import ASKED, DROPPED, SHELL, SPEC
 from hpcrun.errors import UsageError
 from tests.convert.support import SCRIPTS, project
 from tests.support.doc_blocks import blocks
@@ -415,3 +415,75 @@ def test_a_shell_file_never_replaces_the_script(tmp_path: Path) -> None:
     spec = tmp_path / "job.yaml"
     assert shell_name(spec, tmp_path / "job.sbatch") == "job.sh"
     assert shell_name(spec, tmp_path / "job.sh") == "job-job.sh"
+
+
+def test_mail_types_add_up() -> None:
+    text = job(
+        "echo", options="--mail-type=begin|--mail-type=END,fail|--mail-type=end|--mail-user=me"
+    )
+    done = is_verbatim(text)
+    assert yaml.safe_load(done.spec)["notify"]["mail_types"] == ["BEGIN", "END", "FAIL"]
+    assert [one.fate for one in done.fates[1:5]] == [SPEC] * 4
+
+
+@pytest.mark.parametrize("reader", ["while getopts a:b x; do :; done", "shift"])
+def test_what_reads_arguments_without_their_names(reader: str) -> None:
+    done = is_verbatim(job(reader, "srun python a.py", options="-N 2"))
+    assert any(one.startswith("args: line 3 reads the script's arguments") for one in done.asks)
+
+
+def test_a_default_of_its_own_may_come_from_outside() -> None:
+    lines = (
+        "# SIZE=7 sbatch this",
+        "SIZE=${SIZE:-64}",
+        ': "${NEXP:=10}"',
+        "SEED=1",
+        "X=${SEED:-2}",
+    )
+    done = is_verbatim(job(*lines, "echo $WIDTH # WIDTH=3"))
+    assert any(one.endswith("(environment.variables): NEXP, SIZE") for one in done.notes)
+    assert any(one.startswith("environment.variables.WIDTH") for one in done.asks)
+    many = [f"${{V{number}:-1}}" for number in range(30)]
+    assert is_verbatim(job(f"echo {' '.join(many)}")).notes[1].count("V") == 30
+
+
+def test_all_placeholders_of_a_template_are_asked_for() -> None:
+    done = is_verbatim(job("a {{ one }}", "b {{ two }} {{ one }}"))
+    (asked,) = (one for one in done.asks if one.startswith("entry"))
+    assert "line 2 has {{ one }}, line 3 has {{ two }} of a template" in asked
+
+
+def test_tasks_are_kept_for_lines_that_read_their_number() -> None:
+    line = "export HALF=$((SLURM_NTASKS_PER_NODE / 2))"
+    options = "-N 2|--ntasks-per-node=4|--gres=gpu:4|-c 8"
+    done = made(job(line, "srun python a.py", options=options))
+    assert yaml.safe_load(done.spec)["resources"]["ntasks_per_node"] == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "is_asked"), [("--gres=gpu:1", True), ("--exclusive", True), ("-N 1", False)]
+)
+def test_cpus_that_slurm_chose_are_asked_for(options: str, is_asked: bool) -> None:
+    done = made(job("srun python a.py", options=options))
+    assert any(one.startswith("resources.cpus_per_task") for one in done.asks) is is_asked
+    # A script that starts its own programs has what it had.
+    done = is_verbatim(job("python a.py", "python b.py", options=options))
+    assert not any(one.startswith("resources.cpus_per_task") for one in done.asks)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("pkill python", "line 3: it may end hpcrun's own processes"),
+        ("srun --container-mounts=$PWD:/w true", "line 3: the files of the run's directory"),
+        ("grep Error logs/train_$SLURM_JOB_ID.out", "line 3: what reads Slurm's log has none here"),
+        ("# pkill python", ""),
+        ("grep Error train.py", ""),
+    ],
+)
+def test_lines_that_mean_something_else_here(line: str, said: str) -> None:
+    notes = is_verbatim(
+        job(line, "python a.py", "python b.py", options="-o logs/train_%j.out")
+    ).notes
+    assert [one for one in notes if said and one.startswith(said)] or not said
+    assert len(notes) == 2 + bool(said)

@@ -53,8 +53,8 @@ def endings(ward: Ward, launcher: str, python: str) -> list[dict[str, Any]]:
         cause = run["cause"] or {}
         why = ward.hpcrun("why", f"{name}/{run['run']}").stdout
         right = (cause.get("kind"), words in str(cause.get("message"))) == (kind, True)
-        found = {"launcher": launcher, "how": how, "state": run["state"], "cause": cause}
-        told.append({**found, "attempts": run["attempt"], "right": right, "why": why.splitlines()})
+        found = {"launcher": launcher, "how": how, "state": run["state"], "right": right}
+        told.append({**found, **{name: cause.get(name) for name in ("kind", "message")}})
         said = cause.get("message") if right else why
         print(launcher, how, "right" if right else "WRONG", said, sep=": ", flush=True)
     return told

@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcrun import resources
 from hpcrun.errors import UsageError
+from hpcrun.policy import frameworks
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.roles.role_plan import RolePlan
@@ -124,6 +125,8 @@ def _options(
         "job-name": name,
         "array": array,
         **_asked(wanted, run.shared_nodes, run.ranks_per_node),
+        # A script's own steps have what it asks for, else what the site's Slurm gives.
+        **({"cpus-per-task": wanted.cpus_per_task} if _starts_its_ranks(run) else {}),
         **cluster["sbatch"],
         **mail(run),
         **wanted.sbatch,
@@ -154,6 +157,10 @@ def _part_options(
             "requeue": True,
         }
     )
+
+
+def _starts_its_ranks(run: RunPlan) -> bool:
+    return frameworks.of(run.entry.framework).one_per_run
 
 
 def _asked(wanted: Resources, nodes: int, ranks_per_node: int) -> dict[str, Any]:

@@ -33,14 +33,15 @@ def batch_variables(launch: Launch, inherited: Mapping[str, str]) -> dict[str, s
         name: None for name in inherited if name.startswith("SLURM_ARRAY_")
     }
     if launch.resources.cpus_per_task is None:
-        found["SLURM_CPUS_PER_TASK"] = None
+        found |= dict.fromkeys(("SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK"))
     if launch.resources.ntasks_per_node is None:
         names = ("SLURM_NTASKS_PER_NODE", "SLURM_NTASKS", "SLURM_NPROCS")
         found |= dict.fromkeys(names)
     own = launch.directory_of(0)
     if launch.has_rank_directories:
         own = launch.run_paths.work / launch.working_directory
-    return {**found, "SLURM_SUBMIT_DIR": str(own)}
+    # `clear` under `set -e` ends a script without it, which sbatch takes along from a terminal.
+    return {"TERM": inherited.get("TERM") or "xterm", **found, "SLURM_SUBMIT_DIR": str(own)}
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ class BatchScript:
         gone = [f"--unset={name}" for name, value in given.items() if value is None]
         new = [f"{name}={value}" for name, value in given.items() if value is not None]
         directory = str(given["SLURM_SUBMIT_DIR"])
-        enter = ["sh", "-c", _ENTER, directory]
+        # Another shell may drop its exported functions, such as `module`.
+        enter = ["bash", "-c", _ENTER, directory]
         return ["env", *gone, *new, *enter, *self._shell(Path(directory)), f"./{self.name}"]
 
     @property

@@ -45,7 +45,7 @@ class Resources:
     """Type of these GPUs as the cluster calls it, such as ``a100``; null for any."""
 
     cpus_per_task: int | None = None
-    """CPUs of each rank, given to sbatch and srun alike; null for Slurm's default of one."""
+    """CPUs of each rank, given to sbatch and srun alike; null for one, with `framework: batch` for what Slurm gives."""
 
     mem: str | None = None
     """Memory of each node, such as ``64G``; null for the partition's default, ``0`` for all."""

@@ -148,6 +148,15 @@ def test_sbatch_options_of_profile_and_spec(project: Any) -> None:
         assert f"#SBATCH {always}" in header
 
 
+def test_a_script_that_starts_its_ranks_asks_for_no_cpus_of_its_own(project: Any) -> None:
+    """On a whole node, or where GPUs bring CPUs, its steps have what Slurm gives."""
+    text = "entry: [bash, job.sh]\ncluster: slurm\nframework: batch\n"
+    project.write("job.sh", "srun nproc\n")
+    for more, number in (("", 0), ("resources: {cpus_per_task: 1}\n", 1)):
+        script = freeze(compile_spec(project.write("spec.yaml", text + more))).arrays[0].script
+        assert script.count("#SBATCH --cpus-per-task=1\n") == number
+
+
 def test_mail_of_slurm(project: Any) -> None:
     path = project.write(
         "spec.yaml",

@@ -100,10 +100,12 @@ def test_without_srun_it_starts_one_rank_alone(tmp_path: Path) -> None:
 def test_slurms_variables_are_those_that_sbatch_would_set(tmp_path: Path) -> None:
     launch = launch_of(tmp_path, resources={"cpus_per_task": None, "ntasks_per_node": None})
     work = str(launch.directory_of(0))
-    none = ("SLURM_NTASKS_PER_NODE", "SLURM_NPROCS", *SLURMS)
-    assert batch_variables(launch, SLURMS) == {**dict.fromkeys(none), "SLURM_SUBMIT_DIR": work}
+    none = ("SLURM_NTASKS_PER_NODE", "SLURM_NPROCS", "SLURM_TRES_PER_TASK", *SLURMS)
+    of_all = {"TERM": "xterm", "SLURM_SUBMIT_DIR": work}
+    assert batch_variables(launch, SLURMS) == {**dict.fromkeys(none), **of_all}
     launch = launch_of(tmp_path)
-    assert batch_variables(launch, {}) == {"SLURM_SUBMIT_DIR": work}
+    assert batch_variables(launch, {}) == of_all
+    assert batch_variables(launch, {"TERM": "linux"})["TERM"] == "linux"
 
 
 def test_a_whole_attempt(tmp_path: Path) -> None:
