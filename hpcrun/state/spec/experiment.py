@@ -45,7 +45,8 @@ class Resources:
     """Type of these GPUs as the cluster calls it, such as ``a100``; null for any."""
 
     cpus_per_task: int | None = None
-    """CPUs of each rank, given to sbatch and srun alike; null for one, with `framework: batch` for what Slurm gives."""
+    """CPUs of each rank, given to sbatch and srun alike; null for one, and for what Slurm gives
+    where a script starts its own (``framework: batch``)."""
 
     mem: str | None = None
     """Memory of each node, such as ``64G``; null for the partition's default, ``0`` for all."""
