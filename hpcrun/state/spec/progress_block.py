@@ -48,11 +48,12 @@ class Progress:
     nothing the line that comes nearest."""
 
     saved: str | list[str] | None = None
-    """Globs of the program's own saves, files or directories, relative to its working directory;
-    ``**`` stands for any directories. A save counts once it has not changed for five seconds. Its
-    step is that of a ``trainer_state.json`` in it, of the file ``latest``, or a number in its name;
-    else the last one known as it was written. Null for ``recovery.resume.when``, or without it for
-    common names: ``checkpoint-*``, ``*.ckpt``, ``latest``, ``ckpt*.pt``, ``checkpoint*.pt*``."""
+    """Globs of the program's own saves, files or directories, absolute or relative to its working
+    directory; ``**`` stands for any directories. A save counts once it has not changed for five
+    seconds. Its step is that of a ``trainer_state.json`` in it, of the file ``latest``, or a number
+    in its name; else the last one known as it was written. Null for ``recovery.resume.when``, or
+    without it for common names: ``checkpoint-*``, ``*.ckpt``, ``latest``, ``ckpt*.pt``,
+    ``checkpoint*.pt*``."""
 
     total: int | None = None
     """How many steps there will be, for the time that is left; null for what the source says."""

@@ -238,6 +238,18 @@ def test_a_save_has_the_step_after_which_it_was_written(place: Place) -> None:
     assert saved.step == 6
 
 
+def test_a_save_outside_of_the_runs_directory(place: Place, tmp_path: Path) -> None:
+    """Where it is not there yet as the attempt begins."""
+    own = tmp_path / "scratch" / "out"
+    pattern = r"iter (?P<step>\d+)/(?P<total>\d+): loss"
+    progress = {"pattern": pattern, "saved": str(own / "*.pt")}
+    _submit(place, ONE_SAVE.replace('"out', f'"{own}'), progress=progress)
+    code, said = place.supervise()
+    assert code == 0, said + place.output()
+    (saved,) = session_log.read(place.run.attempt(1)).of(session_log.SAVED)
+    assert (saved.step, saved.record["checkpoint"]) == (6, str(own / "ckpt.pt"))
+
+
 MANY = """
 from pathlib import Path
 Path("out/last").mkdir(parents=True)
