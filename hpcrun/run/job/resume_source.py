@@ -94,6 +94,9 @@ def _source(
         for attempt in refused.values():
             raise _Nothing(_ENDED.format(attempt))
         return None, None, f"resumes: {_trace(launch, earlier)}"
+    if len(refused) > 1:
+        attempts = listed([str(one) for one in sorted(refused.values())], 3)
+        raise _Nothing(f"attempts {attempts}, which resumed, ended before their first steps")
     directory = launch.directory_of()
     words = repr([found.args, found.instead, found.config, found.environment])
     is_directory = f"${{hpcrun:{NEWEST_DIRECTORY}}}" in words
@@ -117,13 +120,20 @@ def _source(
                 damaged.append(f"newer than {_shown(later.path, directory)} of step {step:,}")
             more = f" ({listed(damaged, 3, '; ')})" if damaged else ""
             shown = _shown(path.parent if is_directory else path, directory)
-            number = match.place.numbers[-1] if match.place.numbers else None
-            return path, number, f"resumes from {shown}{more}"
+            return path, _number(match, matches), f"resumes from {shown}{more}"
         damaged.append(f"{_shown(path, directory)} {why}")
     patterns = " or ".join(found.when)
     if damaged:
         raise _Nothing(f"of {patterns} {listed(damaged, 3, '; ')}")
     raise _Nothing(f"no file matches {patterns}")
+
+
+def _number(match: _Match, matches: Sequence[_Match]) -> int | None:
+    """Return the number of a save: of its name's the last that differs among its like."""
+    series = [one.place.numbers for one in matches if one.place.kind == match.place.kind]
+    own = match.place.numbers
+    differ = [at for at, one in enumerate(own) if {each[at] for each in series} != {one}]
+    return own[(differ or [-1])[-1]] if own else None
 
 
 def _refused(launch: Launch, earlier: Sequence[AttemptPaths]) -> dict[str | None, int]:

@@ -29,6 +29,12 @@ _EPOCH = re.compile(r"epoch", re.IGNORECASE)
 _NAMED_EPOCH = re.compile(r"epochs?[-_=.]?(\d{1,15})(?!\d)")
 _DECIMAL = re.compile(r"\d{1,15}\.\d{1,15}")
 _DIGITS = re.compile(r"(?<!\d)\d{1,15}(?!\d)")
+# Which file of one save it is: ``optim_000030_rank0``, ``model-00001-of-00003``, ``mp_rank_00``.
+_PART = re.compile(
+    r"(?<![a-z])(?:rank|shard|part|proc(?:ess)?|worker|gpu|node|[dtpmec]p)[-_=.]?\d+(?:[-_]of[-_]\d+)?"
+    r"|\d+[-_]of[-_]\d+",
+    re.IGNORECASE,
+)
 
 
 STEP = "step"
@@ -170,7 +176,7 @@ def step_of(one: FoundFile, known: int | None) -> int | None:
         return known if step is None else step
     # A file of several in one save has the epoch in the name of their directory.
     is_epoch = _EPOCH.search(name) or _EPOCH_DIRECTORY.fullmatch(_above(one))
-    digits = _DIGITS.findall(name)
+    digits = _DIGITS.findall(_PART.sub("~", name))
     return int(digits[-1]) if digits and not is_epoch else known
 
 
@@ -194,7 +200,7 @@ def place_of(one: FoundFile, *, by_directory: bool = False) -> Place:
     if epochs := _NAMED_EPOCH.findall((name or "").lower()) or _NAMED_EPOCH.findall(above):
         return Place("epoch", (int(epochs[-1]),))
     # Losses and their like tell nothing.
-    text = _DECIMAL.sub("~", f"{above}/{name}" if by_directory else name or "")
+    text = _DECIMAL.sub("~", _PART.sub("~", f"{above}/{name}" if by_directory else name or ""))
     numbers = tuple(map(int, _DIGITS.findall(text)))
     return Place(_DIGITS.sub("#", text), numbers) if numbers else Place(str(one.path))
 
