@@ -6,6 +6,7 @@ The rules are those of docs/architecture.md, "Imports".
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.metadata
 import json
 import os
@@ -131,7 +132,10 @@ def _part(module: str) -> str:
     return parts[1] if len(parts) > 1 and parts[1] in MAY_IMPORT else "base"
 
 
-ALL = [one for module in MODULES for one in _imports(module)]
+@functools.cache
+def _all() -> list[Import]:
+    """Read when a test asks: every process of the suite loads this file."""
+    return [one for module in MODULES for one in _imports(module)]
 
 
 def test_every_module_is_in_a_known_part() -> None:
@@ -150,15 +154,15 @@ def test_imports_point_one_way() -> None:
     }
     wrong = [
         str(one)
-        for one in ALL
+        for one in _all()
         if _top(one) == "hpcrun"
         and (one.importer, one.target) not in entrances
         and _part(one.target) not in {"base", _part(one.importer)}
         and _part(one.target) not in MAY_IMPORT.get(_part(one.importer), set())
     ]
     assert wrong == []
-    assert [str(one) for one in ALL if one.importer in _base() and _top(one) == "hpcrun"] == [
-        str(one) for one in ALL if one.importer in _base() and one.target in _base()
+    assert [str(one) for one in _all() if one.importer in _base() and _top(one) == "hpcrun"] == [
+        str(one) for one in _all() if one.importer in _base() and one.target in _base()
     ]
 
 
@@ -168,7 +172,7 @@ def _base() -> set[str]:
 
 def test_no_circle_of_modules() -> None:
     imported: dict[str, set[str]] = {module: set() for module in MODULES}
-    for one in ALL:
+    for one in _all():
         # What the package hands out is looked up when somebody asks for it.
         if one.target in MODULES and one.importer != "hpcrun":
             imported[one.importer].add(one.target)
@@ -180,7 +184,7 @@ def test_no_circle_of_modules() -> None:
 
 
 def test_compute_nodes_need_the_standard_library_alone() -> None:
-    here = [one for one in ALL if _part(one.importer) in ON_COMPUTE_NODES - {"base"}]
+    here = [one for one in _all() if _part(one.importer) in ON_COMPUTE_NODES - {"base"}]
     assert here
     outside = [one for one in here if _top(one) not in {"hpcrun", *sys.stdlib_module_names}]
     assert [
@@ -204,7 +208,7 @@ def test_every_library_is_declared() -> None:
         ]
     }
     provided = importlib.metadata.packages_distributions()
-    used = {_top(one) for one in ALL} - {"hpcrun", *sys.stdlib_module_names}
+    used = {_top(one) for one in _all()} - {"hpcrun", *sys.stdlib_module_names}
     undeclared = {
         name
         for name in used

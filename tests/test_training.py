@@ -88,20 +88,25 @@ def test_the_example_of_getting_started(hpcrun: Hpcrun, tmp_path: Path) -> None:
 
 
 def test_a_drill(hpcrun: Hpcrun) -> None:
-    """Several faults on one run: it comes back each time, and says what each cost."""
+    """Several faults on one run: it comes back each time, and says what each cost.
+
+    A killed rank alone, which `corrupt-checkpoint` begins with, by hand.
+    """
     changes = ["config.total_steps=400", "config.evaluate_every=0", "checkpoint.every=25"]
     nodes = ["resources.nodes=2", "resources.spare_nodes=1", "resources.ntasks_per_node=1"]
-    wanted = ("kill-rank", "corrupt-checkpoint", "lose-node")
-    asked = [f"--fault={fault}" for fault in wanted]
-    said = hpcrun("drill", "demo", "cluster=local", *changes, *nodes, *asked, "--steps=2", "--json")
-    faults = {one["fault"]: one for one in json.loads(said)["faults"]}
-    assert all(one["came_back"] for one in faults.values())
-    assert {name: (one["cause"], one["action"]) for name, one in faults.items()} == {
-        "kill-rank": ("rank_crash", "restart"),
+    expected = {
         "corrupt-checkpoint": ("rank_crash", "restart"),
         "lose-node": ("node_failure", "restart"),
     }
-    assert 0 <= faults["kill-rank"]["lost_steps"] < 2 * 25
+    if os.environ.get("HPCRUN_THOROUGH") == "1":
+        expected = {"kill-rank": ("rank_crash", "restart"), **expected}
+    asked = [f"--fault={fault}" for fault in expected]
+    said = hpcrun("drill", "demo", "cluster=local", *changes, *nodes, *asked, "--steps=2", "--json")
+    faults = {one["fault"]: one for one in json.loads(said)["faults"]}
+    assert all(one["came_back"] for one in faults.values())
+    assert {name: (one["cause"], one["action"]) for name, one in faults.items()} == expected
+    if "kill-rank" in faults:
+        assert 0 <= faults["kill-rank"]["lost_steps"] < 2 * 25
     assert 25 <= faults["corrupt-checkpoint"]["lost_steps"] < 3 * 25
     why = hpcrun("why", "demo-drill")
     assert "was set aside: is damaged" in why
