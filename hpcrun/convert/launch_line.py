@@ -274,7 +274,7 @@ def rendezvous(script: ShellScript, launch: LaunchLine) -> list[Statement]:
     for one in script.statements:
         names = _set_by(one.simple) if one is not launch.statement else None
         if names is not None:
-            shown = set() if names else _shown(script.text[one.start : one.end])
+            shown = set() if names else _shown_by(script.text[one.start : one.end])
             found[id(one)] = names, shown
     while True:
         names = set().union(*(own for own, _ in found.values()))
@@ -309,7 +309,7 @@ def _set_by(command: Command | None) -> set[str] | None:
     return names if names <= OWN else None
 
 
-def _shown(text: str) -> set[str]:
+def _shown_by(text: str) -> set[str]:
     """Return the variables that an `echo` shows; a name that nobody has where it shows more."""
     names = set(re.findall(r"\$\{?([A-Za-z_]\w*)", text))
     return names if names and not re.search(r"\$\(|`|\$[^A-Za-z_{]", text) else {""}

@@ -40,7 +40,7 @@ _MOST_SHOWN = 160
 
 @dataclass(frozen=True)
 class LineFate:
-    """What became of a command of the script, or of one of its #SBATCH lines."""
+    """The fate of a command of the script, or of one of its #SBATCH lines."""
 
     line: int
     last: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -77,22 +76,22 @@ class ShellScript:
             self.problem = f"line {self.line(error.at)}: {error.what}"
         self.commands = [one for each in self.statements for one in each.commands]
         bodies = [one for one in self.statements if _FUNCTION.match(text, one.start)]
-        inner = {at for at in scan.positional for one in bodies if one.start <= at < one.end}
-        args = [one.start for one in self.commands if one.program in ("getopts", "shift")]
-        args = [at for at in args if not any(one.start <= at < one.end for one in bodies)]
-        args += [at for at in scan.positional if at not in inner]
-        self.positional = [self.line(at) for at in sorted(args)]
+        readers = [one.start for one in self.commands if one.program in ("getopts", "shift")]
+        places = sorted([*scan.positional, *readers])
+        self.positional = [
+            self.line(at) for at in places if not any(one.start <= at < one.end for one in bodies)
+        ]
         self.own_path = [self.line(at) for at in scan.own_path]
         # Variable -> the line that reads it first, and whether it says what it is where unset.
         self.reads = {name: (self.line(at), given) for name, (at, given) in scan.reads.items()}
 
     @property
     def templates(self) -> dict[str, int]:
-        """The placeholders of a template in its commands, such as ``{{ lr }}``, and their lines."""
-        every = [_TEMPLATE.finditer(self.text, one.start, one.end) for one in self.statements]
+        """Return the placeholders in its commands, such as ``{{ lr }}``, and their first lines."""
         found: dict[str, int] = {}
-        for one in itertools.chain(*every):
-            found.setdefault(one[0], self.line(one.start()))
+        for statement in self.statements:
+            for one in _TEMPLATE.finditer(self.text, statement.start, statement.end):
+                found.setdefault(one[0], self.line(one.start()))
         return found
 
     def line(self, at: int) -> int:

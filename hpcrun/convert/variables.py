@@ -114,9 +114,11 @@ class Variables:
 
         ``X=${X:-1}`` sets one that may be set outside; without a default it would be its own.
         """
+
+        def is_outside(name: str, line: int, *, is_given: bool) -> bool:
+            return name not in self._set or (is_given and line <= self._set[name])
+
         every = self._script.reads.items()
-        read = (
-            (n, one) for n, one in every if n not in self._set or one[0] <= self._set[n] * one[1]
-        )
+        read = [(name, one) for name, one in every if is_outside(name, one[0], is_given=one[1])]
         own = ("SLURM_", "SLURMD_", "HPCRUN_")
         return {n: one for n, one in read if n not in _ALWAYS and not n.startswith(own)}

@@ -54,7 +54,7 @@ def offered() -> list[str]:
 
 def is_offered(name: str, types: Collection[str]) -> bool:
     """Check whether srun knows ``--mpi=name``, by what `offered` returned; pmix_v4 is a version."""
-    return name == NONE or name in types or name.partition("_v")[0] in types
+    return name == NONE or _among(name, types)
 
 
 def _known(library: str | None) -> list[str]:
@@ -68,9 +68,9 @@ def _known(library: str | None) -> list[str]:
     return [PMIX, PMI2] if _WITH_PMIX.search(library) else [PMI2]
 
 
-def _among(default: str, known: list[str]) -> bool:
+def _among(name: str, types: Collection[str]) -> bool:
     # A version of it may be named: pmix_v4.
-    return any(default == one or default.startswith(f"{one}_v") for one in known)
+    return any(name == one or name.startswith(f"{one}_v") for one in types)
 
 
 def _name(library: str | None) -> str:

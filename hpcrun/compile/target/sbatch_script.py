@@ -121,12 +121,12 @@ def _options(
 ) -> dict[str, Any]:
     """Return sbatch's long options -> values; true for one without a value."""
     wanted = run.resources
+    # The steps of a script that starts its ranks itself have what Slurm gives.
+    cpus = None if frameworks.of(run.entry.framework).one_per_run else 1
     found: dict[str, Any] = {
         "job-name": name,
         "array": array,
-        **_asked(wanted, run.shared_nodes, run.ranks_per_node),
-        # A script's own steps have what it asks for, else what the site's Slurm gives.
-        **({"cpus-per-task": wanted.cpus_per_task} if _starts_its_ranks(run) else {}),
+        **_asked(wanted, run.shared_nodes, run.ranks_per_node, cpus),
         **cluster["sbatch"],
         **mail(run),
         **wanted.sbatch,
@@ -159,15 +159,14 @@ def _part_options(
     )
 
 
-def _starts_its_ranks(run: RunPlan) -> bool:
-    return frameworks.of(run.entry.framework).one_per_run
-
-
-def _asked(wanted: Resources, nodes: int, ranks_per_node: int) -> dict[str, Any]:
+def _asked(
+    wanted: Resources, nodes: int, ranks_per_node: int, cpus: int | None = 1
+) -> dict[str, Any]:
+    """Return what is asked for; ``cpus`` of a rank where nobody says how many."""
     return {
         "nodes": nodes,
         "ntasks-per-node": ranks_per_node,
-        "cpus-per-task": wanted.cpus_per_task or 1,
+        "cpus-per-task": wanted.cpus_per_task or cpus,
         "gpus-per-node": wanted.gpus_option,
         "mem": wanted.mem,
         "time": wanted.time,

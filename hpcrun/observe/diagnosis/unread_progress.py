@@ -194,9 +194,9 @@ def unmatched(selected: Selected, attempt: int, *, well: bool) -> str | None:
     read = (log.read_from or {}).get("source") is not None
     if pattern is None or read or any(log.of(session_log.STARTED, session_log.RESTORED)):
         return None
-    if not (well or had_time(selected, attempt)):
-        return None
     lines = _lines(selected, attempt)
+    if not (well or _is_enough(paths, lines)):
+        return None
     text = f"progress.pattern has found no step in {plural(len(lines), 'line', ',')} of rank 0"
     numbers = [line for line in lines if any(map(str.isdigit, line))]
     near = [line for line in numbers if _TELLS.search(line)] or numbers
@@ -208,8 +208,11 @@ def unmatched(selected: Selected, attempt: int, *, well: bool) -> str | None:
 
 def had_time(selected: Selected, attempt: int) -> bool:
     """Check whether an attempt printed so long, or so much, that a step should be among it."""
-    enough = _printed_for(selected.paths.attempt(attempt)) >= _ENOUGH_TIME
-    return enough or len(_lines(selected, attempt)) >= _ENOUGH_LINES
+    return _is_enough(selected.paths.attempt(attempt), _lines(selected, attempt))
+
+
+def _is_enough(paths: AttemptPaths, lines: Sequence[str]) -> bool:
+    return len(lines) >= _ENOUGH_LINES or _printed_for(paths) >= _ENOUGH_TIME
 
 
 def _lines(selected: Selected, attempt: int) -> list[str]:

@@ -139,9 +139,13 @@ def test_a_save_without_a_number_is_taken_by_its_time_and_the_step_passed_over_i
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        *(("model_000500.pt", 500), ("epoch=2-step=30.ckpt", 30), ("d20/model_7.pt", 7)),
-        *(("optim_000060_rank0.pt", 60), ("60-model-00001-of-00003.pt", 60)),
-        *(("gpu4_90.pt", 90), ("80_mp_rank_03.pt", 80)),
+        ("model_000500.pt", 500),
+        ("epoch=2-step=30.ckpt", 30),
+        ("d20/model_7.pt", 7),
+        ("optim_000060_rank0.pt", 60),
+        ("60-model-00001-of-00003.pt", 60),
+        ("gpu4_90.pt", 90),
+        ("80_mp_rank_03.pt", 80),
     ],
 )
 def test_a_program_that_wants_a_number_gets_that_of_the_newest(

@@ -239,7 +239,7 @@ def test_a_save_has_the_step_after_which_it_was_written(place: Place) -> None:
 
 
 def test_a_save_outside_of_the_runs_directory(place: Place, tmp_path: Path) -> None:
-    """Where it is not there yet as the attempt begins."""
+    """The directory of the saves is made after the attempt has begun."""
     own = tmp_path / "scratch" / "out"
     pattern = r"iter (?P<step>\d+)/(?P<total>\d+): loss"
     progress = {"pattern": pattern, "saved": str(own / "*.pt")}
