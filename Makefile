@@ -21,6 +21,9 @@ DEMO := demo --root demo-runs
 # The command as a person would type it, then what it says.
 show = @printf '\n$$ %s\n' '$(1)'; $(BIN)/$(1)
 
+# Thousands of processes of the tests would compile hpcrun, each for itself.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help demo test frameworks lint audit docs site bench first-minute cluster cluster-down clean
@@ -54,6 +57,7 @@ demo: $(TRAIN)
 
 test: lint $(TRAIN) $(FRAMEWORKS)
 	@echo 'Running the tests in $(TEST_PROCESSES) processes: the end of a line of dots says how far they are'
+	@$(BIN)/python -m compileall -q hpcrun tests/support tests/testbed
 	HPCRUN_FRAMEWORKS_PYTHON='$(HPCRUN_FRAMEWORKS_PYTHON)' \
 	    $(BIN)/python -m pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)
 

@@ -174,6 +174,7 @@ def test_one_rank_for_each_gpu_and_each_sees_all_of_its_node(bench: Workbench) -
     assert [ranks[rank]["LOCAL_RANK"] for rank in range(4)] == ["0", "1", "0", "1"]
 
 
+@pytest.mark.usually("24.11")
 def test_jobs_that_share_their_nodes_have_ports_of_their_own(bench: Workbench) -> None:
     pair = {"resources": {**TWO_BY_TWO, "sbatch": {"nodelist": "n1,n2"}}}
     grid = {"sweep": {"grid": {"environment.variables.WHICH": ["one", "two"]}}}

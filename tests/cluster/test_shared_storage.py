@@ -122,6 +122,7 @@ def test_many_short_runs_and_a_server_that_is_silent_in_the_middle(ward: Ward) -
         silence.result()
 
 
+@pytest.mark.usually("24.11")
 def test_a_server_that_is_silent_for_a_while(ward: Ward) -> None:
     """Calls hang as on a hard mount: nobody is given up for it, and nothing is lost."""
     program = PROGRAM.replace("range(1, 5)", "range(1, 60)")

@@ -149,6 +149,7 @@ def test_a_sweep_beyond_an_array_submitted_twice_at_once(place: Workplace) -> No
     assert {run["action"] for run in again["runs"]} == {"completed"}
 
 
+@pytest.mark.usually("22.05")
 def test_an_array_runs_as_it_was_printed(place: Workplace) -> None:
     place.spec(
         ["sh", "-c", 'echo "$0 on $(hostname) as $(id -un)"', "value ${config.x}"],
@@ -285,6 +286,7 @@ def test_a_path_full_of_traps(slurm: Cluster) -> None:
         _remove(place)
 
 
+@pytest.mark.usually("22.05")
 def test_stopped_and_submitted_again(place: Workplace) -> None:
     place.write("long.sh", "echo attempt $HPCRUN_ATTEMPT; sleep ${1:-600}\n")
     place.spec(["sh", "long.sh"])

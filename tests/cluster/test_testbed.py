@@ -155,6 +155,7 @@ def test_power_loss_is_silence_for_the_peers(slurm22: Cluster) -> None:
     assert peers[0].returncode == -signal.SIGKILL
 
 
+@pytest.mark.usually("22.05")
 def test_power_loss_requeues_the_job_and_the_node_comes_back(slurm: Cluster) -> None:
     job = submit(slurm, "-N2", "-w", "n3,n4", "--requeue", "-o", "/dev/null", "--wrap", "sleep 300")
     slurm.wait_job(job, "RUNNING")
@@ -172,6 +173,7 @@ def test_power_loss_requeues_the_job_and_the_node_comes_back(slurm: Cluster) -> 
     slurm.wait_job(job, "RUNNING", timeout=30)
 
 
+@pytest.mark.usually("24.11")
 def test_a_job_of_higher_priority_preempts(slurm: Cluster) -> None:
     low = submit(slurm, "-N4", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 300")
     slurm.wait_job(low, "RUNNING")
