@@ -240,10 +240,10 @@ PROGRAMS = {
     **{
         name: ThirdPartyProgram(
             "transformers:examples/pytorch/language-modeling",
-            r"\| +(?P<step>[1-9]\d*)/240 \[",
+            r"\| +(?P<step>[1-9]\d*)/600 \[",
             "**/out/checkpoint-*/trainer_state.json",
             ("**/out/model.safetensors",),
-            240,
+            600,
             _language_model_text,
         )
         for name in ("run-clm", "run-clm-torchrun")
