@@ -83,7 +83,7 @@ def form(bench: Workbench, kind: str) -> dict[str, Any]:
     "kind",
     [
         pytest.param("function", marks=pytest.mark.usually),
-        pytest.param("script", marks=pytest.mark.usually("22.05")),
+        pytest.param("script", marks=pytest.mark.usually),
         pytest.param("command", marks=pytest.mark.usually),
         pytest.param("loop", marks=pytest.mark.usually("22.05")),
     ],
