@@ -164,6 +164,7 @@ def test_an_error_that_one_node_has_is_tried_on_others(bench: Workbench) -> None
     assert "hpcrun requeued it, excluding n1" in told
 
 
+@pytest.mark.usually("22.05")
 def test_one_rank_for_each_gpu_and_each_sees_all_of_its_node(bench: Workbench) -> None:
     """The GPUs are device nodes without a GPU behind them; Slurm counts them as real ones."""
     gpus = {"nodes": 2, "gpus_per_node": 2, "time": "00:05:00", "mem": 500}
@@ -201,6 +202,7 @@ def test_a_killed_rank_ends_the_run_at_once_and_is_named(bench: Workbench) -> No
     wait_until_clean(bench.cluster)
 
 
+@pytest.mark.usually("24.11")
 def test_scancel_ends_the_attempt_on_record_and_leaves_nothing(bench: Workbench) -> None:
     start(bench, "scancelled", 300)
     said(bench, "scancelled")

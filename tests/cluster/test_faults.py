@@ -17,7 +17,6 @@ CHOSEN = {
     ("os._exit(0)", "optimizer"),
     ("ib0", "forward"),
     ("disk read-only", "save"),
-    ("scontrol", "start-up"),
 }
 
 

@@ -135,6 +135,7 @@ def test_scripts_and_loops_that_are_preempted_go_on(slurm: Cluster) -> None:
         assert steps == list(range(1, STEPS + 1))
 
 
+@pytest.mark.usually("22.05")
 def test_a_script_that_knows_nothing_of_hpcrun_runs_unmodified(bench: Workbench) -> None:
     """On a site whose profile names no interface: all nodes take the one named as InfiniBand."""
     bench.write("configs/clusters/unnamed.yaml", "executor: slurm\nresources: {mem: 6000}\n")
