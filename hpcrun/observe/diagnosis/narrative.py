@@ -257,6 +257,8 @@ def _read_from(one: AttemptStory, run: RunStory) -> str:
     silent = one.attempt.ended and not one.attempt.end.get("metrics")
     if silent and (line := unread_progress.of_run(selected, number, metrics=True)):
         text += f" It prints metrics that hpcrun does not read; with this it does: {line}"
+    elif path and (more := unread_progress.further(selected, number, one.reached or 0)):
+        text += f" {more}"
     return text
 
 

@@ -43,8 +43,14 @@ _BRACKET = re.compile(
     r"(?P<word>)(?P<between>[\[(])(?P<step>\d{1,12})(?P<of> ?/ ?)(?P<total>\d{1,12})(?=[\])])",
     re.ASCII,
 )
+# ``50/ 112 batches``
+_COUNTED = re.compile(
+    r"(?<![\w.])(?P<step>\d{1,12})(?P<of> ?/ {0,9})(?P<total>\d{1,12})"
+    r" (?P<word>batch(?:es)?|steps?|iter(?:ation)?s?)\b",
+    re.ASCII | re.IGNORECASE,
+)
 _METRIC = re.compile(
-    r"\b(?P<name>[A-Za-z_]\w{0,30})(?P<between>[\"']? ?[:=] ?[\"']?| )"
+    r"\b(?P<name>[A-Za-z_]\w{0,30})(?P<between>[\"']? ?[:=] ?[\"']?| {1,9})"
     r"[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?(?![\w/.])",
     re.ASCII | re.IGNORECASE,
 )
@@ -70,7 +76,7 @@ def proposed(lines: Iterable[str], *, metrics: bool = False) -> str | None:
 def _forms(lines: Sequence[str]) -> Iterator[str | None]:
     """Yield patterns, the best first; None where lines are not of one form."""
     yield _of_both(lines)
-    for expression in (_STEP, _EPOCH, _BRACKET):
+    for expression in (_STEP, _EPOCH, _BRACKET, _COUNTED):
         found: dict[str, list[tuple[re.Match[str], str]]] = {}
         for line in lines:
             for match in itertools.islice(expression.finditer(line), _MOST_NUMBERS):
@@ -100,7 +106,8 @@ def _of_both(lines: Sequence[str]) -> str | None:
     found = [
         (epoch, step, line)
         for line in lines
-        if (epoch := _EPOCH.search(line)) and (step := _STEP.search(line, epoch.end()))
+        if (epoch := _EPOCH.search(line))
+        and (step := _STEP.search(line, epoch.end()) or _COUNTED.search(line, epoch.end()))
     ]
     if not found:
         return None
@@ -130,9 +137,13 @@ def _of_each_line(lines: Sequence[str]) -> str | None:
 
 def _numbered(match: re.Match[str], name: str, end: str) -> tuple[int, int, str]:
     """Return where a number and its end stand, and their expression."""
-    part = rf"{match['word']}{_between(match['between'])}(?P<{name}>\d+)"
+    part = rf"(?P<{name}>\d+)"
     if match["total"]:
         part += rf"{_between(match['of'])}(?P<{end}>\d+)"
+    if match.re is _COUNTED:
+        part += f" {match['word']}"
+    else:
+        part = f"{match['word']}{_between(match['between'])}{part}"
     return match.start(), match.end(), part
 
 
@@ -181,6 +192,23 @@ def of_run(selected: Selected, attempt: int, *, metrics: bool = False) -> str | 
         return None
     pattern = proposed(_printed(selected, attempt), metrics=metrics)
     return None if pattern is None else f"progress: {{pattern: '{pattern}'}}"
+
+
+def further(selected: Selected, attempt: int, reached: int) -> str | None:
+    """Return a sentence on steps that an attempt printed beyond what its files show; None if none.
+
+    A program writes a file for each evaluation, say, and prints a line every ten steps.
+    """
+    lines = _printed(selected, attempt)
+    pattern = proposed(lines) if of_run(selected, attempt) else None
+    found = [match for line in lines if pattern and (match := re.search(pattern, line))]
+    last = found[-1].groupdict().get("step") if found else None
+    if last is None or int(last) <= reached:
+        return None
+    return (
+        f"It prints steps up to {int(last):,}: these are read in place of that file with "
+        f"progress: {{pattern: '{pattern}'}}"
+    )
 
 
 def unmatched(selected: Selected, attempt: int, *, well: bool) -> str | None:

@@ -357,6 +357,7 @@ class StartOver:
             return
         why = "say how it goes on, by recovery.resume"
         if told.get("resumes"):
-            why = f"it did not go on from {told.get('source') or 'what had been saved'}"
+            source = told.get("source") or "what had been saved"
+            why = f"it did not go on from {source}, or counts anew from there"
         message = f"began over at step {step:,}, though step {reached:,} had been reached; {why}"
         self._on_found({"step": step, "reached": reached, "message": message})

@@ -11,7 +11,7 @@ import pytest
 
 from hpcrun.observe.diagnosis import narrative
 from hpcrun.observe.diagnosis.attempts import stories
-from hpcrun.observe.diagnosis.unread_progress import proposed, told, unmatched
+from hpcrun.observe.diagnosis.unread_progress import further, proposed, told, unmatched
 from hpcrun.observe.read.selection import Finder, Selected
 from hpcrun.observe.status.jobs import Answers
 from hpcrun.observe.status.status import RunStatus, statuses
@@ -80,6 +80,18 @@ FORMS: dict[str, tuple[str, dict[str, str] | None]] = {
         "Epoch [1/2], Step [{n}/9], Loss: 0.{n}",
         {"epoch": "1", "epochs": "2", "step": "2", "total": "9", "Loss": "0.2"},
     ),
+    "a table of epochs and batches": (
+        "| epoch {e:3d} | {m:5d}/    2 batches | lr 20.00 | ms/batch 12.77 | loss  7.{n} | ppl  9",
+        {
+            **{"epoch": "1", "step": "2", "epoch_total": "2"},
+            **{"lr": "20.00", "batch": "12.77", "loss": "7.2", "ppl": "9"},
+        },
+    ),
+    "batches alone": (
+        "{n}/10 batches, loss: 0.{n}",
+        {"step": "2", "total": "10", "loss": "0.2"},
+    ),
+    "files, no steps": ("reads {n}/10 batches", None),
     "steps of all epochs": (
         "Epoch {e} step {n}/4 loss 0.{n}",
         {"step": "2", "total": "4", "loss": "0.2"},
@@ -192,3 +204,16 @@ def test_metrics_beside_a_bar_are_proposed(study: Experiment) -> None:
     assert "(?P<loss>" in note
     known = dataclasses.replace(status, step=30, metrics={"loss": 1.0})
     assert [*told([(selected, known)])] == []
+
+
+def test_steps_beyond_those_of_its_files_are_told(study: Experiment) -> None:
+    """Its events come with each evaluation, its lines every ten steps."""
+    printed = [f"step {n} | loss 2.{n} | step time 6.45ms" for n in range(0, 1490, 10)]
+    selected, _ = _printed(study, *printed, "saving")
+    read = {"event": "read_from", "time": T0, "source": "tensorboard", "path": "out/events.1"}
+    files.append(study.run().attempt(1).session, read)
+    (story,) = stories([selected], ask=lambda jobs: Answers())
+    told = " ".join(narrative.attempt(story.attempts[0], story, T0))
+    assert "Its progress is read from out/events.1 (tensorboard). It prints steps up to " in told
+    assert r"1,480: these are read in place of that file with progress: {pattern: 'step" in told
+    assert further(selected, 1, 1480) is None
