@@ -107,7 +107,8 @@ def _take(lock: Path, owner: str, name: str, say: Say) -> None:
 
 def _appears(lock: Path, owner: str) -> bool:
     """Try to create the lock; return False if another submit was first."""
-    draft = lock.with_name(f"{lock.name}.{owner}.{threading.get_ident()}")
+    # Hidden, as another submit that begins now takes other names for somebody's files.
+    draft = lock.with_name(f".{lock.name}.{owner}.{threading.get_ident()}")
     try:
         draft.mkdir(parents=True)
         (draft / owner).touch()

@@ -60,9 +60,7 @@ def check_directory(experiment: ExperimentPaths) -> None:
     own = (experiment.annotations, experiment.code, experiment.submit_lock)
     known = {path.name for path in (*own, experiment.runs_directory)}
     names = shared_look.names(experiment.directory)
-    # Another submit that begins just now has a draft of the lock beside it.
-    drafts = (".", f"{experiment.submit_lock.name}.")
-    others = sorted(name for name in names if name not in known and not name.startswith(drafts))
+    others = sorted(name for name in names if name not in known and not name.startswith("."))
     if others:
         raise UsageError(
             f"{experiment.directory} is there already and no experiment: it holds "

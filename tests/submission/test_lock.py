@@ -13,7 +13,7 @@ import pytest
 from hpcrun.errors import UsageError
 from hpcrun.host import start_ticks
 from hpcrun.state.layout import experiment
-from hpcrun.submission import lock
+from hpcrun.submission import lock, preflight
 
 PROGRAM = """
 import sys, time
@@ -39,6 +39,23 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     with lock.held(paths, print):
         pass
     assert list(paths.directory.iterdir()) == [paths.code]
+
+
+def test_a_lock_that_is_about_to_appear_is_nobodys_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another first submit looks into the directory before the lock has its name."""
+    paths, rename = experiment(tmp_path, "e"), Path.rename
+    seen: list[list[Path]] = []
+
+    def looked_at(draft: Path, target: Path) -> Path:
+        seen.append([*paths.directory.iterdir()])
+        preflight.check_directory(paths)
+        return rename(draft, target)
+
+    monkeypatch.setattr(Path, "rename", looked_at)
+    with lock.held(paths, print):
+        assert [len(names) for names in seen] == [1]
 
 
 def test_one_after_another(tmp_path: Path) -> None:

@@ -28,9 +28,7 @@ def test_a_directory_of_somebodys_becomes_no_experiment(tmp_path: Path) -> None:
     """A checkout of hpcrun in the place of the default root, and an experiment named docs."""
     docs = experiment(tmp_path, "docs")
     preflight.check_directory(docs)
-    draft = docs.submit_lock.with_name(f"{docs.submit_lock.name}.login:1:2.3")
-    hidden = docs.directory / ".hpcrun"
-    for own in (docs.code, docs.submit_lock, draft, docs.runs_directory, hidden):
+    for own in (docs.code, docs.submit_lock, docs.runs_directory, docs.directory / ".hpcrun"):
         own.mkdir(parents=True)
     preflight.check_directory(docs)
     (docs.directory / "cli.md").touch()

@@ -162,7 +162,7 @@ def _part_options(
 def _asked(
     wanted: Resources, nodes: int, ranks_per_node: int, cpus: int | None = 1
 ) -> dict[str, Any]:
-    """Return what is asked for; ``cpus`` of a rank where nobody says how many."""
+    """Return a run's options of sbatch; ``cpus`` is the default of processors a rank."""
     return {
         "nodes": nodes,
         "ntasks-per-node": ranks_per_node,

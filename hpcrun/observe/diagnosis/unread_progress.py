@@ -186,12 +186,21 @@ def of_run(selected: Selected, attempt: int, *, metrics: bool = False) -> str | 
 
     ``metrics``: its steps are read, and no metrics.
     """
+    pattern = _of_lines(selected, _printed(selected, attempt), metrics=metrics)
+    return None if pattern is None else _in_spec(pattern)
+
+
+def _of_lines(selected: Selected, lines: list[str], *, metrics: bool = False) -> str | None:
+    """Return the pattern that is `proposed` for a run; None for one whose spec settles it."""
     run = selected.run
     settings = run.spec.get("progress") or {}
     if run.entry.kind == "function" or settings.get("pattern") or settings.get("source") == "none":
         return None
-    pattern = proposed(_printed(selected, attempt), metrics=metrics)
-    return None if pattern is None else f"progress: {{pattern: '{pattern}'}}"
+    return proposed(lines, metrics=metrics)
+
+
+def _in_spec(pattern: str) -> str:
+    return f"progress: {{pattern: '{pattern}'}}"
 
 
 def further(selected: Selected, attempt: int, reached: int) -> str | None:
@@ -200,15 +209,15 @@ def further(selected: Selected, attempt: int, reached: int) -> str | None:
     A program writes a file for each evaluation, say, and prints a line every ten steps.
     """
     lines = _printed(selected, attempt)
-    pattern = proposed(lines) if of_run(selected, attempt) else None
-    found = [match for line in lines if pattern and (match := re.search(pattern, line))]
+    pattern = _of_lines(selected, lines)
+    if pattern is None:
+        return None
+    found = [match for line in lines if (match := re.search(pattern, line))]
     last = found[-1].groupdict().get("step") if found else None
     if last is None or int(last) <= reached:
         return None
-    return (
-        f"It prints steps up to {int(last):,}: these are read in place of that file with "
-        f"progress: {{pattern: '{pattern}'}}"
-    )
+    said = f"It prints steps up to {int(last):,}: these are read in place of that file with"
+    return f"{said} {_in_spec(pattern)}"
 
 
 def unmatched(selected: Selected, attempt: int, *, well: bool) -> str | None:
