@@ -57,6 +57,8 @@ class Turns:
             import torch
 
             torch.use_deterministic_algorithms(True)
+            # DeepSpeed's buckets, a gigabyte at each step; nothing reads what it has not written.
+            torch.utils.deterministic.fill_uninitialized_memory = False
         rank = int(os.environ["RANK"])
         self._line.say({"side": side, "rank": rank, "node": os.uname().nodename})
         self._pauses = set(self._line.hear()["pauses"])

@@ -95,6 +95,8 @@ def train(session: hpcrun.Session) -> None:
     """
     config = session.config
     torch.use_deterministic_algorithms(config.deterministic)
+    # DeepSpeed's buckets, a gigabyte at each step; nothing reads what it has not written.
+    torch.utils.deterministic.fill_uninitialized_memory = False
     tokens = read_tokens(config.tokens, config.vocabulary)
     torch.manual_seed(session.seed)
     with session.device:
