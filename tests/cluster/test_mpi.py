@@ -11,12 +11,13 @@ import pytest
 from hpcrun.errors import EXIT_REFUSED
 from tests.cluster.ward import Ward
 from tests.frameworks.test_programs import python_of
+from tests.frameworks.third_party import SPECS
 from tests.support.waiting import until
 from tests.testbed import VERSIONS, Cluster
 
 pytestmark = pytest.mark.timeout(300)
 _MPI = {VERSIONS[0]: ("mpich", "pmi2"), VERSIONS[1]: ("openmpi", "pmix")}
-_PROGRAM = Path(__file__).parent / "jobs" / "mpi_steps.py"
+_PROGRAM = SPECS.parent / "programs" / "mpi_steps.py"
 
 
 def _python(mpi: str) -> str:
@@ -43,7 +44,7 @@ def _begin(ward: Ward, name: str, steps: int) -> list[str]:
     """Submit the program on two nodes, see its steps, and return the nodes."""
     ward.write(_PROGRAM.name, _PROGRAM.read_text())
     mpi, _ = _MPI[ward.cluster.version]
-    spec = _spec(mpi, str(steps), framework="mpi")
+    spec = _spec(mpi, str(steps), "1", framework="mpi")
     del spec["recovery"]["max_failures"]
     ward.hpcrun("submit", ward.spec(name, spec), "--new")
     until(lambda: "step 5" in "".join(_logs(ward, name, 1)), "its steps", 60)
@@ -96,15 +97,15 @@ def test_programs_that_say_nothing_of_mpi_and_ranks_that_raise(slurm: Cluster) -
     """The site's MpiDefault is PMI2, as SLURM_MPI_TYPE has it for one job."""
     ward = Ward(slurm, "mpi")
     ward.write(_PROGRAM.name, _PROGRAM.read_text())
-    ward.write("by_shell.sh", 'env | grep ^PMI_FD\n"$0" mpi_steps.py 1 | cat\n')
+    ward.write("by_shell.sh", 'env | grep ^PMI_FD\n"$0" mpi_steps.py 1 1 | cat\n')
     default = {"setup": ["export SLURM_MPI_TYPE=pmi2"], "python": _python("mpich")}
     shell = {"entry": ["bash", "-c", ". ./by_shell.sh", _python("mpich")], "args": []}
     runs: dict[str, dict[str, Any]] = {
         "mpi-shell": _spec("mpich", **shell, environment=default),
         "mpi-single": _spec("mpich", **shell, environment=default, framework="single"),
-        "mpi-raise": _spec("mpich", "2", "raise"),
-        "mpi-abort": _spec("mpich", "2", "abort"),
-        "mpi-alone": _spec("mpich", "1", framework="mpi"),
+        "mpi-raise": _spec("mpich", "2", "1", "raise"),
+        "mpi-abort": _spec("mpich", "2", "1", "abort"),
+        "mpi-alone": _spec("mpich", "1", "1", framework="mpi"),
     }
     runs["mpi-single"]["resources"] = {"nodes": 1, "time": "00:05:00", "mem": 2000}
     runs["mpi-alone"]["resources"]["mpi"] = "none"

