@@ -184,7 +184,7 @@ def main() -> int:
     parser.add_argument("--version", default=VERSIONS[0], help="of Slurm")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of scripts, from 0")
     parser.add_argument("--no-run", action="store_true", help="plan and check alone")
-    parser.add_argument("--output", type=Path, help="a directory for published_scripts.json")
+    parser.add_argument("--output", type=Path, help="a directory for published_scripts-VERSION.json")
     arguments = parser.parse_args()
     numbers = arguments.only or range(len(SCRIPTS))
     rows = []
@@ -197,7 +197,7 @@ def main() -> int:
     if arguments.output:
         result = {"slurm": arguments.version, "scripts": rows}
         arguments.output.mkdir(parents=True, exist_ok=True)
-        path = arguments.output / "published_scripts.json"
+        path = arguments.output / f"published_scripts-{arguments.version}.json"
         text = json.dumps(result, indent=1).replace(str(cluster.root), "BED")
         path.write_text(text.replace(str(cluster.python), "PYTHON") + "\n")
         path.with_suffix(".txt").write_text(table(rows))
