@@ -190,6 +190,7 @@ def main() -> int:
     rows = []
     with Cluster(arguments.version, **_NODES) as cluster:
         bench = Workbench(cluster, "published")
+        bed, python = str(cluster.root), cluster.python
         for number in numbers:
             rows.append(measure(bench, arguments.scripts, number, is_run=not arguments.no_run))
             print(json.dumps(rows[-1], indent=1), file=sys.stderr, flush=True)
@@ -198,8 +199,8 @@ def main() -> int:
         result = {"slurm": arguments.version, "scripts": rows}
         arguments.output.mkdir(parents=True, exist_ok=True)
         path = arguments.output / f"published_scripts-{arguments.version}.json"
-        text = json.dumps(result, indent=1).replace(str(cluster.root), "BED")
-        path.write_text(text.replace(str(cluster.python), "PYTHON") + "\n")
+        text = json.dumps(result, indent=1).replace(bed, "BED").replace(python, "PYTHON")
+        path.write_text(text + "\n")
         path.with_suffix(".txt").write_text(table(rows))
     return 0
 
