@@ -184,7 +184,7 @@ def main() -> int:
     parser.add_argument("--version", default=VERSIONS[0], help="of Slurm")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of scripts, from 0")
     parser.add_argument("--no-run", action="store_true", help="plan and check alone")
-    parser.add_argument("--output", type=Path, help="a directory for published_scripts-VERSION.json")
+    parser.add_argument("--output", type=Path, help="a directory for the results")
     arguments = parser.parse_args()
     numbers = arguments.only or range(len(SCRIPTS))
     rows = []
