@@ -97,13 +97,13 @@ def problem(check: Callable[[], object]) -> str:
 class Ward(Workbench):
     """The desk; its experiments are made of `SPEC`."""
 
-    def get_ready(self) -> None:
+    def get_ready(self, name: str = "warm") -> None:
         """Write the training program, and have DeepSpeed's operator compiled."""
         for job in _JOBS.glob("*.py"):
             self.write(job.name, job.read_text())
         # The compiler needs more memory than the runs themselves.
-        self.submit("warm", resources={"mem": 6000}, config={"total_steps": 1})
-        self.wait_for_end("warm")
+        self.submit(name, resources={"mem": 6000}, config={"total_steps": 1})
+        self.wait_for_end(name)
 
     def submit(self, name: str, *overrides: str, **changes: Any) -> None:
         """Submit `SPEC`, or what is left of it after changes at its first two levels."""
