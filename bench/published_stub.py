@@ -66,7 +66,7 @@ def beside(directory: Path, stubs: Path, script: str) -> None:
 
 
 def environment(bench: Workbench, stubs: Path) -> dict[str, str]:
-    """Return what the shell that submits has: what a login on a terminal gives, and the stubs."""
+    """Return the variables of the shell that submits: a login's on a terminal, stubs in PATH."""
     asked = bench.cluster.run(["sh", "-c", "cd; pwd; id -un; echo $SLURM_CONF"]).stdout.split("\n")
     found = {"HOME": asked[0], "USER": asked[1], "LOGNAME": asked[1], "SLURM_CONF": asked[2]}
     return {**found, "TERM": "xterm", "PATH": f"{stubs}:/usr/local/bin:/usr/bin:/bin"}

@@ -23,6 +23,7 @@ from bench.publish import add_options, circumstances, publish
 from hpcrun.run.protocol.heartbeat import SILENCE
 from tests.cluster.ward import Ward
 from tests.testbed import Cluster
+from tests.testbed.storage import TENTH
 
 # Slurm's default, in seconds; the test bed's own is shorter.
 CRED_EXPIRE = 120
@@ -171,13 +172,14 @@ def main() -> None:
     options = parser.parse_args()
     began = time.monotonic()
     rows = []
+    storage = "" if options.against else TENTH
     with (
         against.versions(options.against) as found,
         Cluster(
             options.slurm,
             cred_expire=CRED_EXPIRE,
             visible=against.visible(found),
-            **({"storage": ""} if options.against else {}),
+            storage=storage,
         ) as cluster,
     ):
         wards = {version: Ward(cluster, version) for version in found}
@@ -199,7 +201,7 @@ def main() -> None:
     setting = circumstances(
         seconds=round(time.monotonic() - began),
         slurm=options.slurm,
-        storage="local disk" if options.against else "caches as NFS does",
+        storage=storage or "local disk",
         cred_expire=CRED_EXPIRE,
         heartbeat_timeout=SILENCE,
     )

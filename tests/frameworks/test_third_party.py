@@ -63,6 +63,6 @@ def test_nanogpt_finds_its_data_from_a_clone(tmp_path: Path) -> None:
     spec, told = tmp_path / "spec.yaml", "code: {link: [data/shakespeare_char]}"
     for text, is_told in ((shown, False), ("".join(lines), True)):
         spec.write_text(text)
-        done = hpcrun("plan", spec, "+cluster=slurm", "--root", tmp_path / "root")
+        done = hpcrun("plan", spec, "+cluster=local", "--root", tmp_path / "root")
         assert done.returncode == 0, done.stderr
         assert (told in done.stderr) is is_told
