@@ -11,7 +11,8 @@
     ├── RunFailed              exit 1   a run that was waited for failed
     ├── Interrupted            exit 130 by Ctrl-C, in the middle of something that it reports
     ├── CheckpointError        exit 1   a checkpoint cannot be written or read
-    └── NonFiniteLossError     exit 1   the loss is not a number any more
+    ├── NonFiniteLossError     exit 1   the loss is not a number any more
+    └── ReplicasDifferError    exit 1   ranks that hold the same weights do not any more
 
 Workers end with ``EXIT_SAVED`` (75) when they saved and want to be started again.
 """
@@ -148,3 +149,7 @@ class CheckpointError(HpcrunError):
 
 class NonFiniteLossError(HpcrunError):
     """The loss was infinite or not a number for several steps in a row."""
+
+
+class ReplicasDifferError(HpcrunError):
+    """Ranks that hold the same weights, or the same state of the optimizer, differ."""

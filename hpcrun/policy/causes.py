@@ -36,6 +36,8 @@ SUPERVISOR_LOST = "supervisor_lost"
 RANK_CRASH = "rank_crash"
 OUT_OF_MEMORY = "out_of_memory"
 NON_FINITE = "non_finite_loss"
+# Ranks that hold the same weights do not any more.
+REPLICAS_DIFFER = "replicas_differ"
 BAD_CHECKPOINT = "bad_checkpoint"
 HANG = "hang"
 LAUNCH = "launch"
@@ -44,14 +46,15 @@ UNKNOWN = "unknown"
 KINDS = (
     *(TIME_LIMIT, PREEMPTED, REQUEUED, SIGNAL, SAVED, NODE_FAILURE, BAD_NODE, STORAGE),
     SUPERVISOR_LOST,
-    *(RANK_CRASH, OUT_OF_MEMORY, NON_FINITE, BAD_CHECKPOINT, HANG, LAUNCH, UNKNOWN, CANCELLED),
+    *(RANK_CRASH, OUT_OF_MEMORY, NON_FINITE, REPLICAS_DIFFER, BAD_CHECKPOINT),
+    *(HANG, LAUNCH, UNKNOWN, CANCELLED),
 )
 
 # Ends that the run itself caused: they count against it until it has made progress.
 OWN = frozenset(
     {
-        *(TIME_LIMIT, SAVED, RANK_CRASH, OUT_OF_MEMORY, NON_FINITE, BAD_CHECKPOINT, HANG, LAUNCH),
-        UNKNOWN,
+        *(TIME_LIMIT, SAVED, RANK_CRASH, OUT_OF_MEMORY, NON_FINITE, REPLICAS_DIFFER),
+        *(BAD_CHECKPOINT, HANG, LAUNCH, UNKNOWN),
     }
 )
 
@@ -66,6 +69,7 @@ _FROM_OUTSIDE = {*TAKEN_AWAY, SAVED, NODE_FAILURE, BAD_NODE, STORAGE, SUPERVISOR
 
 _EXCEPTIONS = {
     "NonFiniteLossError": NON_FINITE,
+    "ReplicasDifferError": REPLICAS_DIFFER,
     "CheckpointError": BAD_CHECKPOINT,
     "OutOfMemoryError": OUT_OF_MEMORY,
     "MemoryError": OUT_OF_MEMORY,
@@ -271,6 +275,8 @@ def _rank_failed(evidence: Evidence, failure: Mapping[str, Any]) -> End:
     if failure.get("exception"):
         said = str(failure.get("message") or "")
         message = f"{where} raised {failure['exception']}: {said}".rstrip(": ")
+        # All ranks raise it, and it names those that are meant.
+        message = said if kind == REPLICAS_DIFFER else message
     elif failure.get("by_slurm"):
         message = (
             f"Slurm ended the step of the ranks, {where} with it: one called MPI_Abort or left in "

@@ -36,6 +36,7 @@ BUDGETS: dict[str, int] = {
     causes.RANK_CRASH: 10,
     causes.OUT_OF_MEMORY: 3,
     causes.NON_FINITE: 2,
+    causes.REPLICAS_DIFFER: 3,
     causes.BAD_CHECKPOINT: 2,
     causes.HANG: 10,
     causes.LAUNCH: 5,
@@ -47,6 +48,7 @@ BUDGETS: dict[str, int] = {
 _IN_PLACE = frozenset(
     {
         *(causes.RANK_CRASH, causes.OUT_OF_MEMORY, causes.NON_FINITE, causes.HANG, causes.UNKNOWN),
+        causes.REPLICAS_DIFFER,
         *(causes.NODE_FAILURE, causes.BAD_NODE, causes.LAUNCH, causes.STORAGE),
     }
 )

@@ -19,6 +19,7 @@ from hpcrun.run.checkpoint.node_copy import NodeCopies
 from hpcrun.run.checkpoint.restore import CheckpointStore
 from hpcrun.run.checkpoint.save_policy import SavePolicy
 from hpcrun.run.health import progress
+from hpcrun.run.health.replica_check import ReplicaCheck
 from hpcrun.run.parallel import engine_setup
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Launch
@@ -90,6 +91,8 @@ class Session(RankView):
             copies = NodeCopies.of(launch, self._ranks, self.scratch)
             retention = Retention.of(self._spec)
             run, attempt = launch.run_paths, launch.attempt
+            every = self._spec.recovery.check_replicas
+            self._replicas = ReplicaCheck(self._ranks, self.layout, launch.own_node.name, every)
             self._store = CheckpointStore(run, attempt, self._ranks, fence, retention, copies)
             self._saves = SavePolicy(
                 self._store.saver,
@@ -97,6 +100,7 @@ class Session(RankView):
                 self._metrics,
                 self._events,
                 self._progress,
+                self._replicas,
                 every=checkpoint.every,
                 asynchronous=checkpoint.asynchronous,
                 node_copies=copies,
@@ -106,9 +110,7 @@ class Session(RankView):
     def initialize(
         self, *, model: Any, loss: Callable[..., Any] | None = None, **arguments: Any
     ) -> tuple[Any, Any, Any, Any]:
-        """``deepspeed.initialize`` with this run's configuration filled in; collective.
-
-        The model is divided as the spec's ``parallel`` says; see docs/parallelism.md.
+        """``deepspeed.initialize`` by this run's configuration and ``parallel``; collective.
 
         Parameters
         ----------
@@ -128,8 +130,8 @@ class Session(RankView):
         Raises
         ------
         UsageError
-            The model cannot be divided so, the engine would train wrong without a word, or
-            the rank's GPU lacks the precision that is asked for (`device_precision`).
+            The model cannot be divided so, or would train wrong without a word; the rank's GPU
+            lacks the precision that is asked for (`device_precision`).
         """
         import deepspeed
 
@@ -191,8 +193,9 @@ class Session(RankView):
             write = self._events.write
             with self._progress.during(progress.RESTORING):
                 expected = self._events.has_progress()
-                found = self._store.restore(engine, self._states, expected=expected, report=write)
-                step, name = found
+                step, name = self._store.restore(
+                    engine, self._states, expected=expected, report=write
+                )
                 origin = self._spec.checkpoint.initialize_from
                 if name is None and origin is not None:
                     run = self._launch.run_paths
@@ -221,8 +224,8 @@ class Session(RankView):
         ------
         HpcrunError
             `restore` was not called, or the loop's body did not take exactly one optimizer step.
-        NonFiniteLossError
-            The loss was not finite for ``recovery.non_finite_steps`` steps in a row.
+        NonFiniteLossError, ReplicasDifferError
+            As ``recovery.non_finite_steps`` and ``recovery.check_replicas`` say.
         """
         if self.restored_step is None:
             raise HpcrunError(
@@ -301,10 +304,7 @@ class Session(RankView):
         Nothing is saved while the loss or a weight is not finite: such a checkpoint would replace
         a good one. (With ZeRO 3, whose parts are padded, only the loss is checked.)
 
-        Raises
-        ------
-        CheckpointError
-            Some rank could not write.
+        Raises CheckpointError if some rank could not write.
         """
         if self._saves is None:
             return
@@ -318,7 +318,6 @@ class Session(RankView):
         Other ranks may be gone, so this waits for them a moment at most. Then gloo's threads get
         time to end: one that drops its last tensor during the interpreter's teardown aborts the
         rank (pytorch#190489), and destroying the groups ends no thread while DeepSpeed holds them.
-
         With ``failing``, this rank leaves while its peers do not; None: if an exception was raised.
         """
         if self._metrics is not None and self._saves is not None:
@@ -358,6 +357,7 @@ class Session(RankView):
             seconds["data_seconds"] = waited
         self._metrics.log(seconds, step)
         self._metrics.check(self._non_finite_steps)
+        self._replicas.after_step(self._engine, step, began - self._step_began)
         last = step == self.total_steps
         leaving = self._metrics.stop_agreed(step) and not last
         self._own_seconds += time.perf_counter() - began

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import HpcrunError
-from hpcrun.policy import suspect_choice
-from hpcrun.policy.suspect_choice import SuspectChoice
 from hpcrun.slurm import client, hostlist
+from hpcrun.state.suspects import suspect_choice
+from hpcrun.state.suspects.suspect_choice import SuspectChoice
 from hpcrun.state.suspects.suspect_nodes import SuspectNodes
 
 _USABLE = re.compile(r"(?:idle|mix|alloc|comp|plnd|planned|resv|reserved)[a-z]*\W*")

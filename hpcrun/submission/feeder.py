@@ -20,10 +20,10 @@ from hpcrun import activity
 from hpcrun.compile.target import sbatch_script
 from hpcrun.errors import ClusterUnreachable, HpcrunError, Interrupted, UsageError
 from hpcrun.host import interrupted_from_outside
-from hpcrun.policy.suspect_choice import SuspectChoice
 from hpcrun.slurm import client, queue, suspect_exclusion
 from hpcrun.state import files, journal, ledger
 from hpcrun.state.plan import Array
+from hpcrun.state.suspects.suspect_choice import SuspectChoice
 from hpcrun.submission import sbatch
 from hpcrun.submission.dependencies import JobDependencies
 from hpcrun.submission.local import executor, processes

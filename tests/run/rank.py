@@ -163,13 +163,31 @@ class Rank:
             losses.append(both.item() / WORLD)
         return losses
 
-    def replicas(self, seed: int = 0, **options: Any) -> None:
-        """Begin with a model that every rank holds whole, without DeepSpeed."""
+    def replicas(self, seed: int = 0, *, counted: bool = False, **options: Any) -> None:
+        """Begin with a model that every rank holds whole, without DeepSpeed.
+
+        With ``counted``, `reductions` tells how often its gradients were reduced; it is small
+        enough for one reduction a time.
+        """
         torch.manual_seed(seed + RANK)
         model = torch.nn.Sequential(torch.nn.Linear(7, 16), torch.nn.Tanh(), torch.nn.Linear(16, 7))
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         self._engine = ReplicaEngine(model, optimizer, train_batch=12, **options)
+        self._reductions = 0
+        if counted:
+            # torch reads a hook's annotations, and takes those of a lambda for right.
+            self._engine._forward.register_comm_hook(None, lambda _, bucket: self._count(bucket))
         self._dtype, self._others = torch.float32, {}
+
+    def _count(self, bucket: Any) -> Any:
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        self._reductions += 1
+        return default_hooks.allreduce_hook(None, bucket)
+
+    def reductions(self) -> int:
+        """How often gradients were reduced since `replicas`."""
+        return self._reductions
 
     def replica(self) -> str:
         """Digest of this rank's weights, optimizer and outer state."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hpcrun.policy.suspect_choice import SuspectChoice
 from hpcrun.slurm import client, suspect_exclusion
 from hpcrun.state.spec.experiment import Resources
+from hpcrun.state.suspects.suspect_choice import SuspectChoice
 from hpcrun.state.suspects.suspect_nodes import SuspectNodes
 
 NEVER = "allocation failure: Requested node configuration is not available"

@@ -153,12 +153,17 @@ class Reporter:
         self.at(key, f"there is no file {written!r} in {path.parent}", hint)
 
     def at_least(
-        self, key: Key | str, value: int | None, least: int, most: int = MOST_NUMBER
+        self, key: Key | str, value: int | str | None, least: int, most: int = MOST_NUMBER
     ) -> None:
-        """Add a problem if a whole number is below ``least`` or above ``most``; null is fine."""
-        if value is not None and value < least:
+        """Add a problem if a whole number is below ``least`` or above ``most``.
+
+        Null and a word that the key accepts are fine.
+        """
+        if not isinstance(value, int):
+            return
+        if value < least:
             self.at(key, f"found {value}; accepted is a whole number from {least}")
-        elif value is not None and value > most:
+        elif value > most:
             self.at(key, f"found {value}; accepted is a whole number from {least} to {most:,}")
 
     def _full(self, key: Key | str) -> Key:

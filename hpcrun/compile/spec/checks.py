@@ -49,14 +49,13 @@ AT_LEAST = {
     "checkpoint.keep_best": 0,
     "recovery.max_failures": 1,
     "recovery.in_place": 0,
+    "recovery.check_replicas": 1,
     "recovery.non_finite_steps": 0,
     "progress.total": 1,
     "telemetry.every": 1,
     **{
         f"estimate.{name}": 1
-        for name in (
-            *("layers", "hidden_size", "heads", "vocabulary", "sequence_length", "total_steps"),
-        )
+        for name in "layers hidden_size heads vocabulary sequence_length total_steps".split()
     },
 }
 _STAGED = "staged"

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcrun.compile.source.marked_tree import get_at
 from hpcrun.compile.source.problems import Reporter
-from hpcrun.policy import batch
+from hpcrun.policy import batch, training_ways
 from hpcrun.state.spec.parallel_block import EXPERT, divided, laid_out, model_ranks
 
 # DeepSpeed's own keys for two of the axes.
@@ -15,8 +15,6 @@ _DEEPSPEED_KEYS = {
     "tensor": ("tensor_parallel", "autotp_size"),
     "sequence": ("sequence_parallel_size",),
 }
-# What DeepSpeed clips gradients at where the configuration says nothing.
-_CLIPPING = 1.0
 
 
 def data_parallel(
@@ -68,56 +66,17 @@ def data_parallel(
         hint = f"ask for resources.nodes: {fits}, or leave it auto" if not rest and fits else None
         report.at("parallel.data", found, hint or "leave it auto")
         return None
-    if kind is not None and "pipeline" in sizes:
-        _check_stages(config, report)
-        _check_groups(spec["optimization"], report)
     experts = laid_out(spec["parallel"]).get(EXPERT, 1)
-    if experts > 1 and not _check_experts(experts, ranks, sizes, config, report):
-        return None
-    return ranks
-
-
-def _check_experts(
-    experts: int, ranks: int, sizes: Mapping[str, int], config: dict[str, Any], report: Reporter
-) -> bool:
-    """Report what DeepSpeed's MoE refuses, or trains wrong; return whether the ranks are right."""
-    at = f"parallel.{EXPERT}"
     if ranks % experts:
-        report.at(at, f"{experts} ranks do not divide the {ranks} that see different samples")
-        return False
-    if sizes:
-        others = ", ".join(f"parallel.{axis}" for axis in sizes)
-        report.at(at, f"does not go with {others}", "leave one of them out")
-    stage = get_at(config, ("zero_optimization", "stage"), 0)
-    key = "deepspeed.zero_optimization.stage"
-    if stage == 3:
-        report.at(key, "found 3, with which DeepSpeed's MoE does not work", "set it to 2")
-    clipping = get_at(config, ("gradient_clipping",), _CLIPPING)
-    if stage == 0 and clipping not in (0, batch.AUTO):
-        found = f"is 0: with divided experts DeepSpeed does not clip (at {clipping:g}) then"
-        report.at(key, found, "set it to 1, or deepspeed.gradient_clipping to 0")
-    return True
-
-
-def _check_stages(config: dict[str, Any], report: Reporter) -> None:
-    """Report a configuration with which DeepSpeed refuses a pipeline, or trains it wrong."""
-    stage = get_at(config, ("zero_optimization", "stage"), 0)
-    if stage in (2, 3):
-        report.at(
-            "deepspeed.zero_optimization.stage",
-            f"found {stage}; a pipeline keeps its gradients and parameters whole: accepted are 0 "
-            "and 1",
-            "set it to 1",
-        )
-    half = any(get_at(config, (name, "enabled")) is True for name in ("bf16", "fp16"))
-    clipping = get_at(config, ("gradient_clipping",), _CLIPPING)
-    if stage == 0 and not half and clipping not in (0, batch.AUTO):
-        report.at(
-            "deepspeed.zero_optimization.stage",
-            f"is 0: in fp32 DeepSpeed clips all stages of a pipeline (at {clipping:g}) by the norm "
-            "of the first one's gradients, so that the others train wrong",
-            "set it to 1, or deepspeed.gradient_clipping to 0",
-        )
+        found = f"{experts} ranks do not divide the {ranks} that see different samples"
+        report.at(f"parallel.{EXPERT}", found)
+        return None
+    if kind is not None:
+        for each in training_ways.refusals(spec["parallel"], config):
+            report.at(each.key, each.found, each.hint)
+        if "pipeline" in sizes:
+            _check_groups(spec["optimization"], report)
+    return ranks
 
 
 def _check_groups(optimization: Mapping[str, Any], report: Reporter) -> None:

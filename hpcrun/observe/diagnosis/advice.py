@@ -345,6 +345,16 @@ def _checkpoint(case: _Case) -> str:
     )
 
 
+def _replicas(case: _Case) -> str:
+    return (
+        "All ranks agreed at every checkpoint, so the newest is good. Where ranks differ again "
+        "after the same number of steps, a reduction is missing: a program that changes weights or "
+        "gradients on some ranks alone (after `if rank == 0`), or draws random numbers for them. "
+        "Where it follows one node, its memory or a link is broken: leave it out with "
+        f"resources.sbatch.exclude, and tell the site. {case.go_on}."
+    )
+
+
 def _hang(case: _Case) -> str:
     """Say where to look; a program without the session shows that it lives by what it writes."""
     if lock := case.cause.get("lock"):
@@ -369,6 +379,7 @@ _KINDS: dict[str, Callable[[_Case], str]] = {
     causes.RANK_CRASH: _crash,
     causes.OUT_OF_MEMORY: _memory,
     causes.NON_FINITE: _non_finite,
+    causes.REPLICAS_DIFFER: _replicas,
     causes.NODE_FAILURE: _node,
     causes.BAD_NODE: _bad_node,
     causes.STORAGE: _storage,

@@ -11,6 +11,7 @@ from hpcrun.run.checkpoint.node_copy import NodeCopies
 from hpcrun.run.checkpoint.save import CheckpointSaver
 from hpcrun.run.health import progress
 from hpcrun.run.health.progress import ProgressWriter
+from hpcrun.run.health.replica_check import ReplicaCheck
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.rank.metrics import MetricsLog
@@ -33,13 +34,14 @@ class SavePolicy:
         metrics: MetricsLog,
         log: SessionLogWriter,
         progress_writer: ProgressWriter,
+        replicas: ReplicaCheck,
         *,
         every: int | None,
         asynchronous: bool,
         node_copies: NodeCopies | None,
     ) -> None:
         self._saver, self._ranks, self._metrics = saver, ranks, metrics
-        self._log, self._progress = log, progress_writer
+        self._log, self._progress, self._replicas = log, progress_writer, replicas
         self._every, self._asynchronous, self._node_copies = every, asynchronous, node_copies
         self._blocked = 0.0
         self.step = 0
@@ -126,6 +128,8 @@ class SavePolicy:
         if any(said := self._ranks.gather(wrong)):
             self._log.write("save_skipped", step=step, message=next(filter(None, said)))
             return False
+        # So that all ranks agreed at whatever a run goes on from.
+        self._replicas.compare(engine, step)
         return True
 
     def _record(self, saved: Manifest, seconds: float, blocked: float) -> None:

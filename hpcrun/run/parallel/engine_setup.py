@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpcrun.errors import UsageError
+from hpcrun.policy import training_ways
 from hpcrun.run.checkpoint import deepspeed_io
 from hpcrun.run.parallel import expert_layer, pipeline_stages, tensor_rules, ulysses
 from hpcrun.run.parallel.rank_groups import RankGroups
@@ -42,6 +43,9 @@ def initialize(
     import deepspeed
 
     config = arguments.get("config")
+    if isinstance(config, Mapping):
+        for each in training_ways.refusals(layout.asked, config):
+            raise UsageError(f"{each.key} {each.found}", hint=each.hint)
     if not layout.divided:
         return _undivided(_with_loss(model, loss), arguments, layout)
     if not isinstance(config, Mapping):
@@ -50,7 +54,7 @@ def initialize(
             "fills in by itself",
             hint="leave out config=…, or give a dict",
         )
-    groups = RankGroups(layout)
+    groups = RankGroups(layout, _partition(config, layout))
     if "sequence" in layout.divided:
         ulysses.use(groups.group("sequence"))
     if "pipeline" in layout.divided or pipeline_stages.is_pipeline(model):
@@ -63,6 +67,12 @@ def initialize(
     deepspeed_io.note_parallel(engine, layout.divided)
     _check(engine)
     return engine, optimizer, loader, scheduler
+
+
+def _partition(config: Mapping[str, Any], layout: RankLayout) -> str:
+    """Return the name of the group that ZeRO 3 partitions over; a pipeline has no ZeRO 3."""
+    zero = config.get("zero_optimization") or {}
+    return "sequence_data" if zero.get("stage") == 3 and "sequence" in layout.divided else "data"
 
 
 def tensor_parallel_size(config: Any) -> int:

@@ -25,15 +25,22 @@ class RankGroups:
     one, DeepSpeed sums gradients over its ranks, and each rank's loss would have to be its part of
     the sequence's; so gradients are means over the ranks of `sequence_data`, and each rank's loss
     is the mean over its own tokens.
+
+    Parameters
+    ----------
+    partition
+        The name of the group that DeepSpeed is to take for data parallel. ZeRO 3 partitions over it
+        and reduces there alone (ZeRO 1 and 2 do so over `sequence_data` by themselves).
     """
 
-    def __init__(self, layout: RankLayout) -> None:
+    def __init__(self, layout: RankLayout, partition: str = "data") -> None:
         import torch
 
         self.layout = layout
         self.rank = torch.distributed.get_rank()
         self._groups: dict[str, Any] = {}
         self._ranks: dict[str, list[int]] = {}
+        self._partition = partition
         for name, axes in _GROUPS.items():
             for ranks in layout.groups(*axes):
                 group = torch.distributed.new_group(ranks)
@@ -51,7 +58,7 @@ class RankGroups:
         return self._ranks[name].index(self.rank)
 
     def get_data_parallel_group(self) -> Any:
-        return self._groups["data"]
+        return self._groups[self._partition]
 
     def get_data_parallel_world_size(self) -> int:
         return self._size("data")

@@ -34,6 +34,7 @@ class RankLayout:
             )
         sizes = {**divided(parallel), "data": world_size // model_ranks(parallel)}
         self.size = {axis: sizes.get(axis, 1) for axis in AXES}
+        self.asked = laid_out(parallel)
         self.divided = divided(parallel)
         self.experts = laid_out(parallel).get(EXPERT, 1)
         self._places = list(itertools.product(*(range(self.size[axis]) for axis in AXES)))

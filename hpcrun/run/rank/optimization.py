@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpcrun.errors import UsageError
@@ -50,8 +50,13 @@ def fill(model: Any, arguments: dict[str, Any], wanted: Optimization) -> dict[st
                 hint="leave lr_scheduler out of session.initialize(…), or set optimization.decay "
                 "to null and optimization.warmup to 0",
             )
-        filled["lr_scheduler"] = functools.partial(_schedule, wanted)
+        filled["lr_scheduler"] = schedule(wanted)
     return filled
+
+
+def schedule(wanted: Optimization) -> Callable[[Any], Any]:
+    """Return a function that makes the spec's schedule of an optimizer."""
+    return functools.partial(_schedule, wanted)
 
 
 def rate(wanted: Optimization, step: int) -> float:

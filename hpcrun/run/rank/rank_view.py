@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.policy.batch import Triple
 from hpcrun.run.data import evaluation, order_record
 from hpcrun.run.data.order_record import SampleOrder
 from hpcrun.run.data.sample_loader import SampleLoader
@@ -21,7 +20,7 @@ from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.profile import step_recorder
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.launch import Launch
-from hpcrun.run.rank import optimization, process_groups, samples
+from hpcrun.run.rank import optimization, process_groups, replica_engine, samples
 from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.rank.config import Config
 from hpcrun.run.rank.replica_engine import ReplicaEngine
@@ -127,16 +126,17 @@ class RankView:
             On this rank's device.
         **options
             Of `hpcrun.run.rank.replica_engine.ReplicaEngine`: ``every``, ``outer``, ``hook``, …
-            The batch is that of the DeepSpeed configuration, where there is one.
+            Batch and clipping are those of the DeepSpeed configuration, where there is one, and the
+            schedule that of ``optimization``.
 
         Raises
         ------
         UsageError
-            The options do not go together.
+            The options do not go together, or the spec asks for what this engine does not do.
         """
-        batch = Triple.known(self.deepspeed_config)
-        if batch is not None:
-            options = {"accumulation": batch.accumulation, "train_batch": batch.train, **options}
+        wanted = self._spec.optimization
+        of_spec = replica_engine.options_of(self._spec.deepspeed, wanted, self.layout)
+        options = {**of_spec, **options}
         process_groups.begin(self.world_size, self.device)
         engine = ReplicaEngine(model, optimizer, **options)
         self._engine = engine

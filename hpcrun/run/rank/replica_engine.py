@@ -7,10 +7,15 @@ and files of its own in a checkpoint.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import UsageError
+from hpcrun.policy.batch import Triple
+from hpcrun.run.parallel.rank_layout import RankLayout
+from hpcrun.run.rank import optimization
+from hpcrun.state.spec.optimization_block import Optimization
 
 AVERAGE, DILOCO = "average", "diloco"
 FP16, POWERSGD = "fp16", "powersgd"
@@ -31,6 +36,12 @@ class ReplicaEngine:
         Micro batches of one optimizer step.
     train_batch
         Samples of one optimizer step over all ranks, for the checkpoint's manifest.
+    gradient_clipping
+        The norm at which the gradients of a step are cut, over all parameters; 0: they are not.
+        Where ranks exchange no gradients (``every``), each cuts its own.
+    lr_scheduler
+        A schedule of the optimizer, or a function that makes it one; it takes a step after each of
+        the optimizer's, and is saved with it.
     every
         Optimizer steps between two agreements. With 1 gradients are averaged at each step (DDP);
         with more, each rank trains by itself in between, and communicates so much less.
@@ -50,6 +61,8 @@ class ReplicaEngine:
         *,
         accumulation: int = 1,
         train_batch: int = 0,
+        gradient_clipping: float = 0.0,
+        lr_scheduler: Any = None,
         every: int = 1,
         outer: str = AVERAGE,
         outer_lr: float = 0.7,
@@ -64,6 +77,8 @@ class ReplicaEngine:
         self.global_steps = 0
         self.checkpoint_engine = TorchCheckpointEngine()
         self._accumulation, self._train_batch, self._every = accumulation, train_batch, every
+        self._clipping = gradient_clipping
+        self.lr_scheduler = lr_scheduler(optimizer) if callable(lr_scheduler) else lr_scheduler
         self._outer_lr, self._momentum = outer_lr, outer_momentum
         self._micro = 0
         self._forward = model
@@ -95,7 +110,9 @@ class ReplicaEngine:
         return self._world > 1 and self._every > 1
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self._forward(*arguments, **named)
+        # Whether DDP reduces after a backward is decided by the forward before it.
+        with self._unsynchronised():
+            return self._forward(*arguments, **named)
 
     def backward(self, loss: Any) -> None:
         """Add the gradients of a micro batch, the mean over those of a step."""
@@ -108,7 +125,13 @@ class ReplicaEngine:
         if self._micro < self._accumulation:
             return
         self._micro = 0
+        if self._clipping > 0:
+            import torch
+
+            torch.nn.utils.clip_grad_norm_(self.module.parameters(), self._clipping)
         self.optimizer.step()
+        if self.lr_scheduler is not None:
+            self.lr_scheduler.step()
         self.optimizer.zero_grad()
         self.global_steps += 1
         if self._own and self.global_steps % self._every == 0:
@@ -129,6 +152,7 @@ class ReplicaEngine:
         state = {
             "model": self.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "scheduler": self.lr_scheduler.state_dict() if self.lr_scheduler is not None else None,
             "outer": [self._anchor, self._velocity],
             "global_steps": self.global_steps,
         }
@@ -140,6 +164,9 @@ class ReplicaEngine:
         state = self.checkpoint_engine.load(path, map_location="cpu")
         self.module.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        # Earlier saves have none.
+        if self.lr_scheduler is not None and state.get("scheduler") is not None:
+            self.lr_scheduler.load_state_dict(state["scheduler"])
         for own, saved in zip((self._anchor, self._velocity), state["outer"], strict=True):
             for one, other in zip(own, saved, strict=True):
                 one.copy_(other)
@@ -196,6 +223,52 @@ class TorchCheckpointEngine:
         import torch
 
         return torch.load(path, map_location=map_location, weights_only=True)
+
+
+def options_of(
+    config: Mapping[str, Any], wanted: Optimization, layout: RankLayout
+) -> dict[str, Any]:
+    """Return what a spec says of a `ReplicaEngine`: its batch, clipping and schedule.
+
+    Parameters
+    ----------
+    config
+        The DeepSpeed configuration, which may be empty.
+    wanted
+        The spec's ``optimization``.
+    layout
+        Its ``parallel``.
+
+    Raises
+    ------
+    UsageError
+        It says what only an engine of `Session.initialize` does.
+    """
+    stage = (config.get("zero_optimization") or {}).get("stage")
+    asked = [
+        ("parallel", layout.divided or layout.experts > 1),
+        ("deepspeed.zero_optimization.stage", stage not in (None, 0)),
+        ("deepspeed.scheduler", bool(config.get("scheduler"))),
+        *(
+            (f"deepspeed.{name}.enabled", bool((config.get(name) or {}).get("enabled")))
+            for name in ("fp16", "bf16", "torch_autocast")
+        ),
+    ]
+    if unmet := [key for key, is_asked in asked if is_asked]:
+        raise UsageError(
+            f"session.replicas holds the model whole and as it is given, and the spec has "
+            f"{', '.join(unmet)}, which it does not know",
+            hint="leave it out of the spec (a schedule is optimization.warmup and .decay), or make "
+            "the engine with session.initialize(…)",
+        )
+    found: dict[str, Any] = {}
+    if (batch := Triple.known(config)) is not None:
+        found.update(accumulation=batch.accumulation, train_batch=batch.train)
+    if isinstance(clipping := config.get("gradient_clipping"), (int, float)):
+        found["gradient_clipping"] = float(clipping)
+    if wanted.decay or wanted.warmup:
+        found["lr_scheduler"] = optimization.schedule(wanted)
+    return found
 
 
 def _check(every: int, outer: str, hook: str | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Any
+from typing import Any, Literal
 
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
 
@@ -88,8 +88,8 @@ class Recovery:
     budgets: dict[str, int] = field(default_factory=dict)
     """Kind of end -> how many of them stop the run, counted from its last submission; see
     ``hpcrun why``. By default node_failure and bad_node 20, storage, supervisor_lost, rank_crash
-    and hang 10, launch 5, out_of_memory and unknown 3, non_finite_loss and bad_checkpoint 2; the
-    others have none."""
+    and hang 10, launch 5, out_of_memory, replicas_differ and unknown 3, non_finite_loss and
+    bad_checkpoint 2; the others have none."""
 
     hang_after: str | None = "00:05:00"
     """How long no rank may move while the run trains, in one of Slurm's forms, before it counts as
@@ -123,6 +123,12 @@ class Recovery:
     ``WANDB_RESUME=allow`` in rank 0, so that all attempts are one of its runs; false for one an
     attempt. Variables of the same names in ``environment.variables`` win, and with
     ``tracking.wandb`` there are none."""
+
+    check_replicas: int | Literal["auto"] | None = "auto"
+    """Steps between two comparisons of what ranks hold alike: weights and, without ZeRO, the
+    optimizer's state; also after an attempt's first step and before each save. ``auto``: as many as
+    keep the cost below a thousandth of the time. Ranks that differ end the attempt, and the run
+    goes on from its last save. Null for none. For engines of ``hpcrun.session()``."""
 
     non_finite_steps: int = 3
     """Steps in a row with an infinite or undefined loss (or objective) after which the run fails;

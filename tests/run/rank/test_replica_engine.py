@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 import torch
 
 from hpcrun.errors import UsageError
-from hpcrun.run.rank.replica_engine import ReplicaEngine
+from hpcrun.run.parallel.rank_layout import RankLayout
+from hpcrun.run.rank.replica_engine import ReplicaEngine, options_of
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
+from hpcrun.state.spec.optimization_block import Optimization
 from tests.run.ranks import THREE, Worlds
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -44,6 +47,79 @@ def test_a_restored_run_goes_on_to_the_bit(worlds: Worlds, tmp_path: Path, name:
     assert ranks.tell("restore", run=str(run.directory)) == [[3, THREE]] * 2
     assert ranks.tell("replica") == apart
     assert ranks.tell("train_mixed", steps=3) == losses
+
+
+@pytest.mark.training
+def test_gradients_are_reduced_once_a_step(worlds: Worlds) -> None:
+    ranks = worlds(2)
+    ranks.tell("replicas", accumulation=4, counted=True)
+    ranks.tell("train_mixed", steps=8)
+    assert ranks.tell("reductions") == [2, 2], "eight micro batches are two steps"
+    first, second = ranks.tell("replica")
+    assert first == second
+
+
+def test_gradients_are_cut_and_the_schedule_goes_on(tmp_path: Path) -> None:
+    def made(seed: int) -> ReplicaEngine:
+        torch.manual_seed(seed)
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        schedule = partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5)
+        return ReplicaEngine(model, optimizer, gradient_clipping=0.25, lr_scheduler=schedule)
+
+    engine = made(0)
+    rates = []
+    for _ in range(3):
+        before = torch.nn.utils.parameters_to_vector(engine.module.parameters()).detach().clone()
+        (rate,) = engine.lr_scheduler.get_last_lr()
+        engine.backward(100 * engine(torch.ones(3)).sum())
+        engine.step()
+        after = torch.nn.utils.parameters_to_vector(engine.module.parameters())
+        assert (after - before).norm().item() == pytest.approx(0.25 * rate, rel=1e-4)
+        rates.append(rate)
+    assert rates == [1.0, 1.0, 0.5]
+    (tmp_path / "3").mkdir()
+    engine.save_checkpoint(str(tmp_path), "3", {}, save_latest=False)
+    restored = made(1)
+    restored.load_checkpoint(str(tmp_path), "3")
+    assert restored.lr_scheduler.state_dict() == engine.lr_scheduler.state_dict()
+    assert restored.optimizer.param_groups[0]["lr"] == 0.5
+
+
+BATCH = {
+    "train_batch_size": 8,
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 2,
+}
+
+
+def test_batch_clipping_and_schedule_come_from_the_spec() -> None:
+    config = {**BATCH, "gradient_clipping": 0.5, "zero_optimization": {"stage": 0}}
+    wanted = Optimization(warmup=4, total_steps=8)
+    found = options_of(config, wanted, RankLayout({}, 2))
+    schedule = found.pop("lr_scheduler")
+    assert found == {"accumulation": 2, "train_batch": 8, "gradient_clipping": 0.5}
+    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=1.0)
+    assert schedule(optimizer).get_last_lr() == [0.25]
+    assert options_of({}, Optimization(), RankLayout({}, 2)) == {}
+
+
+@pytest.mark.parametrize(
+    ("config", "parallel", "named"),
+    [
+        ({"bf16": {"enabled": True}}, {}, "deepspeed.bf16.enabled"),
+        ({"torch_autocast": {"enabled": True}}, {}, "deepspeed.torch_autocast.enabled"),
+        ({"zero_optimization": {"stage": 2}}, {}, "deepspeed.zero_optimization.stage"),
+        ({"scheduler": {"type": "WarmupLR"}}, {}, "deepspeed.scheduler"),
+        ({}, {"tensor": 2}, "parallel"),
+        ({}, {"expert": 2}, "parallel"),
+    ],
+)
+def test_what_it_does_not_do_is_refused(
+    config: dict[str, Any], parallel: dict[str, int], named: str
+) -> None:
+    with pytest.raises(UsageError, match=f"the spec has {named}, which it does not know"):
+        options_of({**BATCH, **config}, Optimization(), RankLayout(parallel, 2))
 
 
 @pytest.mark.training

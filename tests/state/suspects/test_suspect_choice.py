@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hpcrun.policy.suspect_choice import choose
+from hpcrun.state.suspects.suspect_choice import choose
 from hpcrun.state.suspects.suspect_nodes import SuspectNode
 
 NOW = time.time()

@@ -1,0 +1,136 @@
+"""Which ways to divide and train a model go together in DeepSpeed 0.19.8.
+
+What is not refused here came out equal to one process, for every pair of a layout, a ZeRO stage,
+an offload, a precision and an accumulation: tests/run/parallel/test_training_ways.py trains them.
+The rest trains wrong without a word, fails once the job runs, or was never tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpcrun.policy.batch import AUTO
+from hpcrun.state.spec.parallel_block import DIVIDING, EXPERT, laid_out
+
+# What DeepSpeed clips gradients at where the configuration says nothing.
+CLIPPING = 1.0
+# Axes that go together; each also alone, and all of `DIVIDING`.
+LAYOUTS = (
+    *((axis,) for axis in (*DIVIDING, EXPERT)),
+    *(("tensor", "pipeline"), ("tensor", "sequence"), ("pipeline", "sequence")),
+    DIVIDING,
+)
+# Settings of communication and memory with which no layout was tried, and what leaves them off.
+_UNTRIED = {
+    "fp16.enabled": False,
+    "zero_optimization.zero_hpz_partition_size": 1,
+    "zero_optimization.zero_quantized_weights": False,
+    "zero_optimization.zero_quantized_nontrainable_weights": False,
+    "zero_optimization.zero_quantized_gradients": False,
+    "zero_optimization.zenflow": None,
+    "zero_optimization.offload_optimizer.super_offload": False,
+    "zero_optimization.offload_optimizer.ratio": 1,
+    "communication_data_type": None,
+    "seq_parallel_communication_data_type": None,
+    "compile.deepcompile": False,
+    "expert_parallel.enabled": False,
+    "hybrid_engine.enabled": False,
+    "data_efficiency.enabled": False,
+}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A setting that does not go with the others."""
+
+    key: str
+    """Its full key in a spec."""
+    found: str
+    hint: str
+
+
+def refusals(parallel: Mapping[str, Any] | None, config: Mapping[str, Any]) -> Iterator[Refusal]:
+    """Yield what does not go with a layout, the worst first.
+
+    Parameters
+    ----------
+    parallel
+        The spec's block.
+    config
+        The DeepSpeed configuration; what is ``auto`` in it is not judged.
+    """
+    axes = laid_out(parallel)
+    if not axes:
+        return
+    stage = _at(config, "zero_optimization.stage") or 0
+    clipping = config.get("gradient_clipping", CLIPPING)
+    clips = clipping not in (0, AUTO)
+    half = any(_at(config, f"{name}.enabled") is True for name in ("bf16", "fp16"))
+    at_stage = "deepspeed.zero_optimization.stage"
+    if EXPERT in axes:
+        yield from _of_experts(axes, stage, clipping if clips else 0)
+    if "pipeline" in axes and stage in (2, 3):
+        yield Refusal(
+            at_stage,
+            f"found {stage}; a pipeline keeps its gradients and parameters whole: accepted are 0 "
+            "and 1",
+            "set it to 1",
+        )
+    elif "pipeline" in axes and "sequence" in axes and stage == 0:
+        yield Refusal(
+            at_stage,
+            "is 0: in a pipeline DeepSpeed averages gradients over parallel.data alone then, and "
+            "never over parallel.sequence, so that the ranks' weights drift apart",
+            "set it to 1",
+        )
+    elif "pipeline" in axes and stage == 0 and not half and clips:
+        yield Refusal(
+            at_stage,
+            f"is 0: in fp32 DeepSpeed clips all stages of a pipeline (at {clipping:g}) by the norm "
+            "of the first one's gradients, so that the others train wrong",
+            "set it to 1, or deepspeed.gradient_clipping to 0",
+        )
+    yield from _untried(axes, config)
+
+
+def _of_experts(axes: Mapping[str, int], stage: int, clipping: float) -> Iterator[Refusal]:
+    if len(axes) > 1:
+        others = ", ".join(f"parallel.{axis}" for axis in axes if axis != EXPERT)
+        yield Refusal(f"parallel.{EXPERT}", f"does not go with {others}", "leave one of them out")
+    key = "deepspeed.zero_optimization.stage"
+    if stage == 3:
+        yield Refusal(key, "found 3, with which DeepSpeed's MoE does not work", "set it to 2")
+    if stage == 0 and clipping:
+        found = f"is 0: with divided experts DeepSpeed does not clip (at {clipping:g}) then"
+        yield Refusal(key, found, "set it to 1, or deepspeed.gradient_clipping to 0")
+
+
+def _untried(axes: Mapping[str, int], config: Mapping[str, Any]) -> Iterator[Refusal]:
+    """Yield settings with which a divided model was never trained beside one that is not."""
+    layout = ", ".join(f"parallel.{axis}" for axis in axes)
+    for part in ("offload_optimizer", "offload_param"):
+        key = f"zero_optimization.{part}.device"
+        if _at(config, key) == "nvme":
+            found = f"found nvme, which nobody has tried with {layout}"
+            yield Refusal(f"deepspeed.{key}", found, "take cpu")
+    for key, off in _UNTRIED.items():
+        found = _at(config, key)
+        if found not in (None, off, AUTO):
+            shown = str(found).lower() if isinstance(found, bool) else found
+            shown = "a block" if isinstance(found, Mapping) else shown
+            hint = "take bf16" if key == "fp16.enabled" else "leave it out"
+            yield Refusal(
+                f"deepspeed.{key}", f"found {shown}, which nobody has tried with {layout}", hint
+            )
+
+
+def _at(config: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a key with dots; None where a part of it is absent."""
+    found: Any = config
+    for name in key.split("."):
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(name)
+    return found
