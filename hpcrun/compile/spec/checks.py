@@ -39,6 +39,7 @@ _PLAN_TIME = (
     *("checkpoint", "environment", "objective", "notify", "tracking", "code"),
     "staging",
 )
+_SIZES = ("layers", "hidden_size", "heads", "vocabulary", "sequence_length", "total_steps")
 AT_LEAST = {
     "model_parallel_size": 1,
     **{f"parallel.{axis}": 1 for axis in (*DIVIDING, EXPERT)},
@@ -53,10 +54,7 @@ AT_LEAST = {
     "recovery.non_finite_steps": 0,
     "progress.total": 1,
     "telemetry.every": 1,
-    **{
-        f"estimate.{name}": 1
-        for name in "layers hidden_size heads vocabulary sequence_length total_steps".split()
-    },
+    **{f"estimate.{name}": 1 for name in _SIZES},
 }
 _STAGED = "staged"
 _PLACEHOLDER = re.compile(r"\$\{hpcrun:(\w+)\}")
