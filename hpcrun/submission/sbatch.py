@@ -13,6 +13,7 @@ from pathlib import Path
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
 from hpcrun.slurm import client, patience
 from hpcrun.submission.local import processes
+from hpcrun.text import one_line
 
 TIMEOUT = 120
 # A job whose dependency can never be satisfied ends instead of waiting for ever.
@@ -25,6 +26,9 @@ _FULL = re.compile(
     r"\w+Submit\w*Limit\w*|Slurm job queue full|Slurm temporarily unable to accept job"
     r"|Batch job submission failed: Resource temporarily unavailable"
 )
+
+# What sbatch itself prints of a job; sites' wrappers print more, and numbers in it.
+_ANSWER = re.compile(r"Submitted batch job (\d+)(?: on cluster (\S+))?\s*")
 
 _HINTS = (
     (r"violates|policy|submit limit", "your limits: `sacctmgr show associations user=$USER`"),
@@ -98,6 +102,14 @@ def submit(
             options += [f"--exclude={exclude}"] if exclude else []
             return ["timeout", "--kill-after=5", str(timeout), "sbatch", *options, str(script)]
 
+        @staticmethod
+        def _get_job_id_from_submission_command(string: bytes | str) -> str:
+            text = string if isinstance(string, str) else string.decode(errors="replace")
+            number = _number(text)
+            if number is None:
+                raise FailedSubmissionError(text)
+            return number
+
     words = io.StringIO()
     try:
         with (
@@ -113,7 +125,7 @@ def submit(
         lost = status == _TIMED_OUT or client.is_transient(message)
         message = message or f"sbatch ended with exit code {status}"
     except FailedSubmissionError as error:
-        lost, message = True, str(error)
+        return _look_for(script, str(error), is_taken=True)
     except RuntimeError as error:
         raise ClusterUnreachable(str(error)) from None
     if lost:
@@ -126,17 +138,48 @@ def is_running(script: Path) -> bool:
     return processes.runs("sbatch", str(script))
 
 
-def _look_for(script: Path, message: str) -> str:
-    """Return the job that Slurm made although its answer got lost."""
+def _number(text: str) -> str | None:
+    """Return the number of the one job that sbatch told of; None without one, or of several.
+
+    Raises ClusterRefused if the job went to another cluster.
+    """
+    told = [found for line in text.splitlines() if (found := _ANSWER.fullmatch(line))]
+    if len({found.groups() for found in told}) != 1:
+        return None
+    number, cluster = told[0].groups()
+    if cluster is not None:
+        raise ClusterRefused(
+            f"sbatch sent the job to another cluster: job {number} is on {cluster}, and hpcrun "
+            "asks the one of this host alone",
+            hint=f"`scancel --clusters={cluster} {number}`, then submit on a login node of "
+            f"{cluster}, or find what sets --clusters (a wrapper around sbatch, job_submit)",
+        )
+    return str(number)
+
+
+def _look_for(script: Path, message: str, *, is_taken: bool = False) -> str:
+    """Return the job that Slurm made although its answer got lost, or cannot be read.
+
+    In the second case (``is_taken``) sbatch ended well, so there is a job, or was.
+    """
+    lost = f"sbatch's answer got lost ({message})"
+    if is_taken:
+        lost = f"sbatch's answer names no job, or several ({one_line(message)[:200] or 'nothing'})"
     try:
         jobs = client.jobs_by_script().get(str(script))
     except ClusterUnreachable as error:
         raise NoAnswer(
-            f"sbatch's answer got lost ({message}), and {error.message}: the job may be queued",
+            f"{lost}, and {error.message}: the job may be queued",
             hint="when the cluster is back, `hpcrun status` and `squeue --me` tell",
         ) from None
     if jobs:
         return jobs[-1]
+    if is_taken:
+        raise NoAnswer(
+            f"{lost}, and no job of this script is in the queue: it may be there by another name",
+            hint="`squeue --me` lists your jobs; a wrapper around sbatch should print what it "
+            "prints: `Submitted batch job N`",
+        )
     if _FULL.search(message):
         raise _refusal(message)
     raise ClusterUnreachable(

@@ -66,6 +66,52 @@ def test_a_note_before_the_answer(shim: Shim, script: Path) -> None:
     assert sbatch.submit(script) == "4711"
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "your job 12 of 50 today\nSubmitted batch job 4711\n",
+        "job 7 is the last of this month; Submitted batch job 8 was yesterday\n"
+        "Submitted batch job 4711\n",
+        "Submitted batch job 4711 \r\njob 3 waits\n",
+        "Submitted batch job 4711\nSubmitted batch job 4711\n",
+    ],
+)
+def test_numbers_in_what_a_wrapper_says_are_no_job(shim: Shim, script: Path, answer: str) -> None:
+    shim.answer("sbatch", {"out": answer})
+    assert sbatch.submit(script) == "4711"
+    assert [call[0] for call in shim.calls] == ["sbatch"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "queued as job 12\n",
+        "",
+        "Submitted batch job 12\nSubmitted batch job 13\n",
+        "\x1b[32mSubmitted batch job 12\x1b[0m\n",
+        "Submitted batch job 12 (your 4th of 10)\n",
+    ],
+)
+def test_an_answer_that_is_not_sbatchs_is_looked_up_by_the_script(
+    shim: Shim, script: Path, answer: str
+) -> None:
+    other = script.with_name("script-1.sbatch")
+    shim.answer("sbatch", {"out": answer})
+    shim.answer("squeue", {"out": f"12|12|{other}\n4711|4711|{script}\n"})
+    assert sbatch.submit(script) == "4711"
+    shim.answer("squeue", {"out": f"12|12|{other}\n"})
+    with pytest.raises(sbatch.NoAnswer, match="names no job, or several") as told:
+        sbatch.submit(script)
+    assert "squeue --me" in str(told.value.hint)
+
+
+def test_a_job_on_another_cluster_is_not_followed(shim: Shim, script: Path) -> None:
+    shim.answer("sbatch", {"out": "Submitted batch job 4711 on cluster blue\n"})
+    with pytest.raises(ClusterRefused, match="job 4711 is on blue") as told:
+        sbatch.submit(script)
+    assert "scancel --clusters=blue 4711" in str(told.value.hint)
+
+
 def test_the_environment_of_sbatch(
     shim: Shim, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
