@@ -85,3 +85,23 @@ def nodes(value: str | None) -> tuple[str, ...]:
         return expand(value) if value and value not in _NOTHING else ()
     except HpcrunError:
         return ()
+
+
+# What sinfo(1) says of the characters that may end a node's state.
+_MARKS = {
+    **{"*": "NOT_RESPONDING", "$": "MAINT", "-": "PLANNED", "~": "POWERED_DOWN"},
+    **{"#": "POWERING_UP", "!": "POWER_DOWN", "%": "POWERING_DOWN"},
+    **{"@": "REBOOT_REQUESTED", "^": "REBOOT_ISSUED"},
+}
+
+
+def node_state(text: str) -> frozenset[str]:
+    """Return a node's state and flags, such as ``IDLE*+CLOUD``; a mark is the flag that it means.
+
+    A node that is ``IDLE*`` is not idle: it does not answer.
+    """
+    found = set()
+    for word in text.split("+"):
+        plain = word.rstrip("".join(_MARKS))
+        found |= {plain, *(_MARKS[mark] for mark in word[len(plain) :])}
+    return frozenset(found)

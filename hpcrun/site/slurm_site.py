@@ -337,7 +337,7 @@ def _node(line: Mapping[str, str]) -> SlurmNode:
         memory=records.megabytes(line.get("RealMemory")) or 0.0,
         gpus=records.gpus(line.get("Gres")),
         features=frozenset(records.words(line.get("AvailableFeatures"))),
-        state=frozenset(word.strip("*~#!%$@^-") for word in line.get("State", "").split("+")),
+        state=records.node_state(line.get("State", "")),
         version=line.get("Version", ""),
         reason=line.get("Reason", ""),
     )

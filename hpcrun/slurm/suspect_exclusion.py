@@ -13,7 +13,8 @@ from hpcrun.state.suspects import suspect_choice
 from hpcrun.state.suspects.suspect_choice import SuspectChoice
 from hpcrun.state.suspects.suspect_nodes import SuspectNodes
 
-_USABLE = re.compile(r"(?:idle|mix|alloc|comp|plnd|planned|resv|reserved)[a-z]*\W*")
+# Marked with * it does not answer, with $ it is under maintenance.
+_USABLE = re.compile(r"(?:idle|mix|alloc|comp|plnd|planned|resv|reserved)[a-z]*[^\w*$]*")
 # Questions to Slurm whether the job could start at all.
 _TRIES = 4
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import ClusterUnreachable
-from hpcrun.site import slurm_site
+from hpcrun.site import slurm_records, slurm_site
+from hpcrun.site.slurm_site import SlurmNode
 from hpcrun.slurm import client, site_queries
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -147,7 +148,8 @@ def test_limits_and_lists() -> None:
     first, second, third = (site.nodes[name] for name in ("g01", "g02", "g03"))
     assert (first.gpus, first.cpus, first.features) == ({"a100": 4}, 62, {"a100", "nvlink"})
     assert (first.is_out, first.reason) == (True, "bad")
-    assert (second.gpus, second.is_out, second.gpus_of("a100")) == ({"": 4}, False, 0)
+    # MIXED* does not answer.
+    assert (second.gpus, second.is_out, second.gpus_of("a100")) == ({"": 4}, True, 0)
     assert (third.gpus, third.is_out, third.cpus) == ({}, True, 0)
     assert site.reservations["course"].users == ("ann", "bob")
     assert site.reservations["course"].nodes == ("g01", "g02")
@@ -161,3 +163,20 @@ def test_limits_and_lists() -> None:
     assert site.qos is not None
     assert site.qos["long"].most == {"cpu": 128, "gres/gpu": 4, "mem": 1024 * 1024}
     assert site.qos["long"].least == {"gres/gpu": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "is_out"),
+    [
+        ("IDLE", {"IDLE"}, False),
+        ("IDLE*", {"IDLE", "NOT_RESPONDING"}, True),
+        ("IDLE*+CLOUD", {"IDLE", "NOT_RESPONDING", "CLOUD"}, True),
+        ("IDLE+CLOUD+POWERED_DOWN", {"IDLE", "CLOUD", "POWERED_DOWN"}, False),
+        ("IDLE~", {"IDLE", "POWERED_DOWN"}, False),
+        ("MIXED$", {"MIXED", "MAINT"}, True),
+        ("ALLOCATED*$", {"ALLOCATED", "NOT_RESPONDING", "MAINT"}, True),
+    ],
+)
+def test_a_mark_on_a_state_is_a_flag(text: str, state: set[str], is_out: bool) -> None:
+    node = SlurmNode("n1", 1, 1.0, {}, frozenset(), slurm_records.node_state(text), "", "")
+    assert (node.state, node.is_out) == (state, is_out)

@@ -65,6 +65,20 @@ def record(place: Path, *nodes: str) -> None:
         SuspectNodes(place).record(node, "slow", "bad_node")
 
 
+@pytest.mark.parametrize(
+    ("state", "is_usable"),
+    [("idle~", True), ("mix-", True), ("planned", True), ("idle*", False), ("idle$", False)],
+)
+def test_a_node_that_does_not_answer_is_not_counted(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, is_usable: bool
+) -> None:
+    """With n6 three nodes are left for three; without it n1 has to be used all the same."""
+    monkeypatch.setitem(STATES, "n6", state)
+    record(tmp_path, "n1")
+    choice = ask(needed=3)
+    assert (choice.nodes == ("n1",)) == is_usable
+
+
 def test_without_entries_nothing_is_asked(site: Site, ask: Ask) -> None:
     assert ask() == SuspectChoice()
     assert site.calls == []
