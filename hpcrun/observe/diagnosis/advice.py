@@ -351,7 +351,9 @@ def _replicas(case: _Case) -> str:
         "after the same number of steps, a reduction is missing: a program that changes weights or "
         "gradients on some ranks alone (after `if rank == 0`), or draws random numbers for them. "
         "Where it follows one node, its memory or a link is broken: leave it out with "
-        f"resources.sbatch.exclude, and tell the site. {case.go_on}."
+        "resources.exclude, and tell the site. Without ZeRO, unlike processors or GPUs may "
+        "round an optimizer's step unlike: take deepspeed.zero_optimization.stage 1. "
+        f"{case.go_on}."
     )
 
 
