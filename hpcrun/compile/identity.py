@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcrun.compile.target.deepspeed_keys import is_comment
 from hpcrun.policy.batch import ACCUMULATION, AUTO, MICRO, TRAIN
-from hpcrun.state.plan import Entry
+from hpcrun.state.plan import Entry, RunPlan
 from hpcrun.state.spec.optimization_block import Optimization
 
 _LATER = {"ema": None, "ema_every": 1}
@@ -76,6 +76,17 @@ def digester(
         return hashlib.sha256(text.encode()).hexdigest()
 
     return digest
+
+
+def computed(run: RunPlan) -> str:
+    """Return what a run computes as text, whatever of it is swept: what `digester` digests."""
+    spec = run.spec
+    blocks = {
+        "deepspeed": _undivided(spec.get("deepspeed") or {}),
+        "origin": (spec.get("checkpoint") or {}).get("initialize_from"),
+        **{key: spec.get(key) for key in ("args", "config", "precision", "optimization", "roles")},
+    }
+    return _text({**blocks, "entry": asdict(run.entry)})
 
 
 _quoted = json.encoder.encode_basestring_ascii

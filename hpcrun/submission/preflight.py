@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun import activity, shared_look
+from hpcrun.compile import identity
 from hpcrun.container import runtimes
 from hpcrun.container.rank_python import image_facts, of_container
 from hpcrun.container.runtimes import Mount
@@ -80,7 +81,13 @@ def check_executor(cluster: dict[str, Any]) -> None:
         )
 
 
-def tell_other_specs(plan: Plan, earlier: Iterable[Plan], say: Say) -> None:
+def tell_earlier(plan: Plan, earlier: Collection[Plan], say: Say) -> None:
+    """Tell what runs of an experiment have in common with those submitted before."""
+    _tell_other_specs(plan, earlier, say)
+    _tell_same_values(plan, earlier, say)
+
+
+def _tell_other_specs(plan: Plan, earlier: Iterable[Plan], say: Say) -> None:
     """Tell that runs of the same experiment were submitted from another file, which is there still.
 
     A file that was moved is the same spec.
@@ -95,6 +102,38 @@ def tell_other_specs(plan: Plan, earlier: Iterable[Plan], say: Say) -> None:
                 f"meant to be, give one another name: hpcrun submit {shlex.quote(mine)} "
                 f"name={plan.name}-2"
             )
+
+
+def _tell_same_values(plan: Plan, earlier: Iterable[Plan], say: Say) -> None:
+    """Tell which new runs compute what others of the experiment have computed.
+
+    What is swept belongs to a run's identity, so that one that was submitted without a sweep is
+    another than the point of a sweep that has its values.
+    """
+    known = {run.number: run for one in earlier for run in one.runs}
+    new = [run for run in plan.runs if run.number not in known]
+    ways = {frozenset(run.swept) for run in new}
+    others = {
+        identity.computed(run): run for run in known.values() if ways - {frozenset(run.swept)}
+    }
+    if not others:
+        return
+    pairs = ((run, others.get(identity.computed(run))) for run in new)
+    found = [
+        (run.number, other.number)
+        for run, other in pairs
+        if other is not None and frozenset(other.swept) != frozenset(run.swept)
+    ]
+    if not found:
+        return
+    shown = ", ".join(f"run {run} those of run {other}" for run, other in found[:3])
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    run, other = found[0]
+    say(
+        f"{plan.name}: new runs have the values of earlier ones, and train again: {shown}{more} "
+        f"(swept otherwise, they are others); `hpcrun diff {plan.name}/{other} {plan.name}/{run}` "
+        "compares two, and sweep.exclude leaves points out"
+    )
 
 
 def check_counterparts(plan: Plan) -> None:

@@ -178,7 +178,7 @@ def prepare(
     numbers = _numbers(compiled, plans, request.new)
     plan = freeze(compiled, numbers=numbers, select=(), depends_on=depends_on)
     preflight.check_counterparts(plan)
-    preflight.tell_other_specs(plan, plans.values(), say)
+    preflight.tell_earlier(plan, plans.values(), say)
     wanted = [run.number for run in plan.runs]
     permissions.check_mine(paths, wanted, "change")
     decisions = run_actions.settle(paths, wanted, say)
@@ -238,7 +238,7 @@ def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence,
     plans = history.plans(paths)
     numbers = _numbers(compiled, plans, request.new)
     plan = freeze(compiled, numbers=numbers, select=())
-    preflight.tell_other_specs(plan, plans.values(), request.say)
+    preflight.tell_earlier(plan, plans.values(), request.say)
     decisions = run_actions.preview(paths, [run.number for run in plan.runs], request.say)
     decisions = _asked_for(compiled, request, plans, plan, decisions)
     for message in unreached.told(plans, plan, decisions):

@@ -141,6 +141,23 @@ def test_only_takes_the_same_language(root: Path, tmp_path: Path, capsys: Captur
     assert chosen("new", "x=3") == [2]
 
 
+def test_a_sweep_that_has_an_earlier_runs_values_is_told(
+    root: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    spec = "entry: [sh, -c, 'true']\ncluster: local\nconfig: {x: 0, y: 0}\n"
+    (tmp_path / "once.yaml").write_text(spec)
+    Experiment(root, "once").submit((0,), job_id=None)
+    assert _typed(capsys, "submit", "once.yaml", "--wait", "--new")[0] == 0
+    code, _, err = _typed(capsys, "submit", "once.yaml", "--dry-run", "--sweep", "config.x=0,1")
+    assert code == 0
+    assert "once: new runs have the values of earlier ones, and train again: " in err
+    assert "`hpcrun diff once/1 once/2` compares two" in err
+    assert "run 2 those of run 1 (" in err
+    # Other values, and the same sweep again, are no news.
+    for words in (["--sweep", "config.x=2,3"], []):
+        assert "train again" not in _typed(capsys, "submit", "once.yaml", "--dry-run", *words)[2]
+
+
 def test_two_specs_of_one_name_are_told(root: Path, tmp_path: Path, capsys: Captured) -> None:
     places = [tmp_path / "a", tmp_path / "b"]
     for place in places:
