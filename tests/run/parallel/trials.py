@@ -25,7 +25,7 @@ BATCH = 8
 LENGTH = 8
 RATE = 0.02
 # Of one trial.
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 @dataclass(frozen=True)

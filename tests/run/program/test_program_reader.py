@@ -116,7 +116,8 @@ def test_a_program_that_shows_nothing_was_running(place: Place) -> None:
     story = _story(place)
     spent = story.goodput(time.time())
     assert spent is not None
-    assert spent.running == pytest.approx(2.8, abs=0.7)
+    # Beside its two seconds, an interpreter begins and a worker ends; on a busy machine slowly.
+    assert 2.0 < spent.running < 5.0
     assert spent.share is None
     assert "not known" in narrative.spent(spent)
     told = " ".join(narrative.attempt(story.attempts[0], story, time.time()))
