@@ -56,6 +56,9 @@ def test_a_program_submits_waits_and_reads(place: Path, capfd: pytest.CaptureFix
     two = hpcrun.submit(place / "fit.yaml", sweeps={"config.lr": [1.5, 2.5, 3]}, say=said.append)
     assert said == [
         "fit: 1 run (1 new); on this machine, 1 at a time",
+        "fit: new runs have the values of earlier ones, and train again: run 1 those of run 0 "
+        "(swept otherwise, they are others); `hpcrun diff fit/0 fit/1` compares two, and "
+        "sweep.exclude leaves points out",
         "fit: 3 runs (3 new); on this machine, 1 at a time",
     ]
     assert [run.state for run in two.wait(timeout=60)] == [*["completed"] * 3, "failed"]
