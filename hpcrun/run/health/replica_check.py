@@ -18,8 +18,9 @@ from hpcrun.run.checkpoint import deepspeed_io
 from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.rank.collectives import Collectives
 
-# The part of a run's time that comparisons may take.
-MOST_COST = 0.001
+# The part of a run's time that comparisons are planned for: half of the thousandth that they may
+# take, as the first of an attempt come before it is known what they cost.
+MOST_COST = 0.0005
 AUTO = "auto"
 # Sums are kept to 64 bits, as the hardware does.
 _BITS = 1 << 64
