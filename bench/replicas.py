@@ -1,4 +1,4 @@
-"""What it costs to compare the ranks that hold the same weights, as `recovery.check_replicas` does.
+"""Measures the comparison of ranks that hold the same weights (`recovery.check_replicas`).
 
     python -m bench.replicas [--steps 1000] [--output bench/results]
 

@@ -79,7 +79,7 @@ def digester(
 
 
 def computed(run: RunPlan) -> str:
-    """Return what a run computes as text, whatever of it is swept: what `digester` digests."""
+    """Return the text that `digester` digests, without the swept values."""
     spec = run.spec
     blocks = {
         "deepspeed": _undivided(spec.get("deepspeed") or {}),

@@ -1,4 +1,4 @@
-"""What does not go together, said before the queue."""
+"""Combinations of layout and DeepSpeed settings are refused, and say the key to change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks hold alike is compared, so that no run goes on that trains wrong without a word.
+"""Compares replicas between ranks, so that no run goes on that trains wrong without a word.
 
 Ranks that see different samples reduce their gradients to the same bits and so hold the same
 weights. Where they do not, a reduction is missing (a layout that is set up wrong), or memory or a
@@ -21,7 +21,6 @@ from hpcrun.run.rank.collectives import Collectives
 # The part of a run's time that comparisons are planned for: half of the thousandth that they may
 # take, as the first of an attempt come before it is known what they cost.
 MOST_COST = 0.0005
-AUTO = "auto"
 # Sums are kept to 64 bits, as the hardware does.
 _BITS = 1 << 64
 # A parameter's place in the model counts, so that two that changed places are seen.
@@ -97,10 +96,10 @@ class ReplicaCheck:
 
 
 def digests(engine: Any, layout: RankLayout, rank: int) -> dict[str, int]:
-    """Return a sum of the bits that this rank holds for each name that others hold, too.
+    """Return this rank's checksums by name; ranks that have the same name have replicas of it.
 
-    A name says what is held: weights or the optimizer's state, of which stage, part of a tensor
-    group, expert and part of ZeRO 3; ranks with the same name hold the same.
+    A name tells weights from the optimizer's state, and the stage, the part of a tensor group, the
+    experts and the part of ZeRO 3 that they belong to.
     """
     import torch
 
@@ -118,7 +117,7 @@ def digests(engine: Any, layout: RankLayout, rank: int) -> dict[str, int]:
 
 
 def difference(held: list[tuple[str, Mapping[str, int]]], agreed: int) -> str | None:
-    """Return what ranks that should agree differ in, by rank and node; None if they agree.
+    """Describe the first checksum in which replicas differ, by rank and node; None if none does.
 
     Parameters
     ----------

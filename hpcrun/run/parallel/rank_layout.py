@@ -36,7 +36,7 @@ class RankLayout:
         self.size = {axis: sizes.get(axis, 1) for axis in AXES}
         self.asked = laid_out(parallel)
         self.divided = divided(parallel)
-        self.experts = laid_out(parallel).get(EXPERT, 1)
+        self.experts = self.asked.get(EXPERT, 1)
         self._places = list(itertools.product(*(range(self.size[axis]) for axis in AXES)))
 
     def place(self, rank: int, axis: str) -> int:

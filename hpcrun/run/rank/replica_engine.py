@@ -228,7 +228,7 @@ class TorchCheckpointEngine:
 def options_of(
     config: Mapping[str, Any], wanted: Optimization, layout: RankLayout
 ) -> dict[str, Any]:
-    """Return what a spec says of a `ReplicaEngine`: its batch, clipping and schedule.
+    """Return the arguments of a `ReplicaEngine` by a spec: batch, clipping and schedule.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ def options_of(
     """
     stage = (config.get("zero_optimization") or {}).get("stage")
     asked = [
-        ("parallel", layout.divided or layout.experts > 1),
+        ("parallel", bool(layout.asked)),
         ("deepspeed.zero_optimization.stage", stage not in (None, 0)),
         ("deepspeed.scheduler", bool(config.get("scheduler"))),
         *(

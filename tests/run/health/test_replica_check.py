@@ -1,4 +1,4 @@
-"""What ranks hold alike: how differences are told, and how often they are looked for.
+"""The comparison of replicas: how differences are told, and how often it is made.
 
 Real ranks that differ: tests/run/parallel/test_training_ways.py and tests/run/test_replicas.py.
 """
@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 
 def held(*sums: int, name: str = "weights stage 0 tensor 0 ") -> list[tuple[str, dict[str, int]]]:
-    """What ranks hold, two on a node."""
+    """Make the checksums of ranks, two on a node."""
     return [(f"n{rank // 2 + 1}", {name: each}) for rank, each in enumerate(sums)]
 
 

@@ -64,7 +64,7 @@ def ways() -> Iterator[Trial]:
 
 
 def accepted() -> list[Trial]:
-    """Those that no rule refuses."""
+    """Return the ways that no rule refuses."""
     return [each for each in ways() if not any(refusals(each.parallel, each.deepspeed()))]
 
 
@@ -100,7 +100,7 @@ def of_today() -> list[Trial]:
 
 
 def train(trials: list[Trial], extensions: Path) -> list[dict[str, Any]]:
-    """What came out of each, in order; ``extensions`` has DeepSpeed's operators compiled."""
+    """Run trials and return their results; ``extensions`` has DeepSpeed's operators compiled."""
     ran = subprocess.run(
         [sys.executable, "-m", "tests.run.parallel.trials"],
         input=json.dumps([asdict(each) for each in trials]),
@@ -159,18 +159,15 @@ def test_what_ranks_should_hold_alike_is_compared(own_operators: Path) -> None:
 
 def test_every_pair_of_a_layout_is_trained_or_refused() -> None:
     """The table of docs/parallelism.md says which."""
-    trained = frozenset().union(*map(pairs, cover(accepted())))
+    among = accepted()
+    trained = frozenset().union(*map(pairs, cover(among)))
+    wanted = {(tuple(each.parallel), each.stage, tuple(each.offload)) for each in among}
     shown = {}
     for axes in LAYOUTS:
         cells = []
         for stage, offload in ZERO:
             has = (("layout", *axes), ("zero", stage, *offload)) in trained
-            is_accepted = any(
-                tuple(each.parallel) == axes
-                and each.stage == stage
-                and tuple(each.offload) == offload
-                for each in accepted()
-            )
+            is_accepted = (axes, stage, offload) in wanted
             assert has == is_accepted
             cells.append("trained" if is_accepted else "refused")
         shown[" x ".join(f"`{axis}`" for axis in axes)] = cells

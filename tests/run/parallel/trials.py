@@ -44,8 +44,8 @@ class Trial:
     """The model has mixture-of-experts layers; one process does not train it."""
     ranks: int = 4
     broken: str | None = None
-    """What is taken out: ``sequence`` of the group that ZeRO 3 partitions over, or ``flip`` for one
-    bit of rank 2's weights before the fifth step."""
+    """The fault: ``sequence`` is left out of the group that ZeRO 3 partitions over, or ``flip``
+    turns a bit of rank 2's weights before the fifth step."""
 
     @property
     def replicas(self) -> int:
@@ -93,7 +93,7 @@ def run(trials: list[Trial]) -> None:
 
 
 def _of_ranks(trial: Trial) -> dict[str, Any]:
-    """Return what rank 0 tells, or the ``error`` of the rank whose words are shortest."""
+    """Return the answer of rank 0, or the shortest ``error`` of any rank."""
     fork = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         ranks = [
@@ -220,7 +220,6 @@ def _alone(trial: Trial) -> list[float]:
             torch.nn.utils.clip_grad_norm_(model.parameters(), trial.clipping)
         optimizer.step()
         losses.append(found.item())
-    torch.manual_seed(0)
     return losses
 
 
