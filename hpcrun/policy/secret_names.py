@@ -32,11 +32,23 @@ _TEXT = frozenset(
 _OF_AWS = frozenset({"access", "secret", "security", "session"})
 # These two are compiled where they are first needed: together they take a thousandth of a second.
 _URL = r"[a-z][a-z0-9+.-]*://[^\s/:@'\"]*:[^\s/@'\"$]+@"
-# Of GitHub, GitLab, Hugging Face, AWS, Slack and others, and private keys.
-_TOKEN = re.compile(
-    r"\b(?:gh[opsu]_\w{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|hf_[A-Za-z0-9]{30,}"
-    r"|AKIA[0-9A-Z]{16}|xox[abp]-[\w-]{20,}|sk-[\w-]{30,})|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+# Of GitHub, GitLab, Hugging Face, AWS, Google, Slack, npm and others, and signed tokens (JWT).
+_SINGLE = (
+    r"(?:gh[oprsu]_\w{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|hf_[A-Za-z0-9]{30,}"
+    r"|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{35}|(?:xox[abeprs]|xapp)-[\w-]{20,}|[sr]k[-_][\w-]{30,}"
+    r"|npm_\w{36}|pypi-[\w-]{50,}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,})"
 )
+# Addresses that whoever knows them may write to, and what a header carries.
+_TOKEN = re.compile(
+    rf"\b{_SINGLE}|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+    r"|\bhooks\.slack\.com/(?:services|workflows)/\w|\bdiscord(?:app)?\.com/api/webhooks/\d"
+    r"|\bwebhook\.office\.com/\w|\bapi\.telegram\.org/bot\d"
+    r"|\b(?i:bearer|basic|token)\s+(?=[\w.~+/-]*\d)[\w.~+/-]{16,}=*"
+)
+_KEY_FILE = re.compile(
+    rb"\s*-----BEGIN [A-Z ]*PRIVATE KEY-----|\s*\{.*\"private_key\"\s*:\s*\"-----BEGIN ", re.DOTALL
+)
+_MOST_OF_TOKEN = 16_384
 _ASSIGNED = re.compile(r"(?<![\w$])(?:--?)?([A-Za-z_][\w-]*)=['\"]?([^\s;&'\"]*)")
 _OPTION = re.compile(r"--?([A-Za-z_][\w-]*)")
 
@@ -45,6 +57,9 @@ _FILES = (
     r"|[._]netrc|\.pgpass|\.my\.cnf|\.npmrc|\.pypirc|\.git-credentials|\.htpasswd|\.dockercfg"
     r"|\.s3cfg|\.boto|\.vault[-_]pass(?:word)?|credentials(?:\.json)?|kubeconfig|kaggle\.json"
     r"|application_default_credentials\.json|service[-_]account.*\.json|client_secret.*\.json"
+    r"|(?:(?:.+[_-])?(?:access|api|auth|gh|github|gitlab|hf|hub|huggingface|wandb)[_-])?token"
+    r"(?:\.txt)?|\.token|secrets?\.(?:ya?ml|json|toml|txt)|passwords?\.txt"
+    r"|(?:.+[_-])?api[_-]?keys?(?:\.(?:txt|json|ya?ml))?"
     r"|id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?|.+\.(?:pem|key|p12|pfx|ppk|jks|keystore|kdbx)"
 )
 _DIRECTORIES = frozenset({".ssh", ".aws", ".azure", ".gnupg", ".kube", ".docker", ".gcloud"})
@@ -55,6 +70,15 @@ def is_file(path: str) -> bool:
     *directories, name = path.split("/")
     is_named_so = re.fullmatch(_FILES, name, re.IGNORECASE) is not None
     return is_named_so or not _DIRECTORIES.isdisjoint(directories)
+
+
+def is_content(data: bytes) -> bool:
+    """Return whether a file is a private key, a service account's, or one token."""
+    if len(data) > _MOST_OF_TOKEN:
+        return False
+    text = data.strip()
+    is_token = b"\n" not in text and re.fullmatch(_SINGLE, text.decode(errors="replace"))
+    return bool(is_token or _KEY_FILE.match(data))
 
 
 @lru_cache(maxsize=4096)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from hpcrun.policy import secret_names
     [
         *(".env", ".env.production", "deploy/prod.env", ".netrc", ".aws/config", "a/.ssh/x"),
         *("credentials", "service-account-x.json", "id_rsa", "keys/id_ed25519", "a/b.PEM", "x.key"),
+        *("token", "a/.cache/huggingface/token", "token.txt", ".token", "hf_token.txt"),
+        *("my-api-token", "secrets.yaml", "passwords.txt", "openai_api_key.txt", "api-keys.json"),
     ],
 )
 def test_files(path: str) -> None:
@@ -25,6 +28,8 @@ def test_files(path: str) -> None:
     [
         *(".env.example", "env.py", "environment.yaml", "credentials.py", "id_rsa.pub", "key"),
         *("monkey.py", "ssh/model.py", "tokenizer.json", "pem/train.py"),
+        *("tokens.txt", "added_tokens.json", "token.py", "special_token.json", "token/x.py"),
+        *("secrets.py", "password.py", "api_keys.py", "broken", "notoken"),
     ],
 )
 def test_other_files(path: str) -> None:
@@ -50,6 +55,14 @@ def test_other_files(path: str) -> None:
          "notify.command: a URL with a password"),
         ({"choices": [{"secret": "x"}]}, "choices.secret"),
         ({"config": {"wandb_key": "x"}}, "config.wandb_key"),
+        ({"notify": {"command": ["curl", "-H", "Authorization: Bearer abcdefgh12345678"]}},
+         "notify.command: a token"),
+        ({"notify": {"command": ["curl", "https://hooks.slack.com/services/T0/B0/x"]}},
+         "notify.command: a token"),
+        ({"setup": ["curl https://discord.com/api/webhooks/123/abc"]}, "setup: a token"),
+        ({"setup": ["curl https://api.telegram.org/bot123:abc/sendMessage"]}, "setup: a token"),
+        ({"config": {"x": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl"}},
+         "config.x: a token"),
         ({"config": {"x": "hf_" + "a1B" * 12}}, "config.x: a token"),
         ({"setup": ["curl -H 'Authorization: Bearer ghp_" + "a" * 36 + "'"]}, "setup: a token"),
     ],
@@ -68,7 +81,28 @@ def test_places(spec: dict[str, Any], place: str) -> None:
         {"v": {"A": "https://host:8080/a@b", "B": "https://me:$TOKEN@host"}},
         {"args": ["--token", "--other", "--tokens=7"], "none": []},
         {"setup": ["export A_TOKEN=$(cat token)"]},
+        {"setup": ['curl -H "Authorization: Bearer $TOKEN" https://hooks.slack.com/help']},
+        {"config": {"x": "the bearer of a long-winded-argument", "y": "token classification"}},
     ],
 )
 def test_no_places(spec: dict[str, Any]) -> None:
     assert list(secret_names.places(spec)) == []
+
+
+HF = "hf_" + "a1B" * 12
+KEY = "-----BEGIN PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        *((HF, True), (f"{HF}\n", True), (f"  {HF}\r\n", True), (f"{KEY}\nabc\n", True)),
+        (json.dumps({"type": "service_account", "private_key": f"{KEY}\nabc"}, indent=1), True),
+        *((f"token = '{HF}'", False), (f"{HF}\n{HF}\n", False), ("", False), ("hello\n", False)),
+        (f"TOKEN = r'{KEY}'", False),
+        (json.dumps({"private_key": "id of a column"}), False),
+        (HF + " " * 20_000, False),
+    ],
+)
+def test_a_file_that_is_a_secret_whatever_its_name(text: str, found: bool) -> None:
+    assert secret_names.is_content(text.encode()) is found

@@ -429,9 +429,12 @@ def test_no_cell_is_a_formula_for_a_spreadsheet(tmp_path: Path) -> None:
     study = Experiment(tmp_path)
     link = '=HYPERLINK("http://evil","open")'
     study.submit((0,), swept={0: {"config.note": link, "config.more": "@SUM(1)", "config.n": -1.5}})
+    wide = {"config.a": "\uff1d1+1", "config.b": "x;=1+1", "config.c": "1; -1", "config.d": "a;b"}
+    study.submit((1,), swept={1: wide})
     text = hpcrun("results", "study", "--format", "csv", root=tmp_path).stdout
     assert "\"'=HYPERLINK(" in text
     assert "'@SUM(1),-1.5," in text
+    assert "'\uff1d1+1,x;'=1+1,1;' -1,a;b" in text
 
 
 HOSTILE_NAMES = (

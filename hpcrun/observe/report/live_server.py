@@ -11,6 +11,7 @@ from __future__ import annotations
 import hmac
 import io
 import os
+import re
 import secrets
 import socket
 import struct
@@ -26,7 +27,7 @@ from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.text import Say
 
 ADDRESS = "127.0.0.1"
-HOSTS = (ADDRESS, "localhost")
+_HOST = re.compile(rf"(?:{re.escape(ADDRESS)}|localhost)(?::[0-9]{{1,5}})?", re.IGNORECASE)
 EVERY = 10.0
 """Seconds between two pages; more where making one takes longer."""
 
@@ -180,7 +181,7 @@ class _Request(BaseHTTPRequestHandler):
         hosts = self.headers.get_all("Host") or []
         if self.command not in ("GET", "HEAD"):
             self._send(405, b"only GET and HEAD\n", Allow="GET, HEAD")
-        elif len(hosts) != 1 or hosts[0].partition(":")[0].lower() not in HOSTS:
+        elif len(hosts) != 1 or not _HOST.fullmatch(hosts[0]):
             self._send(403, b"only under the address that hpcrun printed\n")
         elif not hmac.compare_digest(self.path.encode("utf-8", "replace"), self._token):
             self._send(404, b"nothing here: open the whole address that hpcrun printed\n")

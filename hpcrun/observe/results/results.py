@@ -30,7 +30,8 @@ Row = dict[str, Any]
 EXPERIMENT = "experiment"
 
 # Text that spreadsheets compute, and numbers, which begin alike.
-_FORMULA = re.compile(r"\s*[=+@|%-]|[\t\r]")
+# A spreadsheet that parts cells at semicolons sees another cell after one, and after a line break.
+_FORMULA = re.compile(r"(\A|[;\n\r])(?=\s*[=+@|%\uff1d\uff0b\uff0d\uff20\u2212-]|[\t\r])")
 _NUMBER = re.compile(r"[+-]?(?:\d[\d.]*(?:e[+-]?\d+)?|inf|nan)", re.IGNORECASE)
 _TEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "~": r"\textasciitilde{}",
@@ -292,7 +293,7 @@ def _text(value: Any, of_float: Callable[[float], str] = number) -> str:
 
 
 def _literal(text: str) -> str:
-    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
+    return text if _NUMBER.fullmatch(text) else _FORMULA.sub(r"\1'", text)
 
 
 def _tex(text: str) -> str:

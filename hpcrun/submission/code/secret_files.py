@@ -5,6 +5,7 @@ A file is left out if
 - it is ``environment.secrets_file``, by whatever link or hard link, or a hard link to one of the
   usual secrets in the user's home;
 - it is named like a secret (`hpcrun.policy.secret_names.is_file`): ``.env``, ``id_rsa``, ``*.pem``;
+- it is a private key, the JSON of a service account, or one token, whatever its name;
 - its owner alone may read it although others may read the code around it. That is the case if the
   umask lets others read new files, and the spec and the entry may be read by others too. Under a
   umask of 077 all files are their owner's alone, which then tells nothing about any of them: all go
@@ -30,6 +31,7 @@ from hpcrun.host import expand_home
 from hpcrun.policy import secret_names
 from hpcrun.state import permissions
 
+HOLDS = "it is a key or token"
 NAMED = "it is named like a secret"
 PRIVATE = "only you may read it"
 READERS = stat.S_IRGRP | stat.S_IROTH
@@ -74,6 +76,10 @@ class SecretFiles(NamedSecrets):
             with contextlib.suppress(OSError):
                 readers &= (root / path).stat().st_mode
         self._modes_tell = bool(readers)
+
+    def holds_one(self, name: str, data: bytes) -> bool:
+        """Return whether a file is left out because all of it is a token or a key."""
+        return secret_names.is_content(data) and not self._is_asked_for(name)
 
     def why(self, name: str, found: os.stat_result) -> str | None:
         """Return why a file is left out; None if it is not.

@@ -32,7 +32,7 @@ from hpcrun.submission.code import code_files, frozen_code
 from hpcrun.submission.code.frozen_code import MOST_BYTES
 from hpcrun.submission.code.hashing import HashingStream
 from hpcrun.submission.code.inside import Inside, LeftOut
-from hpcrun.submission.code.secret_files import NAMED, PRIVATE, READERS, SecretFiles
+from hpcrun.submission.code.secret_files import HOLDS, NAMED, PRIVATE, READERS, SecretFiles
 from hpcrun.text import listed, size
 
 _SHOWN = 5
@@ -115,7 +115,9 @@ class _Content:
                 found.append(f"{listed([*names], _SHOWN)}: {what}")
             else:
                 found += [f"{name}: {what}{which}" for name, which in names.items()]
-        secret = [name for why in (NAMED, PRIVATE) for name in self._reports.get(_not_in(why), ())]
+        secret = [
+            name for why in (NAMED, HOLDS, PRIVATE) for name in self._reports.get(_not_in(why), ())
+        ]
         if secret:
             found.append(
                 f"if the job needs it: `code: {{exclude: ['!{secret[0]}']}}` in the spec freezes "
@@ -336,6 +338,8 @@ def _read(content: _Content, inside: Inside, name: str, real: str) -> tuple[byte
             if why := content.secrets.why(real, before):
                 raise LeftOut(why)
             data = stream.read(content.limit + 1)
+            if content.secrets.holds_one(real, data):
+                raise LeftOut(HOLDS)
             after = os.fstat(descriptor)
         if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, len(data)):
             return data, after.st_mode

@@ -86,6 +86,8 @@ def test_the_same_page_is_not_sent_twice(server: LiveReport) -> None:
         ({"host": "evil.example:80"}, 403),
         ({"host": "127.0.0.1.evil.example"}, 403),
         ({"more": "Host: localhost\r\n"}, 403),
+        ({"host": "localhost:pass@evil.example"}, 403),
+        ({"host": "localhost:80:x"}, 403),
         ({"method": "POST"}, 405),
         ({"method": "OPTIONS"}, 405),
         ({"method": "get"}, 405),
