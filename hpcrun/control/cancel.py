@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from hpcrun.errors import BrokenFile, ClusterRefused, ClusterUnreachable, Interrupted
 from hpcrun.observe.read.selection import Selected
-from hpcrun.slurm import client
+from hpcrun.slurm import client, queue
 from hpcrun.state import ledger, permissions
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.submission.local import executor
@@ -24,20 +24,20 @@ def cancel(selected: Sequence[Selected], say: Say) -> None:
     The intents stand even if it raises: ClusterRefused if Slurm refuses, ClusterUnreachable if it
     does not answer or a run is on another machine, Interrupted after Ctrl-C.
     """
-    queued: list[str] = []
+    queued: list[Selected] = []
     local: list[Selected] = []
     for one in selected:
         if not _is_finished(one):
-            permissions.use_umask(one.plan.cluster)
+            permissions.use_profile(one.plan.cluster)
             ledger.set_intent(one.paths, ledger.CANCELLED)
         if one.submission is not None and one.job_id:
             if one.submission.is_local or one.submission.foreground:
                 local.append(one)
             else:
-                queued.append(one.job_id)
+                queued.append(one)
     try:
         if queued:
-            client.cancel(queued)
+            _end_jobs(queued, say)
     except ClusterRefused as error:
         raise ClusterRefused(
             f"the runs are marked as cancelled and do not start again; Slurm ended no job: "
@@ -59,6 +59,23 @@ def cancel(selected: Sequence[Selected], say: Say) -> None:
     finally:
         if local:
             _end_processes(local, say)
+
+
+def _end_jobs(selected: Sequence[Selected], say: Say) -> None:
+    """Have Slurm end the jobs that live; of a number that is another's job now, say so."""
+    states = queue.query([str(one.job_id) for one in selected], accounting=False)
+    if states.controller_is_down:
+        raise ClusterUnreachable(states.problems[0])
+    living: list[str] = []
+    for one in selected:
+        state, job = states.get(str(one.job_id)), one.submission
+        if state is None or job is None:
+            continue
+        if problem := queue.JobMark(job.paths.directory).problem(state):
+            say(f"{one.name}: {problem}, which is left alone")
+        elif not state.is_over:
+            living.append(state.job_id)
+    client.cancel(living)
 
 
 def _end_processes(selected: Sequence[Selected], say: Say) -> None:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpcrun.policy.causes import JobFacts
-from hpcrun.slurm import client, requeue_nodes, steps
+from hpcrun.slurm import client, queue, requeue_nodes, steps
 from hpcrun.slurm.parse import parse_time
+from hpcrun.slurm.queue import JobMark
 from hpcrun.state import files as records
 from hpcrun.text import Say, whole_number
 
@@ -123,6 +124,7 @@ def requeue(
     job: str,
     exclude: Sequence[str] = (),
     *,
+    mark: JobMark,
     kept: str | None = None,
     needed: int | None = None,
     lost: Sequence[str] = (),
@@ -136,6 +138,8 @@ def requeue(
     ----------
     exclude
         Nodes that the next start must not use, beside ``kept``.
+    mark
+        What Slurm must say of the job beside its number, which is another's after a reset.
     kept
         The job's own ``--exclude``, as a host list.
     needed
@@ -157,7 +161,14 @@ def requeue(
     requeue_nodes.wait_until_known(lost, lambda: between() and _state(job) in ("RUNNING", ""))
     deadline = time.monotonic() + patience
     while between():
-        problem = client.requeue(job)
+        try:
+            state = queue.current(job)
+            if state is not None and (problem := mark.problem(state)):
+                say(f"not requeued: {problem}")
+                return False
+            problem = client.requeue(job)
+        except client.CommandFailed as error:
+            problem = str(error)
         if problem is None or _WAITS.search(problem) or _queued(job):
             if needed is not None:
                 # Once more: Slurm may not have answered before.
@@ -177,10 +188,16 @@ def requeue(
     return False
 
 
-def is_forgotten(job: str) -> bool:
-    """Check whether slurmctld has forgotten a job; accounting may still call it running."""
-    problem = client.job_problem(job)
-    return problem is not None and "invalid job id" in problem.lower()
+def is_forgotten(job: str, mark: JobMark) -> bool:
+    """Check whether slurmctld has forgotten a job; accounting may still call it running.
+
+    So it has if the number is another job's.
+    """
+    try:
+        state = queue.current(job)
+    except client.CommandFailed:
+        return False
+    return state is None or mark.problem(state) is not None
 
 
 def is_unreachable(job: str) -> bool:

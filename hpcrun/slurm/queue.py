@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextvars
 import dataclasses
+import os
 import re
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from hpcrun.errors import ClusterUnreachable
 from hpcrun.shared_look import SEEN_WITHIN
@@ -16,13 +18,17 @@ from hpcrun.slurm import client
 from hpcrun.slurm.background import BackgroundCall
 from hpcrun.slurm.hostlist import expand_job_id
 from hpcrun.slurm.parse import parse_rows, parse_text, parse_time
+from hpcrun.state import permissions
 from hpcrun.state.layout import is_slurm_id
 from hpcrun.text import whole_number
 
-# The last field is `Start`, and after a blank `End`.
-_SQUEUE = "%i|%T|%r|%N|%S %e"
+# The last field is `Start`, and after blanks what `_LAST` names.
+_SQUEUE = "%i|%T|%r|%N|%S %e %V %U %Z"
 _FIELDS = ("JobID", "State", "Reason", "NodeList", "Start")
-_SACCT = (*_FIELDS, "ExitCode", "End")
+_LAST = ("End", "Submit", "UID", "WorkDir")
+# The last field of a row is `End`, and after bars the rest of `_LAST`.
+_ROW = (*_FIELDS, "ExitCode", "End")
+_SACCT = (*_FIELDS, "ExitCode", *_LAST)
 
 UNKNOWN = "UNKNOWN"
 # The state of a local process that has ended.
@@ -39,6 +45,8 @@ WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 _NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 _NO_SUCH_JOB = re.compile(r"invalid job id", re.IGNORECASE)
 _NO_REASON = ("", "None")
+# Seconds by which the clocks of two hosts may differ.
+_CLOCKS = 600.0
 # Seconds without an answer of squeue's after which sacct is asked beside it.
 _ALONE = 0.7
 
@@ -66,6 +74,12 @@ class JobState:
     known_at: float | None = None
     """The time of this answer, in seconds since the epoch, if Slurm does not answer now; None if it
     is fresh."""
+    submitted: float | None = None
+    """When it was submitted or requeued, since the epoch; None if Slurm does not tell."""
+    user: int | None = None
+    """Whose job it is; None if Slurm does not tell."""
+    directory: str = ""
+    """Its working directory; empty if Slurm does not tell."""
 
     @property
     def is_over(self) -> bool:
@@ -91,6 +105,43 @@ class JobState:
     def is_alive(self) -> bool:
         """True if it waits or runs."""
         return not self.is_over and self.state != UNKNOWN
+
+
+@dataclass(frozen=True)
+class JobMark:
+    """What Slurm must say of a job beside its number for it to be the one that was submitted.
+
+    Numbers are given anew after a reset of Slurm's state, to anybody's jobs.
+    """
+
+    directory: Path
+    """The submission's directory: whoever owns it submitted the job."""
+    began: float | None = None
+    """When it was there, in seconds since the epoch, if it may be an allocation in which
+    `hpcrun run` was used. The working directory of any other is the submission's directory."""
+
+    def problem(self, state: JobState) -> str | None:
+        """Return whose job the number is now, if it is another one; None if it is this one."""
+        if state.user not in (None, os.geteuid(), permissions.owner(self.directory)):
+            return _given_away(state)
+        if not state.directory or Path(state.directory).parts[-3:] == self.directory.parts[-3:]:
+            return None
+        if self.began is None or state.submitted is None:
+            return _given_away(state)
+        return None if state.submitted <= self.began + _CLOCKS else _given_away(state)
+
+    def checked(self, state: JobState) -> JobState:
+        """Return the state of the job; ``UNKNOWN`` if Slurm has given its number to another."""
+        problem = self.problem(state)
+        return state if problem is None else JobState(state.job_id, UNKNOWN, reason=problem)
+
+
+def _given_away(state: JobState) -> str:
+    whose = "" if state.user is None else f" of {permissions.user_name(state.user)}"
+    where = f" in {state.directory}" if state.directory else ""
+    return (
+        f"Slurm has forgotten its job and given the number {state.job_id} to another{whose}{where}"
+    )
 
 
 class JobStates(dict[str, JobState]):
@@ -169,6 +220,11 @@ def query(
     return answer
 
 
+def current(job: str) -> JobState | None:
+    """Ask slurmctld alone about one job, once; None if it knows none. Raises CommandFailed."""
+    return _ask_squeue({job}, partial(client.command, timeout=20.0)).get(job)
+
+
 def _problem(daemon: str, error: client.CommandFailed) -> str:
     if isinstance(error, client.CommandTimedOut):
         return f"{daemon} has not answered for {round(error.seconds, 1):g} s"
@@ -181,10 +237,12 @@ def _both(controller: str, error: client.CommandFailed) -> str:
     return f"Slurm does not answer: {controller}; sacct: {error}"
 
 
-def _ask_squeue(wanted: set[str]) -> dict[str, JobState]:
+def _ask_squeue(
+    wanted: set[str], ask: Callable[[Sequence[str]], str] = client.ask
+) -> dict[str, JobState]:
     argv = ["squeue", "--noheader", "--states=all", _jobs(wanted), f"--format={_SQUEUE}"]
     try:
-        return parse_squeue(client.ask(argv))
+        return parse_squeue(ask(argv))
     except client.CommandFailed as error:
         if _NO_SUCH_JOB.search(str(error)):
             return {}
@@ -211,7 +269,7 @@ def _settled(job_id: str, found: dict[str, JobState]) -> bool:
 
 def parse_squeue(text: str) -> dict[str, JobState]:
     """Read what ``squeue --noheader --format=…`` printed."""
-    return _states(parse_rows(text, _FIELDS))
+    return _states(parse_rows(text, _FIELDS), " ")
 
 
 def parse_sacct(text: str) -> dict[str, JobState]:
@@ -219,10 +277,10 @@ def parse_sacct(text: str) -> dict[str, JobState]:
 
     Of several records of one id (a requeued job) the last counts.
     """
-    return _states(parse_rows(text, _SACCT))
+    return _states(parse_rows(text, _ROW), "|")
 
 
-def _states(rows: Iterable[dict[str, str]]) -> dict[str, JobState]:
+def _states(rows: Iterable[dict[str, str]], separator: str) -> dict[str, JobState]:
     """Read the rows of either command; one row stands for all waiting elements of an array."""
     states: dict[str, JobState] = {}
     waits_for: dict[str, str] = {}
@@ -231,8 +289,9 @@ def _states(rows: Iterable[dict[str, str]]) -> dict[str, JobState]:
         state = row["State"].strip().partition(" ")[0].rstrip("+").upper()
         # The code and the signal, ``0:9``.
         code = row.get("ExitCode", "").partition(":")[0]
-        start, _, end = row["Start"].strip().partition(" ")
-        end = row.get("End", end)
+        start, _, rest = row["Start"].strip().partition(" ")
+        told = row.get("End", rest).strip().split(separator, len(_LAST) - 1)
+        end, submitted, user, directory = (*told, *[""] * (len(_LAST) - len(told)))
         job = JobState(
             "",
             state or UNKNOWN,
@@ -240,7 +299,10 @@ def _states(rows: Iterable[dict[str, str]]) -> dict[str, JobState]:
             nodes=parse_text(row["NodeList"]),
             start=parse_time(start) if state in WAITING else None,
             exit_code=whole_number(code),
-            ended=parse_time(end.strip()) if state in TERMINAL else None,
+            ended=parse_time(end) if state in TERMINAL else None,
+            submitted=parse_time(submitted),
+            user=whole_number(user),
+            directory=parse_text(directory),
         )
         full = row["JobID"].strip()
         if client.FURTHER_PART.search(full) and job.is_waiting and job.reason not in _NO_REASON:

@@ -97,6 +97,11 @@ class Job:
         """The script that sbatch was given."""
         return self.paths.script(self.record.get("array") or 0, self.record.get("part") or 0)
 
+    @property
+    def allocation_since(self) -> float | None:
+        """When `hpcrun run` was used in an allocation; None of a job that was submitted."""
+        return self.time if self.foreground else None
+
     def answered(self, job_id: str) -> Job:
         """Return the same with the id that Slurm gave to the array or the plain job."""
         record = {**self.record, "job_id": job_id}

@@ -226,7 +226,12 @@ class _Feed:
             return None
         # A job that Slurm has forgotten is not a valid dependency.
         states = queue.query([one.job_id for one in before])
-        living = {key.partition("_")[0] for key, state in states.items() if not state.is_over}
+        mark = queue.JobMark(self._prepared.submission.directory)
+        living = {
+            key.partition("_")[0]
+            for key, state in states.items()
+            if not state.is_over and mark.problem(state) is None
+        }
         before = [one for one in before if one.job_id in living]
         room = most - min(len(runs), most)
         ids = []

@@ -218,6 +218,7 @@ def _living(jobs: Collection[Job], unseen: Collection[int] = ()) -> set[int]:
             )
         if state is None:
             continue
+        state = queue.JobMark(job.paths.directory, job.allocation_since).checked(state)
         if state.is_alive or (job.run in unseen and state.has_just_completed):
             living.add(job.run)
     return living

@@ -7,6 +7,7 @@ and cancelled while slurmdbd was down.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +16,9 @@ import pytest
 from hpcrun.policy import causes
 from hpcrun.policy.causes import Evidence, JobFacts
 from hpcrun.slurm import client, job
+from hpcrun.slurm.queue import JobMark
 
+MARK = JobMark(Path("/root/study/submissions/1"))
 RECORDED = Path(__file__).parent / "recorded" / "own_job"
 KINDS = {
     "scancel": "cancelled",
@@ -190,6 +193,8 @@ def test_all_parts_of_a_requeued_job_exclude_a_node(monkeypatch: pytest.MonkeyPa
     asked: list[str] = []
 
     def answer(argv: Sequence[str], *, timeout: float | None = None) -> str:
+        if argv[0] == "squeue":
+            return f"7|RUNNING|None|n2|1 N/A 1 {os.getuid()} {MARK.directory}"
         if argv[0] == "sinfo":
             return nodes[argv[3].removeprefix("--partition=")]
         if argv[1] == "--oneliner":
@@ -198,7 +203,7 @@ def test_all_parts_of_a_requeued_job_exclude_a_node(monkeypatch: pytest.MonkeyPa
         return ""
 
     monkeypatch.setattr(client, "command", answer)
-    assert job.requeue("7", ["n2"], say=lambda message: None)
+    assert job.requeue("7", ["n2"], mark=MARK, say=lambda message: None)
     assert asked == [
         *("requeue 7", "update jobid=7 ExcNodeList=n2"),
         "update jobid=8 ExcNodeList=n9,n2",
@@ -206,14 +211,21 @@ def test_all_parts_of_a_requeued_job_exclude_a_node(monkeypatch: pytest.MonkeyPa
 
 
 class Controller:
-    """Answers `scontrol` from a list, and remembers what it was asked."""
+    """Answers `scontrol` from a list, and remembers what it was asked.
 
-    def __init__(self, *answers: str | None) -> None:
+    To `squeue` the job is in the directory of its submission.
+    """
+
+    def __init__(self, *answers: str | None, directory: Path | None = None) -> None:
         self.answers, self.asked = list(answers), []
+        self.directory = MARK.directory if directory is None else directory
 
     def __call__(self, argv: Sequence[str], *, timeout: float | None = None) -> str:
         if argv[1] == "--oneliner":
             return "JobId=7 JobState=RUNNING"
+        if argv[0] == "squeue":
+            rest = f"RUNNING|None|n2|1 N/A 1 {os.getuid()} {self.directory}"
+            return "".join(f"{job}|{rest}\n" for job in ("7", "7_2", "7_3"))
         self.asked.append(" ".join(argv))
         answer = self.answers.pop(0) if self.answers else None
         if answer is not None:
@@ -231,7 +243,7 @@ def test_a_requeue_waits_out_a_controller_that_is_down(monkeypatch: pytest.Monke
     halfway = "Unexpected message received for job 7_3"
     controller = Controller(down, halfway, None)
     monkeypatch.setattr(client, "command", controller)
-    assert job.requeue("7_3", say=lambda message: None)
+    assert job.requeue("7_3", mark=MARK, say=lambda message: None)
     assert controller.asked == ["scontrol requeue 7_3"] * 3
 
 
@@ -240,14 +252,14 @@ def test_a_job_that_slurm_has_requeued_itself_gets_its_nodes_excluded(
 ) -> None:
     controller = Controller("7_2: Job is pending execution", None)
     monkeypatch.setattr(client, "command", controller)
-    assert job.requeue("7_2", ["n2"], say=lambda message: None)
+    assert job.requeue("7_2", ["n2"], mark=MARK, say=lambda message: None)
     assert controller.asked == ["scontrol requeue 7_2", "scontrol update jobid=7_2 ExcNodeList=n2"]
 
 
 def test_a_requeue_excludes_nodes_beside_those_of_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     controller = Controller(None, "Requested operation is presently disabled", None)
     monkeypatch.setattr(client, "command", controller)
-    assert job.requeue("7", ["n2"], kept="n[8-9]", say=lambda message: None)
+    assert job.requeue("7", ["n2"], mark=MARK, kept="n[8-9]", say=lambda message: None)
     update = "scontrol update jobid=7 ExcNodeList=n[8-9],n2"
     assert controller.asked == ["scontrol requeue 7", update, update]
 
@@ -256,7 +268,7 @@ def test_a_requeue_that_is_refused_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     controller = Controller("Requested operation is presently disabled for job 7")
     monkeypatch.setattr(client, "command", controller)
     said: list[str] = []
-    assert not job.requeue("7", say=said.append)
+    assert not job.requeue("7", mark=MARK, say=said.append)
     assert "presently disabled" in said[0]
 
 
@@ -269,23 +281,39 @@ def test_a_controller_that_is_away_is_waited_for_however_long(
 ) -> None:
     monkeypatch.setattr(client, "command", Controller(problem, problem, None))
     said: list[str] = []
-    assert job.requeue("7", patience=-1, say=said.append) is accepted
+    assert job.requeue("7", mark=MARK, patience=-1, say=said.append) is accepted
     assert accepted or "`hpcrun requeue` starts a new one" in said[0]
 
 
 @pytest.mark.parametrize(
-    ("problem", "forgotten"),
+    ("answer", "forgotten"),
     [
-        ("slurm_load_jobs error: Invalid job id specified", True),
-        ("Unable to contact slurm controller (connect failure)", False),
-        (None, False),
+        (client.CommandFailed("slurm_load_jobs error: Invalid job id specified"), True),
+        (client.CommandFailed("Unable to contact slurm controller (connect failure)"), False),
+        (f"7|RUNNING|None|n2|1 N/A 1 {os.getuid()} {MARK.directory}\n", False),
+        (f"7|RUNNING|None|n2|1 N/A 1 {os.getuid()} /elsewhere/of/mine\n", True),
     ],
 )
 def test_only_the_controller_says_that_a_job_is_gone(
-    monkeypatch: pytest.MonkeyPatch, problem: str | None, forgotten: bool
+    monkeypatch: pytest.MonkeyPatch, answer: str | client.CommandFailed, forgotten: bool
 ) -> None:
-    monkeypatch.setattr(client, "command", Controller(problem))
-    assert job.is_forgotten("7") is forgotten
+    def command(argv: Sequence[str], *, timeout: float | None = None) -> str:
+        if isinstance(answer, str):
+            return answer
+        raise answer
+
+    monkeypatch.setattr(client, "command", command)
+    assert job.is_forgotten("7", MARK) is forgotten
+
+
+def test_the_job_that_has_the_number_now_is_not_requeued(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller = Controller(directory=Path("/root/other/submissions/1"))
+    monkeypatch.setattr(client, "command", controller)
+    said: list[str] = []
+    assert not job.requeue("7", mark=MARK, say=said.append)
+    assert controller.asked == []
+    assert "given the number 7 to another" in said[0]
+    assert "/root/other/submissions/1" in said[0]
 
 
 def test_a_requeue_that_nobody_wants_any_more_is_not_asked_for(
@@ -293,5 +321,5 @@ def test_a_requeue_that_nobody_wants_any_more_is_not_asked_for(
 ) -> None:
     controller = Controller()
     monkeypatch.setattr(client, "command", controller)
-    assert not job.requeue("7", between=lambda: False, say=lambda message: None)
+    assert not job.requeue("7", mark=MARK, between=lambda: False, say=lambda message: None)
     assert controller.asked == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from hpcrun.errors import ClusterUnreachable
 from hpcrun.slurm import client, queue
-from hpcrun.slurm.queue import JobState
+from hpcrun.slurm.queue import JobMark, JobState
 from tests.support.slurm_shim import Shim
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -123,6 +124,42 @@ def test_who_is_right(
     mine = {"5": current} if current else {}
     merged = queue.merge(mine, {"5": past}, controller_answered=controller)
     assert merged["5"].state == expected
+
+
+OURS = JobMark(Path("/root/study/submissions/3"))
+
+
+@pytest.mark.parametrize(
+    ("told", "began", "ours"),
+    [
+        ("50 U /root/study/submissions/3", None, True),
+        # The same directory, as another host mounts it.
+        ("50 U /mnt/nfs 1/root/study/submissions/3", None, True),
+        ("50 U /root/study/submissions/4", None, False),
+        ("50 U /home/me", None, False),
+        ("50 12345 /root/study/submissions/3", None, False),
+        # In an allocation `hpcrun run` may be used anywhere, after it was made.
+        ("50 U /home/me", 60.0, True),
+        ("50 12345 /home/other", 60.0, False),
+        ("9000 U /home/me", 60.0, False),
+        # Slurm does not tell.
+        ("", None, True),
+    ],
+)
+def test_a_job_is_ours_by_its_number_and_its_mark(
+    told: str, began: float | None, ours: bool
+) -> None:
+    told = told.replace("U", str(os.getuid()))
+    mark = dataclasses.replace(OURS, began=began)
+    (queued,) = queue.parse_squeue(f"7|RUNNING|None|n1|40 N/A {told}").values()
+    head, _, path = told.partition(" /")
+    row = "|".join([*head.split(" "), f"/{path}"]) if path else ""
+    (past,) = queue.parse_sacct(f"7|RUNNING|None|n1|40|0:0|Unknown|{row}").values()
+    for state in (queued, past):
+        assert (mark.problem(state) is None) is ours
+        checked = mark.checked(state)
+        assert checked.is_alive is ours
+        assert ours or "given the number 7 to another" in checked.reason
 
 
 def test_rubbish_is_passed_over() -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hpcrun import host
 from hpcrun.errors import ClusterUnreachable
 from hpcrun.slurm import queue
-from hpcrun.slurm.queue import GONE, JobState
+from hpcrun.slurm.queue import GONE, JobMark, JobState
 from hpcrun.text import whole_number
 
 
@@ -20,6 +20,8 @@ class JobRef:
     job_id: str
     host: str | None = None
     start_ticks: int | None = None
+    mark: JobMark | None = None
+    """What Slurm must say of it beside its number; None of a local process."""
 
 
 @dataclass
@@ -32,6 +34,11 @@ class Answers:
     """Why Slurm's answer is missing or incomplete, in our words and in Slurm's; else None."""
     elsewhere: dict[str, str] = field(default_factory=dict)
     """Local job id -> the only host that knows its state."""
+
+    def of(self, ref: JobRef) -> JobState | None:
+        """Return the state of a run's job; ``UNKNOWN`` if its number is another job's now."""
+        state = self.jobs.get(ref.job_id)
+        return state if state is None or ref.mark is None else ref.mark.checked(state)
 
     def silence(self, job_id: str) -> str | None:
         """Return why the absence of a job proves nothing; None if it does."""

@@ -206,14 +206,20 @@ def _write(path: Path, known: _Known) -> None:
 
 def _to_fields(job: JobState) -> list[object]:
     flags = (job.is_waiting, job.is_over)
-    return [job.state, *flags, job.reason, job.nodes, job.exit_code, job.start, job.ended]
+    return [
+        *(job.state, *flags, job.reason, job.nodes, job.exit_code, job.start, job.ended),
+        *(job.submitted, job.user, job.directory),
+    ]
 
 
 def _from_fields(job_id: str, fields: list[Any]) -> JobState:
-    state, _, _, reason, nodes, exit_code, start, ended = fields
-    if not all(isinstance(text, str) for text in (state, reason, nodes)):
+    state, _, _, reason, nodes, exit_code, start, ended, submitted, user, directory = fields
+    if not all(isinstance(text, str) for text in (state, reason, nodes, directory)):
         raise TypeError(f"the state of job {job_id} is not one")
-    times = (isinstance(one, (int, float, NoneType)) for one in (start, ended))
-    if not isinstance(exit_code, (int, NoneType)) or not all(times):
+    times = (isinstance(one, (int, float, NoneType)) for one in (start, ended, submitted))
+    if not all(isinstance(one, (int, NoneType)) for one in (exit_code, user)) or not all(times):
         raise TypeError(f"the numbers of job {job_id} are none")
-    return JobState(job_id, state, reason, nodes, start, exit_code, ended)
+    return JobState(
+        *(job_id, state, reason, nodes, start, exit_code, ended),
+        **{"submitted": submitted, "user": user, "directory": directory},
+    )

@@ -18,7 +18,7 @@ from hpcrun.observe.status import preparation, run_state, slurm_cache
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.run_state import RunEvidence, Verdict
 from hpcrun.slurm import patience as slurm_patience
-from hpcrun.slurm.queue import GONE, JobState
+from hpcrun.slurm.queue import GONE, JobMark, JobState
 from hpcrun.state import files, layout, ledger
 from hpcrun.state.journal import SUBMITTED
 from hpcrun.state.ledger import Attempt
@@ -139,7 +139,7 @@ def observe(
         _read(one) if is_there else RunEvidence(one.submission, [])
         for one, is_there in activity.counted([*there], "reading ledgers")
     ]
-    refs = [_ref(evidence) for evidence in found]
+    refs = [_ref(one, evidence) for one, evidence in zip(selected, found, strict=True)]
     answers = ask([ref for ref in refs if ref is not None])
     patience = metric_curves.PATIENCE if len(found) <= _MANY else _LITTLE_PATIENCE
     result = []
@@ -163,7 +163,7 @@ def observe(
 
 def deciding_job(selected: Selected) -> JobRef | None:
     """Return the job that decides about a run; None if there is none or the disk decides."""
-    return _ref(_read(selected))
+    return _ref(selected, _read(selected))
 
 
 def _read(selected: Selected) -> RunEvidence:
@@ -187,7 +187,7 @@ def _latest(selected: Selected, attempts: Sequence[Attempt], patience: int) -> L
     return found.bounded()
 
 
-def _ref(evidence: RunEvidence) -> JobRef | None:
+def _ref(selected: Selected, evidence: RunEvidence) -> JobRef | None:
     if evidence.intent == ledger.FINISHED or evidence.broken:
         return None
     submission, current = evidence.submission, evidence.current
@@ -197,13 +197,22 @@ def _ref(evidence: RunEvidence) -> JobRef | None:
         return None
     other = str(current.job_id or "") if current is not None else ""
     if current is not None and other and (submission is None or submission.job_id != other):
-        return JobRef(other, current.started.get("host"))
+        return JobRef(other, current.started.get("host"), mark=_mark(selected, current))
     if submission is None or submission.event != SUBMITTED or not submission.job_id:
         return None
     if submission.ended:
         return None
     record = submission.record
-    return JobRef(submission.job_id, record.get("host"), record.get("start_ticks"))
+    mark = JobMark(submission.paths.directory, submission.allocation_since)
+    return JobRef(submission.job_id, record.get("host"), record.get("start_ticks"), mark)
+
+
+def _mark(selected: Selected, attempt: Attempt) -> JobMark | None:
+    """Return the mark of an attempt's job, which another submission than the newest may have."""
+    number = attempt.submission
+    if number is None:
+        return None
+    return JobMark(selected.experiment.submission(number).directory, attempt.began)
 
 
 def _silence(answers: Answers, found: Sequence[RunStatus]) -> str:
@@ -250,7 +259,7 @@ def _with_answer(
         moments += [float(moment) for moment in recorded if moment]
     updated = max(moments, default=None)
     if ref is not None:
-        job, silence = answers.jobs.get(ref.job_id), answers.silence(ref.job_id)
+        job, silence = answers.of(ref), answers.silence(ref.job_id)
     else:
         is_gone = submission is not None and submission.ended
         job, silence = JobState("", GONE) if is_gone else None, evidence.silence

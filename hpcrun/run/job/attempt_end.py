@@ -20,6 +20,7 @@ from hpcrun.run.job.launchers import Launcher
 from hpcrun.run.protocol.output import say
 from hpcrun.slurm import job as slurm_job
 from hpcrun.slurm import requeue_nodes, suspect_exclusion
+from hpcrun.slurm.queue import JobMark
 from hpcrun.state import files, ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
@@ -170,6 +171,7 @@ class AttemptEnd:
         return slurm_job.requeue(
             self._launcher.job_id,
             action.exclude,
+            mark=JobMark(self._submission.directory),
             kept=self._run.resources.exclude,
             needed=self._run.shared_nodes,
             lost=lost,
@@ -204,8 +206,9 @@ class AttemptEnd:
         number, began = attempt.submission or self._submission.number, attempt.began or 0.0
         submission = self._submission.experiment.submission(number)
         facts = self._ask_slurm(job, submission, attempt.number, began, over=True)
+        mark = JobMark(submission.directory, began)
         alive = facts.state in ("RUNNING", "SUSPENDED", "COMPLETING")
-        if alive and job != self._launcher.job_id and not slurm_job.is_forgotten(job):
+        if alive and job != self._launcher.job_id and not slurm_job.is_forgotten(job, mark):
             raise HpcrunError(
                 f"attempt {attempt.number} still runs in job {job}",
                 hint=f"wait for it, or scancel {job}",

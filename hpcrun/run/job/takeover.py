@@ -11,6 +11,7 @@ from hpcrun.run.protocol.channel import Channel, RefusedError
 from hpcrun.run.protocol.job_secret import JobSecret
 from hpcrun.run.protocol.output import say
 from hpcrun.slurm import job
+from hpcrun.slurm.queue import JobMark
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
@@ -39,6 +40,7 @@ class Takeover:
         secret: JobSecret | None,
     ) -> None:
         self._arguments, self._run, self._secret = arguments, run, secret
+        self._mark = JobMark(submission.directory)
         self.attempt: int = arguments.attempt
         self._paths = submission.experiment.run(run.number)
         self._began = time.time()
@@ -65,6 +67,7 @@ class Takeover:
         return job.requeue(
             mine.job_id,
             suspects,
+            mark=self._mark,
             kept=self._run.resources.exclude,
             needed=self._run.shared_nodes,
             lost=lost,
