@@ -50,7 +50,7 @@ def findings(
 
     going_on = [run for run in runs if run.number in resumed]
     steps: dict[str, Callable[[], object]] = {
-        "root": lambda: preflight.check_root(compiled.root),
+        "root": lambda: preflight.check_root(compiled.root, compiled.cluster),
         "name": lambda: preflight.check_directory(paths),
         "resources.time": lambda: preflight.check_time_limits(runs, paths),
         "staging.paths": lambda: preflight.check_staged(runs, coming, told.append),

@@ -28,7 +28,7 @@ def annotate(
         annotation_log.check_writable(experiment, verb)
     found = {}
     for experiment, these in runs.items():
-        permissions.use_umask(these[0].plan.cluster)
+        permissions.use_profile(these[0].plan.cluster)
         numbers = None if experiment in whole else [one.run.number for one in these]
         annotation_log.append(experiment, numbers, **change)
         found[experiment] = history.read(experiment).annotations

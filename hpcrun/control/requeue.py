@@ -108,7 +108,8 @@ def restart(selected: Sequence[Selected], *, argv: Sequence[str], say: Say) -> l
     done: list[RequeueStep] = []
     readable, left = _readable(selected)
     for experiment, runs in _by_experiment(readable).items():
-        preflight.check_root(experiment.directory.parent)
+        cluster = next(one.plan.cluster for one in readable if one.experiment == experiment)
+        preflight.check_root(experiment.directory.parent, cluster)
         with lock.held(experiment, say) as renew:
             permissions.check_mine(experiment, runs, "requeue")
             decisions = run_actions.settle(experiment, list(runs), say)
@@ -266,7 +267,7 @@ def _prepare(
             f"{source.plan} cannot be read: {error}", hint="`hpcrun submit` makes a plan anew"
         ) from None
     preflight.check_executor(earlier.cluster)
-    permissions.use_umask(earlier.cluster)
+    permissions.use_profile(earlier.cluster)
     wanted = {decision.run for decision in decisions}
     runs = [run for run in earlier.runs if run.number in wanted]
     unchecked = python_probe.unchecked(source) or permissions.foreign([source.plan])

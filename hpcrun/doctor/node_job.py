@@ -129,6 +129,8 @@ def _prepare(directory: Path, profile: DoctorProfile, request: NodeJobRequest) -
         setup=profile.data["setup"],
         variables=early(profile.data["variables"]),
         package=str(package),
+        guarded=[str(directory / "request.json")],
+        group=profile.data["group"] or "",
         python=request.python or sys.executable,
         program=f"hpcrun.run.diagnose.conductor {sbatch_script.quote(directory)}",
     )

@@ -52,7 +52,7 @@ def replace(submission: SubmissionPaths, number: int, code: int) -> int:
     """
     allocation = Allocation.current()
     plan = plan_file.read(submission.plan)
-    permissions.use_umask(plan.cluster)
+    permissions.use_profile(plan.cluster)
     run = plan.run(number)
     attempts = [
         attempt

@@ -51,7 +51,9 @@ class Supervisor:
     def __init__(self, submission: SubmissionPaths, number: int) -> None:
         self.submission = submission
         self.plan = plan_file.read(submission.plan)
-        permissions.use_umask(self.plan.cluster)
+        permissions.use_profile(self.plan.cluster)
+        if (whose := permissions.on_the_way(submission.plan)) and os.geteuid():
+            raise HpcrunError(f"not started: {whose}, who could have put anything in its place")
         self.run = self.plan.run(number)
         self.paths = submission.experiment.run(number)
         self._agents: Agents | None = None

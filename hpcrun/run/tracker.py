@@ -53,7 +53,7 @@ class MetricsForwarder:
 
     def __init__(self, name: str, submission: SubmissionPaths, number: int, start: int) -> None:
         plan = plan_file.read(submission.plan)
-        permissions.use_umask(plan.cluster)
+        permissions.use_profile(plan.cluster)
         self._name, self._experiment, self._run = name, plan.name, plan.run(number)
         self._paths = submission.experiment.run(number)
         self._state_file = self._paths.tracker_state(name)

@@ -24,9 +24,16 @@ from typing import Any
 from hpcrun.errors import UsageError
 from hpcrun.state.layout import ExperimentPaths
 
+_MOST_LINKS = 40
+# The number of the profile's group.
+_trusted_group: int | None = None
 
-def use_umask(cluster: Mapping[str, Any]) -> None:
-    """Apply the profile's umask to this process and all that it starts."""
+
+def use_profile(cluster: Mapping[str, Any]) -> None:
+    """Apply the profile's umask to this process and all that it starts, and trust its group."""
+    global _trusted_group
+    with contextlib.suppress(UsageError):
+        _trusted_group = group_id(cluster)
     if cluster.get("umask"):
         os.umask(int(cluster["umask"], 8))
         # sbatch and srun would pass on this one in place of the process's own.
@@ -133,6 +140,44 @@ def foreign(paths: Iterable[Path]) -> str | None:
     return None
 
 
+def on_the_way(path: Path, group: int | None = None) -> str | None:
+    """Return whose a file is, or a directory or link on the way to it; None for mine and root's.
+
+    That owner can put anything in place of what lies below. What is of ``group``, or the profile's,
+    is trusted as its members are. Parts that do not exist yet are passed over.
+    """
+    groups = {group, _trusted_group}
+    here, rest, links = Path("/"), [*path.absolute().parts[1:]], 0
+    trusted = {0, os.geteuid(), *_unmapped()}
+    while True:
+        try:
+            found = here.lstat()
+        except OSError:
+            return None
+        if found.st_uid not in trusted and found.st_gid not in groups:
+            return f"{here} is {user_name(found.st_uid)}'s"
+        if stat.S_ISLNK(found.st_mode) and links < _MOST_LINKS:
+            links += 1
+            target = here.readlink()
+            here = Path("/") if target.is_absolute() else here.parent
+            rest = [*(part for part in target.parts if part != "/"), *rest]
+        elif not rest:
+            return None
+        else:
+            name = rest.pop(0)
+            here = here.parent if name == ".." else here / name
+
+
+@functools.cache
+def _unmapped() -> frozenset[int]:
+    """Return the user that everybody outside looks like in a namespace that maps some users."""
+    with contextlib.suppress(OSError, ValueError):
+        ranges = Path("/proc/self/uid_map").read_text().split()
+        if ranges[:2] != ["0", "0"] or int(ranges[2]) < 1 << 31:
+            return frozenset({int(Path("/proc/sys/kernel/overflowuid").read_text())})
+    return frozenset()
+
+
 def is_planted(path: Path) -> bool:
     """Check whether this is a stranger's, in a directory where everybody may make files."""
     try:
@@ -164,6 +209,22 @@ def check_mine(experiment: ExperimentPaths, runs: Iterable[int], verb: str) -> N
         )
     for path in _acted_on(experiment, runs):
         _check_one(path, experiment)
+
+
+def check_hands(root: Path, cluster: Mapping[str, Any]) -> None:
+    """Raise UsageError if another user owns a root or a directory above it.
+
+    Jobs would run what its owner puts in place of theirs. On its own machine root is only told
+    (`exposed`).
+    """
+    whose = on_the_way(root, group_id(cluster))
+    if whose and (os.geteuid() or cluster["executor"] == "slurm"):
+        raise UsageError(
+            f"{whose}, who could put anything in place of what your jobs run under {root}",
+            hint="take a root under directories of your own (--root DIR, HPCRUN_ROOT, `root:` of "
+            "the profile), or have root own that one; `group:` of the profile names a group whose "
+            "directories are trusted",
+        )
 
 
 def exposed(root: Path) -> str | None:

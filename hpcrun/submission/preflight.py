@@ -42,8 +42,9 @@ from hpcrun.text import Say, agreeing, listed, runs_text
 _SHOWN = 5
 
 
-def check_root(root: Path) -> None:
-    """Raise UsageError unless the root is a directory, or can become one."""
+def check_root(root: Path, cluster: Mapping[str, Any]) -> None:
+    """Raise UsageError unless the root is a directory, or can become one, in trusted hands."""
+    permissions.check_hands(root, cluster)
     for path in (root, *root.parents):
         if path.is_dir():
             return

@@ -156,8 +156,8 @@ def submit(
 @contextlib.contextmanager
 def _submit_lock(compiled: Compiled, say: Say) -> Iterator[Renew]:
     """Hold the experiment's lock, with the umask and group of its profile."""
-    preflight.check_root(compiled.root)
-    permissions.use_umask(compiled.cluster)
+    preflight.check_root(compiled.root, compiled.cluster)
+    permissions.use_profile(compiled.cluster)
     group = permissions.group_id(compiled.cluster)
     paths = experiment(compiled.root, compiled.name)
     preflight.check_directory(paths)
@@ -231,7 +231,7 @@ def prepare(
 
 
 def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence, ...]) -> Preview:
-    preflight.check_root(compiled.root)
+    preflight.check_root(compiled.root, compiled.cluster)
     paths = experiment(compiled.root, compiled.name)
     preflight.check_directory(paths)
     earlier = paths.submissions()

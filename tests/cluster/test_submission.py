@@ -19,6 +19,8 @@ from tests.support.waiting import until
 from tests.testbed import VERSIONS, Cluster
 
 TIME_LIMIT = "00:10:00"
+# The second ordinary user.
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 
 
 class Workplace:
@@ -577,6 +579,64 @@ def test_what_an_interrupted_run_in_an_allocation_had_not_begun_is_free_again(
 
     submitted = place.submit("--sweep", "config.x=60,0")
     assert [run["action"] for run in submitted["runs"]] == ["resumed", "new"]
+
+
+@pytest.mark.usually("22.05")
+def test_a_number_that_slurm_gave_to_another_job(slurm: Cluster) -> None:
+    """As after a reset of Slurm's state: a journal's number is a stranger's, or my other job's."""
+    sbatch = ["sbatch", "--parsable", "--mem=100M", "--output=/dev/null", "--wrap=sleep 600"]
+    theirs = slurm.run([*NOBODY, *sbatch], user=False, cwd="/tmp").stdout.strip()
+    mine = slurm.run(sbatch).stdout.strip()
+    for number, whose in ((theirs, "of nobody in /tmp"), (mine, f"in {slurm.layout.home}")):
+        slurm.wait_job(number, {"RUNNING"})
+        place = Workplace(slurm)
+        place.spec(["sleep", "600"], resources={"sbatch": {"hold": True}})
+        (array,) = place.submit()["arrays"]
+        slurm.run(["scancel", array["job_id"]])
+        slurm.wait_job(array["job_id"])
+        journal = str(place.submission().journal)
+        slurm.run(["sed", "-i", f's/"job_id": *"[0-9]*"/"job_id": "{number}"/', journal])
+        for command in ("status", "why"):
+            said = " ".join(place.hpcrun(command, "e/0").stdout.split())
+            assert "running" not in said, said
+            assert f"given the number {number} to another of" in said, said
+            assert whose in said
+        again = place.hpcrun("requeue", "e/0", "--dry-run", "--json")
+        assert '"would submit"' in again.stdout, again
+        done = place.hpcrun("cancel", "e/0")
+        assert whose in done.stderr, done
+        assert place.hpcrun("requeue", "e/0").returncode == 0
+        (run,) = json.loads(place.hpcrun("status", "e", "--json").stdout)
+        assert run["job_id"] not in (theirs, mine)
+        assert place.hpcrun("cancel", "e/0").returncode == 0
+        slurm.wait_job(run["job_id"])
+        slurm.wait_job(number, {"RUNNING"}, timeout=1)
+    slurm.run(["scancel", theirs], user=False)
+    _remove(place)
+
+
+@pytest.mark.usually("24.11")
+def test_a_stranger_renames_an_experiment_while_its_job_waits(
+    slurm: Cluster, place: Workplace
+) -> None:
+    """Where everybody may rename: the job starts neither the stranger's plan nor their package."""
+    slurm.run(["mkdir", place.root])
+    slurm.run(["chmod", "777", place.root])
+    ran = place.directory / "ran"
+    place.spec(["touch", str(ran)], resources={"sbatch": {"hold": True}})
+    submitted = place.hpcrun("submit", "e.yaml", "--json")
+    assert f"{place.root}: every user may rename" in submitted.stderr
+    (array,) = json.loads(submitted.stdout)["arrays"]
+    swap = f"cd {shlex.quote(str(place.root))} && mv e mine && cp -r mine e && chmod -R a+rwX e"
+    slurm.run([*NOBODY, "sh", "-c", swap], user=False, cwd="/tmp")
+    slurm.run(["scontrol", "release", array["job_id"]])
+    assert slurm.wait_job(array["job_id"]) == "FAILED"
+    said = place.submission().batch_log(array["job_id"]).read_text()
+    assert "hpcrun: not started: e, on the way to" in said, said
+    assert "is nobody's" in said
+    assert not ran.exists()
+    back = f"cd {shlex.quote(str(place.root))} && rm -r e && mv mine e"
+    slurm.run([*NOBODY, "sh", "-c", back], user=False, cwd="/tmp")
 
 
 @pytest.mark.usually("22.05")

@@ -18,10 +18,10 @@ from hpcrun.submission import preflight
 
 @pytest.mark.parametrize("below", ["", "deeper/still"])
 def test_a_root_is_a_directory_or_can_become_one(tmp_path: Path, below: str) -> None:
-    preflight.check_root(tmp_path / below)
+    preflight.check_root(tmp_path / below, {"executor": "local"})
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="file: cannot be written: Not a directory"):
-        preflight.check_root(tmp_path / "file" / below)
+        preflight.check_root(tmp_path / "file" / below, {"executor": "local"})
 
 
 def test_a_directory_of_somebodys_becomes_no_experiment(tmp_path: Path) -> None:

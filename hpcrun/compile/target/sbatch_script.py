@@ -68,6 +68,8 @@ def script(
         setup=[*cluster["setup"], *own.setup],
         variables={**cluster["variables"], **early(own.variables)},
         package=str(submission.package),
+        guarded=[str(submission.plan)],
+        group=cluster.get("group") or "",
         python=own.python,
         program=f"hpcrun.run.keeper {quote(submission.directory)} --run {run}",
     )
@@ -79,13 +81,17 @@ def program_script(
     setup: Sequence[str],
     variables: dict[str, Any],
     package: str,
+    guarded: Sequence[str],
+    group: str,
     python: str | None,
     program: str,
 ) -> str:
     """Render the script of a program of hpcrun's own, ``python -m PROGRAM``.
 
     ``parts`` are sbatch's long options, for each part of the job; ``program`` is shell, its
-    arguments quoted. Raise UsageError if a value cannot be written into a script.
+    arguments quoted. The job ends if the package, one of the files ``guarded`` or a directory on
+    the way is neither its user's, root's nor of the trusted ``group``. Raise UsageError if a value
+    cannot be written into a script.
     """
     return str(
         _template().render(
@@ -93,6 +99,8 @@ def program_script(
             setup=setup,
             variables=variables,
             package=package,
+            guarded=guarded,
+            group=group,
             python=python,
             program=program,
         )

@@ -25,6 +25,9 @@ def damage(path: Path) -> str | None:
     try:
         if (owner := permissions.stranger(path)) is not None:
             return f"belongs to {owner}"
+        if (whose := permissions.on_the_way(path.parent)) is not None:
+            # Who may swap it between this look and the program's.
+            return f"may be anybody's: {whose}"
         if path.is_dir():
             return _damage_inside(path, "has")
         if path.name == "latest":

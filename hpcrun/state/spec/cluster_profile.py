@@ -130,8 +130,8 @@ class Profile:
     ``"0027"`` lets the group read; null for the submitting shell's."""
 
     group: str | None = None
-    """Group of the files and directories of experiments, of which the submitting user is a member;
-    null for the user's own."""
+    """Group of the files and directories of experiments, of which the submitting user is a member,
+    and whose directories above the root may be another member's; null for the user's own."""
 
     resources: Resources = field(default_factory=Resources)
     """Defaults for what specs do not say: partition, account, time, …"""

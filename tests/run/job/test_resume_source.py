@@ -251,6 +251,19 @@ def test_a_program_does_not_go_on_from_what_a_stranger_planted(
     assert told(decided(given)) == f"resumes from checkpoint-5 (checkpoint-9 {why})"
 
 
+@needs_root
+def test_a_save_in_a_strangers_directory_may_be_swapped_before_it_is_read(launch: Launch) -> None:
+    work = launch.directory_of()
+    for step in (5, 9):
+        archive(work / f"out-{step}" / f"checkpoint-{step}.pt")
+    os.chown(work / "out-9", STRANGER.uid, STRANGER.gid)
+    given = with_resume(launch, {"when": "out-*/*.pt", "args": ["--resume=${hpcrun:newest}"]})
+    why = f"may be anybody's: {work / 'out-9'} is {STRANGER.name}'s"
+    assert told(decided(given)) == (
+        f"resumes from out-5/checkpoint-5.pt (out-9/checkpoint-9.pt {why})"
+    )
+
+
 def test_files_of_the_code_are_no_saves(launch: Launch) -> None:
     code, work = Path(launch.nodes[0].code), launch.directory_of()
     archive(code / "pretrained/model.ckpt")
