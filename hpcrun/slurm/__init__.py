@@ -9,6 +9,7 @@ In reading order:
 - `parse`: Slurm's forms of time, and rows of fields.
 - `hostlist`: lists of numbers and of node names.
 - `queue`: the state of jobs, and when one is over.
+- `pending_reason`: Slurm's reasons why a job waits, in words.
 - `allocation`: the job around this process, and whether a run fits into it.
 - `steps`: srun's command lines, and its reports of tasks that ended.
 - `mpi_types`: the types of MPI that srun prepares ranks for, and which one an MPI knows.

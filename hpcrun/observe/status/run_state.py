@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hpcrun.policy import causes, recovery
+from hpcrun.slurm import pending_reason
 from hpcrun.slurm.queue import GONE, JobState
 from hpcrun.state.journal import BROKEN, SUBMITTED, SUBMITTING, Job
 from hpcrun.state.journal import WAITING as HELD
@@ -36,24 +37,6 @@ CLOCK_SKEW = 60.0
 PREPARING = "preparing its nodes"
 # Stands in a reason between the reason itself and when Slurm expects the start.
 EXPECTED = "; Slurm expects it at "
-
-_REASONS = {
-    "Resources": "waits for free nodes",
-    "Priority": "waits behind jobs of higher priority",
-    "BeginTime": "not eligible yet (Slurm delays a requeued job)",
-    "Dependency": "waits for another job",
-    "JobArrayTaskLimit": "as many runs of the array run as max_parallel allows",
-    "JobHeldUser": "held by its owner: scontrol release",
-    "JobHeldAdmin": "held by an administrator",
-    "launch failed requeued held": "Slurm failed to start it, and holds it: scontrol release",
-    "job requeued in held state": "requeued and held: scontrol release",
-    "ReqNodeNotAvail": "a node that it needs is not available",
-    "PartitionDown": "its partition is down",
-    "PartitionTimeLimit": "its time limit is longer than the partition's",
-    "Reservation": "waits for its reservation",
-    "Licenses": "waits for a licence",
-    "Cleaning": "Slurm cleans up after its previous start",
-}
 
 
 @dataclass(frozen=True)
@@ -279,6 +262,5 @@ def _words(job: JobState) -> str | None:
         return "its nodes are being configured"
     if not job.reason:
         return None
-    name = job.reason.strip("()").partition(",")[0]
-    words = f"{name}: {_REASONS[name]}" if name in _REASONS else job.reason
+    words = pending_reason.in_words(job.reason)
     return words if job.start is None else f"{words}{EXPECTED}{timestamp(job.start)[:-3]}"

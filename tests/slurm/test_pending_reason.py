@@ -1,0 +1,56 @@
+"""Slurm's reasons in words; a limit's by the grammar of its name."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcrun.slurm.pending_reason import NEVER, in_words
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("Priority", "Priority: waits behind jobs of higher priority"),
+        ("(Licenses)", "Licenses: waits for a licence"),
+        ("Odd", "Odd"),
+        ("ReqNodeNotAvail, Reserved for maintenance", "maintenance: its nodes are reserved for ma"),
+        ("ReqNodeNotAvail, UnavailableNodes:n[1,3]", "n[1,3]: nodes that it needs are not avail"),
+        ("ReqNodeNotAvail, Odd", "ReqNodeNotAvail, Odd: a node that it needs is not available"),
+        ("QOSMaxCpuPerUserLimit", "your jobs have the CPUs that its QOS allows: it waits"),
+        ("QOSMaxJobsPerUserLimit", "as many of your jobs run as its QOS allows"),
+        ("AssocMaxJobsLimit", "as many of your jobs run as its account allows"),
+        ("QOSGrpCpuLimit", "all jobs of its QOS have the CPUs that its QOS allows"),
+        ("AssocGrpCpuLimit", "all jobs of its account have the CPUs that its account allows"),
+        ("AssocGrpCPURunMinutesLimit", "all jobs of its account have the CPUs x minutes that"),
+        ("QOSMaxGRESPerUser", "your jobs have the GRES (GPUs) that its QOS allows"),
+        ("MaxGRESPerAccount", "all jobs of its account have the GRES (GPUs) that its QOS allows"),
+        ("AssocGrpBillingMinutes", "the budget of billing x minutes of its account is used up"),
+        ("AssocGrpCPUMinutesLimit", "another resources.account"),
+        ("QOSGrpWallLimit", "the budget of time of its QOS is used up"),
+    ],
+)
+def test_what_waits(reason: str, words: str) -> None:
+    assert words in in_words(reason)
+    assert NEVER not in in_words(reason)
+
+
+@pytest.mark.parametrize(
+    ("reason", "what"),
+    [
+        ("DependencyNeverSatisfied", "`hpcrun cancel` it, and submit both again"),
+        ("PartitionTimeLimit", "less resources.time"),
+        ("BadConstraints", "`hpcrun check` tells which"),
+        ("InvalidAccount", "another resources.account"),
+        ("InvalidQOS", "another resources.qos"),
+        ("QOSMaxWallDurationPerJobLimit", "its QOS allows a job less time; "),
+        ("AssocMaxWallDurationPerJobLimit", "its account allows a job less time; "),
+        ("QOSMaxCpuPerJobLimit", "less resources.cpus_per_task"),
+        ("QOSMaxGRESPerNode", "its QOS allows a node less GRES (GPUs)"),
+        ("QOSMaxCpuMinutesPerJobLimit", "less CPUs x minutes"),
+        ("QOSMinCpuNotSatisfied", "more resources.cpus_per_task"),
+        ("QOSMinGRES", "more resources.gpus_per_node"),
+    ],
+)
+def test_what_never_starts_is_told_apart(reason: str, what: str) -> None:
+    assert in_words(reason).startswith(f"{reason}: {NEVER}")
+    assert what in in_words(reason)
