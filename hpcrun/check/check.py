@@ -94,8 +94,12 @@ def judge(plan: Plan, site: SlurmSite) -> Iterator[Finding]:
     """Yield what the cluster would refuse of a plan's arrays, keep waiting, or may. Pure."""
     yield from queue_checks.number_of_jobs(sum(len(one.runs) for one in plan.arrays), site)
     for array in plan.arrays:
-        roles = [role.name for role in plan.run(array.runs[0]).own_parts]
-        for request in JobRequest.parts(array, roles):
+        run = plan.run(array.runs[0])
+        roles = [role.name for role in run.own_parts]
+        requests = JobRequest.parts(array, roles)
+        if run.resources.cpus_per_task is None and requests[0]["cpus-per-task"]:
+            yield from node_checks.cpus_of_gpus(requests[0], site)
+        for request in requests:
             for found in judge_job(request, site):
                 yield replace(found, runs=request.runs)
 

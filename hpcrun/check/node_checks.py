@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hpcrun.check.finding import ERROR, WARNING, Finding
+from hpcrun.check import partition_checks
+from hpcrun.check.finding import ERROR, NOTE, WARNING, Finding
 from hpcrun.check.job_request import JobRequest
 from hpcrun.compile.source.problems import did_you_mean
 from hpcrun.site import slurm_records as records
@@ -82,6 +83,20 @@ def there_are(request: JobRequest, partition: SlurmPartition, site: SlurmSite) -
             f"{agreeing(len(out), 'is', 'are')} down or drained{said}",
             "the job waits until they are back; ask for fewer nodes to start earlier",
         )
+
+
+def cpus_of_gpus(request: JobRequest, site: SlurmSite) -> Iterator[Finding]:
+    """Yield how many CPUs the nodes have for the GPUs of a job that does not say."""
+    names = {name for one in partition_checks.candidates(request, site) for name in one.nodes}
+    nodes = [node for node in site.nodes.values() if node.name in names]
+    shares = [
+        node.cpus * request.gpus_per_node // node.gpus_of(None) // request.ranks_per_node
+        for node in nodes
+        if node.gpus_of(request.gpu_type) >= max(1, request.gpus_per_node)
+    ]
+    if shares and (least := min(shares)) > 1:
+        found = f"left out, and so 1; its share of the nodes' CPUs, by GPUs, is {least}"
+        yield Finding(NOTE, "resources.cpus_per_task", found, f"type cpus_per_task={least}")
 
 
 def _features(site: SlurmSite) -> set[str]:

@@ -24,6 +24,7 @@ from hpcrun.compile.target import (
     parallel_layout,
     precision_keys,
     role_layout,
+    slurm_options,
     smaller_batches,
 )
 from hpcrun.errors import Problem, UsageError
@@ -187,6 +188,8 @@ class RunTemplates:
         if not problems.under("deepspeed", "recovery", "framework"):
             smaller_batches.check(spec, kind, framework, report, note)
         learning_rate.settle(spec, kind, framework, report, note)
+        if self._is_slurm and not frameworks.of(framework).one_per_run:
+            slurm_options.tell_cpus(spec, note)
         roles = role_layout.settle(spec, self._locate, report)
         if roles:
             checks.check_limits(spec["resources"], self._limits, report.below("resources"))

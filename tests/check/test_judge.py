@@ -15,7 +15,7 @@ from hpcrun.check.key_place import KeyPlaces
 from hpcrun.errors import HpcrunError
 from hpcrun.site.slurm_site import SlurmLimits, SlurmReservation, SlurmSite, make
 from hpcrun.slurm import mpi_types
-from hpcrun.state.plan import Entry, Plan, RunPlan
+from hpcrun.state.plan import Array, Entry, Plan, RunPlan
 
 EMPTY = dict.fromkeys(("MaxTRES", "MinTRES", "GrpTRES", "MaxWall"), "")
 QOS = {**EMPTY, "MaxJobsPerUser": "", "MaxSubmitJobsPerUser": ""}
@@ -354,3 +354,24 @@ def test_a_type_of_mpi_that_srun_has_not(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [*checking.mpi_types_are_there(plan(None, "none"))] == []
     (one,) = checking.mpi_types_are_there(plan("pmi2"))
     assert (one.severity, one.message) == (NOTE, "not checked: srun --mpi=list: no answer")
+
+
+@pytest.mark.parametrize(
+    ("resources", "share"),
+    [
+        ({"gpus_per_node": 4}, 8),
+        ({"gpus_per_node": 2, "ntasks_per_node": 1}, 16),
+        ({"gpus_per_node": 4, "cpus_per_task": 1}, None),
+        ({"gpus_per_node": 0}, None),
+        ({"gpus_per_node": 8}, None),
+    ],
+)
+def test_the_cpus_of_a_gpu_are_proposed(resources: dict[str, Any], share: int | None) -> None:
+    wanted = {"nodes": 1, "ntasks_per_node": None, "cpus_per_task": None, **resources}
+    run = RunPlan(0, "", "", {}, Entry("command"), {"resources": wanted, "recovery": {}})
+    options = {"nodes": 1, "ntasks-per-node": run.ranks_per_node, "gpus-per-node": run.all_gpus}
+    options["cpus-per-task"] = 1
+    script = "".join(f"#SBATCH --{name}={value}\n" for name, value in options.items())
+    plan = Plan("e", "", "", "", {}, None, (run,), (Array((0,), script, 0.0),))
+    told = [one for one in checking.judge(plan, site()) if one.severity == NOTE]
+    assert [one.hint for one in told] == ([f"type cpus_per_task={share}"] if share else [])

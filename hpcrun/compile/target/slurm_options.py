@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of
@@ -141,6 +141,19 @@ def check_resources(
     elif (ranks := resources["nodes"] * (tasks or gpus or 1)) > MOST_RANKS:
         report.at("nodes", f"found {ranks:,} ranks of one run; accepted are {MOST_RANKS:,}")
     check_sbatch(resources["sbatch"], report.below("sbatch"))
+
+
+def tell_cpus(spec: Mapping[str, Any], note: Callable[[str], object]) -> None:
+    """Tell that tasks with GPUs get one CPU each; the roles of ``spec`` are not settled yet."""
+    wanted = spec["resources"]
+    asking = [wanted, *(spec["roles"] or {}).values()]
+    silent = any(one["gpus_per_node"] and not one["cpus_per_task"] for one in asking)
+    if silent and wanted["cpus_per_task"] is None:
+        note(
+            "resources.cpus_per_task is not given, so each task gets one CPU beside its GPUs, for "
+            "its threads (OMP_NUM_THREADS=1) and its data loading: type cpus_per_task=N; "
+            "`sinfo -o '%P %c %G'` lists the CPUs and GPUs of nodes"
+        )
 
 
 def check_sbatch(options: dict[str, Any], report: Reporter) -> None:

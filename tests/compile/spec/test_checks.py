@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from hpcrun.compile import compile_spec
+
 BASE = """\
 name: demo
 entry: train:main
@@ -490,3 +492,25 @@ def test_all_mistakes_are_told_at_once(project: Any, hpcrun: Callable[..., Any])
         "base.yaml:1: resources.nods",
         "base.yaml:2: args.0",
     ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("resources: {gpus_per_node: 4}", True),
+        ("resources: {gpus_per_node: 4, cpus_per_task: 1}", False),
+        ("resources: {ntasks_per_node: 4}", False),
+        ("resources: {gpus_per_node: 4}\nframework: batch\nentry: [bash, job.sh]", False),
+        ("resources: {gpus_per_node: 4}\ncluster: local", False),
+        ("roles: {a: {gpus_per_node: 1}, b: {cpus_per_task: 2}}", True),
+        ("roles: {a: {gpus_per_node: 1, cpus_per_task: 2}, b: {ntasks: 1}}", False),
+        ("roles: {a: {gpus_per_node: 1}}\nresources: {cpus_per_task: 2}", False),
+    ],
+)
+def test_one_cpu_beside_a_gpu_is_told(project: Any, spec: str, told: bool) -> None:
+    project.write("job.sh", "srun true\n")
+    given = {"entry": "train.py", "cluster": "slurm"}
+    text = "".join(f"{key}: {one}\n" for key, one in given.items() if key not in spec) + spec
+    notes = [one for one in compile_spec(project.write("s.yaml", text)).notes if "cpus_per" in one]
+    assert len(notes) == told
+    assert all("type cpus_per_task=N" in one for one in notes)

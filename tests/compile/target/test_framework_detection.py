@@ -191,7 +191,7 @@ def test_a_launcher_inside_a_command_is_told(
 
 def test_torchrun_that_nobody_starts_is_told(project: Any) -> None:
     """Seven of a node's eight GPUs were idle without a word."""
-    text = "entry: train.py\nframework: torchrun\nresources: {gpus_per_node: 8}\n"
+    text = "entry: train.py\nframework: torchrun\nresources: {gpus_per_node: 8, cpus_per_task: 9}\n"
     (note,) = compiled(project, text).notes
     assert "starts train.py once a node, with all 8 GPUs, and no torchrun" in note
     assert compiled(project, text.replace("train.py", "[torchrun, train.py]")).notes == ()
