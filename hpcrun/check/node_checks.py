@@ -30,6 +30,8 @@ class _Need:
 def names(request: JobRequest, site: SlurmSite) -> Iterator[Finding]:
     """Yield a finding for each node and feature that a job names and the cluster does not have."""
     for option in ("exclude", "nodelist"):
+        if "/" in request[option]:  # the name of a file that lists them
+            continue
         unknown = [name for name in records.nodes(request[option]) if name not in site.nodes]
         if unknown:
             found = f"there is no node {listed(unknown, 5)}; the cluster has "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Sequence
 
@@ -11,7 +13,9 @@ from hpcrun.text import shortened
 # Of a list that is written out: more than any cluster has nodes, or an array elements.
 MOST = 1_000_000
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::([0-9]{1,18}))?")
-_PART = re.compile(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)?")
+_PART = re.compile(r"(?:[^\s,\[\]]|\[[^\[\]]*\])+")
+_SEPARATORS = re.compile(r"[\s,]*")
+_BRACKETS = re.compile(r"\[([^\]]*)\]")
 
 
 def parse_ranges(text: str, *, strides: bool = False) -> list[range]:
@@ -42,27 +46,36 @@ def write_out(spans: Sequence[range]) -> list[int]:
 
 
 def expand(nodelist: str) -> tuple[str, ...]:
-    """Return the names of the nodes of ``n[1-3],m7``, in Slurm's order.
+    """Return the names of the nodes of ``n[1-3],rack[0-1]n[08-11]``, in Slurm's order.
 
     Raises HpcrunError if the list is malformed.
     """
     names: list[str] = []
-    for part in _PART.findall(nodelist):
-        prefix, bracket, rest = part.partition("[")
-        if not bracket:
-            names.append(part)
-            continue
-        ranges, _, suffix = rest.partition("]")
-        try:
-            spans = parse_ranges(ranges)
-            check_size([range(len(names)), *spans])
-        except ValueError:
-            shown = shortened(nodelist, 200)
-            raise HpcrunError(f"the node list {shown!r} is not understood") from None
-        for text, numbers in zip(ranges.split(","), spans, strict=True):
-            width = len(text.partition("-")[0])
-            names += [f"{prefix}{number:0{width}d}{suffix}" for number in numbers]
+    try:
+        if _SEPARATORS.fullmatch(_PART.sub("", nodelist)) is None:
+            raise ValueError
+        for part in _PART.findall(nodelist):
+            words = _BRACKETS.split(part)
+            # Every other one stood in brackets.
+            choices = [_numbers(word) if at % 2 else [word] for at, word in enumerate(words)]
+            check_size([range(len(names)), range(math.prod(map(len, choices)))])
+            names += map("".join, itertools.product(*choices))
+    except ValueError:
+        shown = shortened(nodelist, 200)
+        raise HpcrunError(f"the node list {shown!r} is not understood") from None
     return tuple(names)
+
+
+def _numbers(ranges: str) -> list[str]:
+    """Return the numbers of ``08-11,13``, as wide as each range begins."""
+    spans = parse_ranges(ranges)
+    if not all(spans):
+        raise ValueError
+    check_size(spans)
+    widths = (len(text.partition("-")[0]) for text in ranges.split(","))
+    return [
+        f"{number:0{width}d}" for width, span in zip(widths, spans, strict=True) for number in span
+    ]
 
 
 def expand_job_id(text: str) -> list[str]:

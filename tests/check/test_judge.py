@@ -101,6 +101,7 @@ def found(job: JobRequest, there: SlurmSite) -> list[Finding]:
         {"mem": "195G"},
         {"licenses": "matlab:4"},
         {"exclude": "g3,c[1-2]"},
+        {"nodelist": "./nodes"},
         {"array": "0-100%3"},
     ],
 )

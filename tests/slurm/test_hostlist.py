@@ -21,6 +21,11 @@ from hpcrun.slurm.hostlist import expand, expand_job_id, parse_ranges, write_out
         ("n[098-101]", ["n098", "n099", "n100", "n101"]),
         ("r1-n[1-2]-ib", ["r1-n1-ib", "r1-n2-ib"]),
         ("a[1-2],b[3],c-d", ["a1", "a2", "b3", "c-d"]),
+        ("rack[1-2]n[08-09]", ["rack1n08", "rack1n09", "rack2n08", "rack2n09"]),
+        ("r[1-2]n[1,3]-ib", ["r1n1-ib", "r1n3-ib", "r2n1-ib", "r2n3-ib"]),
+        ("d[0][1-2]", ["d01", "d02"]),
+        ("login,r[1]n[1-2],m7", ["login", "r1n1", "r1n2", "m7"]),
+        (",n1,,n[2-3],", ["n1", "n2", "n3"]),
         ("", []),
     ],
 )
@@ -29,7 +34,11 @@ def test_node_lists_are_expanded_in_slurms_order(nodelist: str, names: list[str]
 
 
 @pytest.mark.parametrize(
-    "nodelist", ["n[1-x]", "n[]", "n[a]", "n[1-2,]", "n[-3]", "n[1-99999999]", "n[٣]"]
+    "nodelist",
+    [
+        *("n[1-x]", "n[]", "n[a]", "n[1-2,]", "n[-3]", "n[1-99999999]", "n[٣]", "n[3-1]"),
+        *("n[1-2", "n1-2]", "n[[1-2]]", "n[0-4:2]", "a[0-999999]b[0-9]"),
+    ],
 )
 def test_a_list_that_is_not_understood_is_shown(nodelist: str) -> None:
     with pytest.raises(HpcrunError, match="is not understood") as caught:

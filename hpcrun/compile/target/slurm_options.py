@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of
+from hpcrun.errors import HpcrunError
 from hpcrun.policy.secret_names import VARIABLE
+from hpcrun.slurm import hostlist
 from hpcrun.slurm.parse import parse_duration
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
@@ -38,7 +40,7 @@ FORMS: dict[str, tuple[re.Pattern[str], str]] = {
         "features joined by & or |, such as a100&nvlink",
     ),
     "reservation": (re.compile(r"[\w.+-]+(?:,[\w.+-]+)*"), "the name of a reservation"),
-    "exclude": (re.compile(r"[\w.\-,\[\]]+"), "a host list such as node3,node[7-9]"),
+    "exclude": (re.compile(r"[\w.\-,\[\]]+"), "a host list such as node3,rack[0-1]n[07-11]"),
     "mpi": (re.compile(r"\w+", re.ASCII), "a type of `srun --mpi=list`, such as pmix or pmi2"),
 }
 # The least and the most of each; the most is more than any cluster has.
@@ -134,6 +136,8 @@ def check_resources(
         value = resources[name]
         if value is not None and not form.fullmatch(value):
             report.at(name, f"found {value!r}; accepted is {accepted}")
+        elif name == "exclude":
+            _check_nodes(name, value, report)
     gpus, tasks = resources["gpus_per_node"], resources["ntasks_per_node"]
     if ranks_have_gpus and gpus > 0 and tasks not in (None, gpus, 1):
         found = f"found {tasks} with gpus_per_node={gpus}; with GPUs there is one rank per GPU"
@@ -181,6 +185,16 @@ def check_sbatch(options: dict[str, Any], report: Reporter) -> None:
             found = f"found {value!r}; an option of sbatch is one line"
         if found is not None:
             report.at((name,), found, hint)
+        elif name == "nodelist" and "/" not in str(value):  # with one it is a file's name
+            _check_nodes(name, value, report)
+
+
+def _check_nodes(name: str, value: Any, report: Reporter) -> None:
+    """Report a host list that cannot be written out."""
+    try:
+        hostlist.expand(str(value or ""))
+    except HpcrunError as error:
+        report.at((name,), f"{error.message}; accepted is {FORMS['exclude'][1]}")
 
 
 def check_words(words: Sequence[str], what: str, report: Reporter) -> None:

@@ -137,6 +137,10 @@ TABLE = [
     resources("partition form", 'partition: "gpu fast"', "resources.partition:", "'gpu fast'",
               "the name of a partition"),
     resources("memory form", "mem: 64 gigs", "resources.mem:", "'64 gigs'", "64G"),
+    resources("a torn host list", "exclude: 'n[1-3,m'", "resources.exclude:", "'n[1-3,m' is not un",
+              "rack[0-1]n[07-11]"),
+    resources("a host list backwards", "sbatch: {nodelist: 'n[3-1]'}", "resources.sbatch.nodelist:",
+              "'n[3-1]' is not understood"),
     resources("exclude form", "exclude: 'a b'", "resources.exclude:", "host list"),
     resources("ntasks with gpus", "gpus_per_node: 4, ntasks_per_node: 8", "one rank per GPU"),
     # time
