@@ -31,8 +31,9 @@ def command(
 ) -> int:
     """Run SPEC here and now, one run of a sweep after another, and show the ranks' output.
 
-    Inside an allocation (salloc) on its nodes, otherwise on this machine. Ctrl-C stops the run, as
-    does closing the terminal; the same command goes on from its newest checkpoint.
+    Inside an allocation (salloc) on its nodes, otherwise, and with cluster=local, on this machine.
+    Ctrl-C stops the run, as does closing the terminal; the same command goes on from its newest
+    checkpoint.
     """
     from hpcrun.compile import compile_chain
     from hpcrun.slurm import allocation, client, patience
@@ -40,8 +41,9 @@ def command(
     from hpcrun.submission.submit import Request, run_chain
 
     patience.act()
-    inside = allocation.current()
-    if inside is None and not any(override.startswith("cluster=") for override in overrides):
+    if not allocation.is_around() and not any(
+        override.startswith("cluster=") for override in overrides
+    ):
         overrides = (*overrides, "cluster=local")
         if client.available():
             output.say(
@@ -51,6 +53,7 @@ def command(
     with activity.doing(f"reading {spec}"):
         chain = compile_chain(spec, overrides, sweeps, root=output.root)
     output.notes(chain)
+    inside = allocation.around(chain[-1].cluster)
     if resources.configs("experiments").get(spec) == Path(file := chain[-1].spec_file):
         output.say(f"{spec} ships with hpcrun: {file}")
     if inside is not None:

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from hpcrun.errors import ClusterRefused, HpcrunError
 from hpcrun.slurm.hostlist import expand
@@ -45,8 +46,10 @@ class Allocation:
         nodelist = os.environ.get("SLURM_JOB_NODELIST")
         if not job_id or not nodelist:
             raise HpcrunError(
-                "SLURM_JOB_ID and SLURM_JOB_NODELIST are not set: this is not inside a Slurm job",
-                hint="submit with `hpcrun submit`, or run inside `salloc` with `hpcrun run`",
+                "SLURM_JOB_ID and SLURM_JOB_NODELIST are not both set: this is not inside a Slurm "
+                "job",
+                hint="submit with `hpcrun submit`, run inside `salloc` with `hpcrun run`, or on "
+                "this machine with `cluster=local`",
             )
         array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
         # ``8(x2),4``: CPUs of two nodes and of one.
@@ -104,8 +107,11 @@ def _parts() -> tuple[tuple[str, ...], dict[str, int]]:
     return tuple(ids), parts
 
 
-def current() -> Allocation | None:
-    """Return the allocation around this process; None outside one, or without srun."""
-    if not os.environ.get("SLURM_JOB_ID") or shutil.which("srun") is None:
-        return None
-    return Allocation.current()
+def is_around() -> bool:
+    """Check whether this shell is one of an allocation, as its variables have it."""
+    return bool(os.environ.get("SLURM_JOB_ID")) and shutil.which("srun") is not None
+
+
+def around(cluster: Mapping[str, Any]) -> Allocation | None:
+    """Return the allocation around this process; None outside one, or for the local executor."""
+    return Allocation.current() if cluster["executor"] != "local" and is_around() else None

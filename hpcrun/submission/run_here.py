@@ -53,7 +53,8 @@ def bring_to_end(
         return True
 
     passed = {**processes.clean_environment(), "HPCRUN_FOREGROUND": "1"}
-    passed.update((name, os.environ[name]) for name in _OF_ALLOCATION if name in os.environ)
+    if allocation is not None:
+        passed.update((name, os.environ[name]) for name in _OF_ALLOCATION if name in os.environ)
     runner = executor.Runner(prepared.submission, runs, passed=passed, before=before, say=say)
     earlier = {number: signal.getsignal(number) for number in _INTERRUPTS}
     for number, handler in earlier.items():

@@ -99,7 +99,7 @@ def bring_to_end(compiled: Compiled, argv: Sequence[str], say: Say, told: Told) 
     is a job that is waited for.
     """
     request = Request(argv, say, new=True)
-    inside = allocation.current()
+    inside = allocation.around(compiled.cluster)
     if inside is None and compiled.cluster["executor"] != "local":
         return _as_jobs(compiled, request, told)
     if inside is not None:

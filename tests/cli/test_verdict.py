@@ -17,6 +17,7 @@ from hpcrun.state import layout
 from hpcrun.submission.local import processes
 from tests.support import command
 from tests.support.gaps import Heard, listen
+from tests.support.slurm_shim import Shim
 
 # Seconds of the longest silence, and what a busy machine adds.
 SILENT, BUSY = 3.0, 2.0
@@ -149,3 +150,17 @@ def test_a_module_that_is_missing_is_told_before_the_run_and_tried_once(place: P
     assert told.startswith(f"train.py:2 imports no_such_module, which {sys.executable} does not")
     [status] = json.loads(command.hpcrun("status", "e", "--json", cwd=place).stdout)
     assert (status["state"], status["attempt"]) == ("failed", 1)
+
+
+@pytest.mark.parametrize("left", [{}, {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_PROCID": "1"}])
+def test_a_job_that_a_shell_has_left_is_nothing_to_a_run_on_this_machine(
+    place: Path, shim: Shim, monkeypatch: pytest.MonkeyPatch, left: dict[str, str]
+) -> None:
+    shim.answer("srun", {})
+    for name, value in {"SLURM_JOB_ID": "999", **left}.items():
+        monkeypatch.setenv(name, value)
+    spec = _spec(place, ["sh", "-c", "echo $RANK; env | grep ^SLURM_JOB; true"])
+    done = command.hpcrun("run", spec, cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["0"]
+    assert "on this machine" in done.stderr

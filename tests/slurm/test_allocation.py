@@ -27,7 +27,7 @@ def inside(shim: Shim, monkeypatch: pytest.MonkeyPatch) -> Allocation:
         "GPUS_PER_NODE": "a100:2",
     }.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    found = allocation.current()
+    found = allocation.around({"executor": "slurm"})
     assert found is not None
     return found
 
@@ -38,7 +38,12 @@ def test_what_it_has(inside: Allocation) -> None:
 
 def test_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert allocation.current() is None
+    assert allocation.around({"executor": "slurm"}) is None
+
+
+def test_none_is_around_what_runs_on_this_machine(inside: Allocation) -> None:
+    assert allocation.is_around()
+    assert allocation.around({"executor": "local"}) is None
 
 
 @pytest.mark.parametrize(
