@@ -230,7 +230,7 @@ def _check_recovery(data: dict[str, Any], report: Reporter) -> None:
     if before is None:
         return
     asked, limit = parse_duration(before), parse_duration(data["resources"]["time"])
-    if asked is None:
+    if not asked:
         report.at("stop_before", f'found {before!r}; accepted is a time such as "00:05:00"')
     elif limit is not None and not stop_lead_time.leaves_enough(limit, asked):
         report.at(

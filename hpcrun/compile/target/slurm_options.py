@@ -50,6 +50,7 @@ RANGES = {
 }
 MOST_RANKS = 10_000_000
 LONGEST_TIME = 3650 * 86400
+_NO_LIMIT = ("UNLIMITED", "INFINITE", "NONE", "-1")
 # Linux starts no program with one argument or variable of 131,072 bytes, or with 2 MB of them.
 LONGEST_WORD, LONGEST_WORDS = 120_000, 1_500_000
 # Options that a field of ``resources`` of the same name sets.
@@ -113,12 +114,19 @@ SBATCH_OPTIONS = frozenset(_OTHER.split()) | OWNED.keys() | OWNED_BY_FIELD.keys(
 def check_time(value: Any, key: str, report: Reporter) -> None:
     """Report a time limit that Slurm would refuse, or read as something else."""
     length = parse_duration(value)
-    if length is None:
+    if length == 0 or value.upper() in _NO_LIMIT:
+        hint = "leave it out for no limit"
+        if key == "time":
+            hint = (
+                "a run saves before its limit and goes on after it; `sinfo -o '%P %l'` lists the "
+                "longest of each partition"
+            )
+        report.at(key, f"found {value!r}, no limit to Slurm; accepted is a limit above zero", hint)
+    elif length is None:
         found = f"found {value!r}; accepted are minutes, HH:MM:SS, D-HH and D-HH:MM:SS"
         report.at(key, found, 'such as "12:00:00" or "2-00:00:00", in quotes')
-    elif not 0 < length <= LONGEST_TIME:
-        accepted = "a limit above zero" if length == 0 else f"at most {LONGEST_TIME // 86400} days"
-        report.at(key, f"found {value!r}; accepted is {accepted}")
+    elif length > LONGEST_TIME:
+        report.at(key, f"found {value!r}; accepted is at most {LONGEST_TIME // 86400} days")
 
 
 def check_resources(
