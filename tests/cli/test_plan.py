@@ -16,7 +16,7 @@ cluster: slurm
 config: {lr: 1.0e-3}
 deepspeed_config: zero2
 deepspeed: {train_batch_size: 8}
-resources: {nodes: 2, gpus_per_node: 2, time: "02:00:00"}
+resources: {nodes: 2, gpus_per_node: 2, cpus_per_task: 1, time: "02:00:00"}
 sweep: {grid: {config.lr: [1.0e-3, 2.0e-3]}}
 """
 WATCH = """
