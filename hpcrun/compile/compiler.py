@@ -195,6 +195,7 @@ class _Compiler:
                 *run_notes.trained_by_deepspeed(runs),
                 *run_notes.missing_gpus(loaded.data, runs),
             ),
+            names_array_size=loaded.names_array_size,
             no_flags=_no_flags(runs, arrived),
             runs=tuple(runs),
         )

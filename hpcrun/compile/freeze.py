@@ -76,6 +76,8 @@ class Compiled:
     """The YAML files that it was compiled from."""
     notes: tuple[str, ...] = ()
     """Messages for the user about a spec that is right."""
+    names_array_size: bool = True
+    """The profile's own file has ``limits.max_array_size``."""
     no_flags: tuple[str, ...] = ()
     """Full keys of ``config`` that a command refers to, so that they are no flags."""
 

@@ -235,24 +235,10 @@ def _memory(site: SlurmSite, profile: Profile) -> Judgement:
 
 
 def _arrays(site: SlurmSite, profile: Profile) -> Judgement:
-    there = site.number("MaxArraySize")
-    wanted = (profile.get("limits") or {}).get("max_array_size")
-    if there is None:
+    if site.array_size is None:
         return unknown("Slurm does not tell MaxArraySize")
-    if isinstance(wanted, int) and wanted > there:
-        return fails(
-            f"MaxArraySize={there}, and the profile says limits.max_array_size: {wanted}, with "
-            "which large sweeps are refused",
-            f"limits: {{max_array_size: {there}}} in the cluster profile",
-            YOU,
-        )
-    if isinstance(wanted, int) and wanted < there:
-        return works(
-            f"MaxArraySize={there}; the profile uses {wanted} of it",
-            f"limits: {{max_array_size: {there}}} in the profile makes fewer jobs of a large sweep",
-            YOU,
-        )
-    return works(f"MaxArraySize={there}, as the profile says")
+    found = f"arrays of up to {site.array_size} runs (MaxArraySize, max_array_tasks)"
+    return works(f"{found}: submit makes several of a larger sweep")
 
 
 def _queue(site: SlurmSite, profile: Profile) -> Judgement:

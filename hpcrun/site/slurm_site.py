@@ -15,7 +15,7 @@ from hpcrun.errors import ClusterRefused, ClusterUnreachable
 from hpcrun.site import site_names
 from hpcrun.site import slurm_records as records
 from hpcrun.slurm import client, site_queries
-from hpcrun.slurm.parse import parse_duration, parse_time
+from hpcrun.slurm.parse import array_size, parse_duration, parse_time
 
 # States, or flags on them, in which a node starts no job until somebody acts.
 _OUT = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "FUTURE", "UNKNOWN"}
@@ -165,6 +165,11 @@ class SlurmSite:
     def number(self, setting: str) -> int | None:
         """Return the number that a setting begins with: 5 of ``5 sec``; None for others."""
         return records.count(next(iter(self.settings.get(setting, "").split()), ""))
+
+    @property
+    def array_size(self) -> int | None:
+        """Return above which index, and number of tasks, arrays are refused; None if unknown."""
+        return array_size(self.settings)
 
     def enforces(self, what: str) -> bool:
         """Check AccountingStorageEnforce for ``associations``, ``limits`` or ``qos``."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hpcrun.slurm.hostlist import parse_ranges, write_out
 
@@ -64,6 +64,19 @@ def parse_array(text: str) -> tuple[list[int], int | None] | None:
         return [*dict.fromkeys(tasks)], int(parallel) if parallel else None
     except ValueError:
         return None
+
+
+def array_size(settings: Mapping[str, str]) -> int | None:
+    """Return above which index, and number of tasks, Slurm refuses an array; None if it is unknown.
+
+    ``settings`` are those of ``scontrol show config``. An index is below ``MaxArraySize``;
+    ``max_array_tasks`` of ``SchedulerParameters`` limits the tasks. Where arrays are switched off
+    it is 1, which makes none.
+    """
+    size = re.match(r"\d+", settings.get("MaxArraySize", ""))
+    tasks = re.search(r"\bmax_array_tasks=(\d+)", settings.get("SchedulerParameters", ""))
+    found = [int(one) for one in (size and size[0], tasks and tasks[1]) if one]
+    return max(1, min(found)) if size else None
 
 
 def parse_gpus(text: str) -> tuple[int, str | None] | None:

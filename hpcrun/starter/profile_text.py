@@ -128,9 +128,9 @@ def _setup(out: CommentedYaml, survey: Survey, setup: Sequence[str]) -> None:
 
 def _limits(out: CommentedYaml, site: SlurmSite, uses: Sequence[PartitionUse]) -> None:
     out.line("limits:", "what is more than that is refused before it is submitted")
-    size_of_arrays = site.number("MaxArraySize")
-    if size_of_arrays is not None:
-        out.add("  max_array_size", max(1, size_of_arrays), "scontrol: MaxArraySize")
+    if site.array_size is not None:
+        told = "scontrol: MaxArraySize, max_array_tasks; submit asks again"
+        out.add("  max_array_size", site.array_size, told)
     else:
         out.line("  # max_array_size:", "scontrol: no MaxArraySize was told")
     usable = [one.partition for one in uses if not one.problem]

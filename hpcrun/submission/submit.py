@@ -173,6 +173,7 @@ def prepare(
     The caller holds the experiment's lock. Raises as `submit`, and leaves nothing behind then.
     """
     say = request.say
+    compiled = feeder.sized(compiled, say)
     paths = experiment(compiled.root, compiled.name)
     plans = history.plans(paths)
     numbers = _numbers(compiled, plans, request.new)
@@ -232,6 +233,7 @@ def prepare(
 
 def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence, ...]) -> Preview:
     preflight.check_root(compiled.root, compiled.cluster)
+    compiled = feeder.sized(compiled, request.say)
     paths = experiment(compiled.root, compiled.name)
     preflight.check_directory(paths)
     earlier = paths.submissions()
@@ -260,12 +262,10 @@ def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence,
 
 def _tell_suspects(plan: Plan, root: Path, say: Say) -> None:
     """Say which suspect nodes the arrays would leave out now."""
-    told: dict[str, None] = {}
-    for array in plan.arrays:
-        run = plan.run(array.runs[0])
-        parts = plan.cluster, root, run.resources, run.shared_nodes
-        told |= dict.fromkeys(suspect_exclusion.left_out(*parts).told)
-    for one in told:
+    runs = [plan.run(array.runs[0]) for array in plan.arrays]
+    parts = ((plan.cluster, root, run.resources, run.shared_nodes) for run in runs)
+    told = [one for part in parts for one in suspect_exclusion.left_out(*part).told]
+    for one in dict.fromkeys(told):
         say(f"suspect node {one} (option --exclude of sbatch)")
 
 

@@ -15,13 +15,15 @@ from typing import Any
 import pytest
 
 from hpcrun.compile import compile_spec
+from hpcrun.compile.freeze import freeze
 from hpcrun.errors import ClusterRefused, Interrupted, UsageError
 from hpcrun.state.layout import experiment
 from hpcrun.submission import feeder
 from hpcrun.submission.submission_dir import Submitted
-from hpcrun.submission.submit import Request, submit
+from hpcrun.submission.submit import Request, preview_chain, submit
 from tests.support import command
 from tests.support.desk import Desk, runs_of
+from tests.support.slurm_shim import Shim
 
 EACH_ONCE = Counter(["x=0", "x=1", "x=2", "x=7,nodes=2", "x=8,nodes=2"])
 
@@ -269,3 +271,49 @@ def test_more_arrays_than_may_run_at_once(desk: Desk) -> None:
     _submit(desk)
     calls = (desk.directory / "bin" / "calls").read_text().splitlines()
     assert ["--dependency=afterany:100" in call for call in calls] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("answer", "limits", "sizes"),
+    [
+        ("MaxArraySize = 4", "", [4, 2]),
+        ("MaxArraySize = 4001", "", [6]),
+        ("MaxArraySize = 4001\nSchedulerParameters = defer,max_array_tasks=3", "", [3, 3]),
+        ("MaxArraySize = 4001", "limits: {max_array_size: 5}", [5, 1]),
+        ("MaxArraySize = 4", "limits: {max_array_size: 5}", [4, 2]),
+        ("MaxArraySize = 0", "", [1] * 6),
+        ("", "limits: {max_array_size: 5}", [5, 1]),
+    ],
+)
+def test_arrays_are_as_long_as_slurm_takes_them(
+    desk: Desk, shim: Shim, answer: str, limits: str, sizes: list[int]
+) -> None:
+    shim.answer("scontrol", {"out": answer, "code": not answer})
+    Path("configs/clusters").mkdir(parents=True)
+    Path("configs/clusters/mine.yaml").write_text(f"executor: slurm\n{limits}\n")
+    spec = {"name": "a", "entry": ["true"], "cluster": "mine", "config": {"x": 0}}
+    spec["sweep"] = {"grid": {"x": [*range(6)]}}
+    Path("a.yaml").write_text(json.dumps(spec))
+    said: list[str] = []
+    found = feeder.sized(compile_spec(Path("a.yaml"), root=desk.root), said.append)
+    assert [len(array.runs) for array in freeze(found).arrays] == sizes
+    assert said == []
+
+
+def test_a_length_of_arrays_that_is_guessed_is_told(desk: Desk, shim: Shim) -> None:
+    shim.answer("scontrol", {"code": 1})
+    spec = {"name": "a", "entry": ["true"], "cluster": "slurm", "config": {"x": 0}}
+    spec["sweep"] = {"grid": {"x": {"range": [1001]}}}
+    Path("a.yaml").write_text(json.dumps(spec))
+    said: list[str] = []
+    compiled = compile_spec(Path("a.yaml"), root=desk.root)
+    assert feeder.sized(compiled, said.append) is compiled
+    assert "MaxArraySize is not known" in "".join(said)
+
+
+def test_submit_and_its_dry_run_ask_for_that_length(desk: Desk, shim: Shim) -> None:
+    shim.answer("scontrol", {"out": "MaxArraySize = 2\n"})
+    compiled = compile_spec(Path("e.yaml"), root=desk.root)
+    (preview,) = preview_chain([compiled], Request(["hpcrun"], print))
+    assert [array.runs for array in preview.plan.arrays] == [(0, 1), (2,), (3, 4)]
+    assert [array.runs for array in _submit(desk).arrays] == [(0, 1), (2,), (3, 4)]

@@ -115,11 +115,6 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "resources.sbatch.licenses",
         "this cluster has 4",
     ),
-    "array": (
-        {**SPEC, "config": {"x": 0}, "sweep": {"grid": {"x": [*range(60)]}}},
-        "limits.max_array_size",
-        "accepts up to 49 (MaxArraySize is 50)",
-    ),
     "module": ({**SPEC, "entry": "lacking.py"}, "entry", "imports no_such_module, which"),
     "Python": (
         {**SPEC, "environment": {"python": "/usr/bin/pithon"}},

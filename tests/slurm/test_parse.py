@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcrun.slurm.parse import parse_duration, parse_rows, parse_time
+from hpcrun.slurm.parse import array_size, parse_duration, parse_rows, parse_time
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,17 @@ def test_rows() -> None:
         {"id": "1", "name": "a|b|c"},
         {"id": "2", "name": "x"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("size", "parameters", "most"),
+    [
+        ("1001", "", 1001),
+        ("20001", "bf_continue,max_array_tasks=12000,defer", 12000),
+        ("1001", "max_array_tasks=12000", 1001),
+        ("0", "", 1),
+        ("", "max_array_tasks=5", None),
+    ],
+)
+def test_how_long_an_array_may_be(size: str, parameters: str, most: int | None) -> None:
+    assert array_size({"MaxArraySize": size, "SchedulerParameters": parameters}) == most

@@ -39,6 +39,8 @@ class LoadedProfile:
     """Every field of `hpcrun.state.spec.cluster_profile.Profile`, resolved, as plain data."""
     resources: Tree
     """The defaults that its file gives for the resources of specs."""
+    names_array_size: bool
+    """Its file has ``limits.max_array_size``, which is a default otherwise."""
     notes: tuple[str, ...] = ()
     """A message for the user if its file hides another one of the same name."""
 
@@ -83,7 +85,8 @@ def load(name: str, beside: Path, mark: SourceMark, problems: Problems) -> Loade
         return None
     given = {field: checked["resources"][field] for field in data.get("resources", {})}
     marks = {key: one for key, one in tree.marks.items() if key[:1] == ("resources",)}
-    return LoadedProfile(checked, Tree({"resources": given}, marks), _hidden(name, beside))
+    named = "max_array_size" in (data.get("limits") or {})
+    return LoadedProfile(checked, Tree({"resources": given}, marks), named, _hidden(name, beside))
 
 
 def _hidden(name: str, beside: Path) -> tuple[str, ...]:

@@ -32,7 +32,8 @@ class Limits:
     """What the site's Slurm refuses; checked before anything is submitted."""
 
     max_array_size: int = 1001
-    """Slurm's MaxArraySize: more runs than that become several arrays."""
+    """More runs than that become several arrays. ``submit`` asks Slurm for its MaxArraySize and
+    max_array_tasks; this is for fewer, and for a Slurm that does not answer."""
 
     max_time: str | None = None
     """Longest time limit, in one of Slurm's forms."""
