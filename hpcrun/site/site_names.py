@@ -57,4 +57,4 @@ def _path() -> Path:
 
 def _reach() -> list[str]:
     """Return what decides which cluster this host's commands reach."""
-    return [os.uname().nodename, *(os.environ.get(n, "") for n in ("SLURM_CONF", "SLURM_CLUSTERS"))]
+    return [os.uname().nodename, os.environ.get("SLURM_CONF", "")]

@@ -36,6 +36,8 @@ _PAUSES = (1.0, 3.0)
 
 _SCRUBBED = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_")
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER")
+# sbatch's --clusters.
+_CLUSTERS = ("SBATCH_CLUSTERS", "SLURM_CLUSTERS")
 _PMI = re.compile(r"PMI\d?X?_")
 
 _TRANSIENT = re.compile(r"timed out|temporarily un|try again|connection reset", re.IGNORECASE)
@@ -243,6 +245,18 @@ def configuration() -> dict[str, str]:
     """
     text = answer(["scontrol", "show", "config"])
     return dict(re.findall(r"^(\w+)\s*=\s*(\S+)", text, re.MULTILINE))
+
+
+def check_cluster() -> None:
+    """Raise ClusterRefused if a variable has sbatch go to another cluster than this host's."""
+    for name in _CLUSTERS:
+        wanted = os.environ.get(name)
+        if wanted and wanted != (own := configuration().get("ClusterName", "unknown")):
+            raise ClusterRefused(
+                f"{name} is {wanted} in this shell, and hpcrun submits to the cluster of this host "
+                f"alone, {own}, without that variable",
+                hint=f"`unset {name}` to submit here, or submit on a login node of {wanted}",
+            )
 
 
 def job_problem(job: str) -> str | None:

@@ -60,7 +60,7 @@ def desk(tmp_path: Path) -> Path:
         experiment.start(1)
         experiment.metrics(1, 1, range(3), **{"loss": 0.5, "eval/acc": 0.9})
     kept = {"resources.partition": ["gpu-a100", "short"], "resources.constraint": ["a100", "h100"]}
-    reach = [os.uname().nodename, "", ""]
+    reach = [os.uname().nodename, ""]
     (tmp_path / "cache" / "hpcrun").mkdir(parents=True)
     names = tmp_path / "cache" / "hpcrun" / "site-names.json"
     names.write_text(json.dumps({"reach": reach, "names": kept}))
@@ -76,7 +76,7 @@ def desk(tmp_path: Path) -> Path:
 def answers(line: str, desk: Path, shell: str = "zsh", **variables: str) -> list[str]:
     """The words that a shell is offered for a line up to the cursor; ``<yaml>`` for files."""
     asked = {"COMP_WORDS": line, "_HPCRUN_COMPLETE": f"{shell}_complete", **variables}
-    asked |= {"XDG_CACHE_HOME": str(desk.parent / "cache"), "SLURM_CONF": "", "SLURM_CLUSTERS": ""}
+    asked |= {"XDG_CACHE_HOME": str(desk.parent / "cache"), "SLURM_CONF": ""}
     done = hpcrun(root=desk.parent / "root", cwd=desk, env=asked)
     assert done.stderr == ""
     rows = [row.split("\t") for row in done.stdout.splitlines() if row]

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from hpcrun.errors import UsageError
+from hpcrun.errors import ClusterRefused, UsageError
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.manifest import File, Manifest
 from hpcrun.state.plan import Entry, RunPlan
 from hpcrun.submission import preflight
+from tests.support.slurm_shim import Shim
 
 
 @pytest.mark.parametrize("below", ["", "deeper/still"])
@@ -143,3 +144,23 @@ def test_long_enough_or_chosen_or_never_measured(
         [_limited("00:08:00"), _limited("00:05:00", "00:01:00")], slowly_saved
     )
     preflight.check_time_limits([_limited("00:01:00")], ExperimentPaths(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("name", ["SLURM_CLUSTERS", "SBATCH_CLUSTERS"])
+def test_a_shell_that_sends_jobs_to_another_cluster(
+    shim: Shim, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """hpcrun's commands leave the variable out: the job would be where nobody looks for it."""
+    shim.answer("sbatch", {})
+    shim.answer("scontrol", {"out": "ClusterName = alps\n"})
+    preflight.check_executor({"executor": "slurm"})
+    assert shim.calls == []
+    monkeypatch.setenv(name, "alps")
+    preflight.check_executor({"executor": "slurm"})
+    monkeypatch.setenv(name, "andes")
+    preflight.check_executor({"executor": "local"})
+    with pytest.raises(
+        ClusterRefused, match=f"{name} is andes in this shell, .* alone, alps"
+    ) as no:
+        preflight.check_executor({"executor": "slurm"})
+    assert f"`unset {name}`" in str(no.value.hint)

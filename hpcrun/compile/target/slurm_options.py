@@ -172,7 +172,9 @@ def check_sbatch(options: dict[str, Any], report: Reporter) -> None:
     """Report options that sbatch does not have, and those that hpcrun owns."""
     for name, value in options.items():
         found, hint = None, None
-        plugin = name.startswith("--") and name[2:] not in SBATCH_OPTIONS
+        # sbatch takes the beginning of an option's name for it.
+        known = any(one.startswith(name[2:]) for one in SBATCH_OPTIONS)
+        plugin = name.startswith("--") and not known
         if plugin and _OPTION.fullmatch(name):
             pass  # of the site's own plugin
         elif name in OWNED_BY_FIELD:

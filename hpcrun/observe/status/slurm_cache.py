@@ -168,8 +168,8 @@ def default_path() -> Path:
     """Return this user's cache file for the cluster that commands reach from this host."""
     import hashlib  # not for commands that ask nothing
 
-    named = (os.environ.get(name, "") for name in ("SLURM_CONF", "SLURM_CLUSTERS"))
-    reach = "\n".join([os.uname().nodename, *named, client.location()])
+    named = os.environ.get("SLURM_CONF", "")
+    reach = "\n".join([os.uname().nodename, named, client.location()])
     base = expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     return base / "hpcrun" / f"slurm-{hashlib.sha256(reach.encode()).hexdigest()[:12]}.json"
 
