@@ -287,7 +287,7 @@ def _prepare(
             ),
         )
         plan = freeze(
-            compiled,
+            feeder.sized(compiled, say),
             submission=draft.paths.number,
             numbers={run.identity: run.number for run in runs},
             depends_on=earlier.depends_on,

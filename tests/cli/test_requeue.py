@@ -112,7 +112,8 @@ def submitted(place: Place, shim: Shim) -> Place:
 
 def asked(shim: Shim) -> list[list[str]]:
     """The calls that change something."""
-    return [call for call in shim.calls if call[0] in ("sbatch", "scontrol", "scancel")]
+    changing = [call for call in shim.calls if call[0] in ("sbatch", "scontrol", "scancel")]
+    return [call for call in changing if call[1] != "show"]
 
 
 def test_each_run_by_where_it_stands(submitted: Place, shim: Shim) -> None:
@@ -179,6 +180,14 @@ def test_several_runs_become_an_array(submitted: Place, shim: Shim) -> None:
     done = submitted.requeue("e/1,3", "--yes")
     assert [(one["run"], one["job_id"]) for one in done] == [(1, "51_1"), (3, "51_3")]
     assert "#SBATCH --array=1,3\n" in submitted.paths.submission(2).script(0).read_text()
+
+
+def test_several_runs_become_as_many_arrays_as_slurm_wants(submitted: Place, shim: Shim) -> None:
+    shim.answer("squeue", queue("", "FAILED", "PENDING", "CANCELLED"))
+    shim.answer("scontrol", {"out": "MaxArraySize = 1\n"})
+    shim.answer("sbatch", *({"out": f"Submitted batch job {job}\n"} for job in (51, 52)))
+    done = submitted.requeue("e/1,3", "--yes")
+    assert [(one["run"], one["job_id"]) for one in done] == [(1, "51"), (3, "52")]
 
 
 def test_again_from_what_was_requeued_before(submitted: Place, shim: Shim) -> None:
