@@ -13,6 +13,11 @@ _RELEASE = "`scontrol release JOB` lets it go on"
 
 _WORDS = {
     "Resources": "waits for free nodes",
+    "Nodes required for job are DOWN": "waits for nodes: those that it could have are in use, kept "
+    "for others, down or drained",
+    "SchedDefer": "waits for Slurm's next look at the queue",
+    "MaxPoweredUpNodes": "waits until fewer nodes are powered up",
+    "MpiPortsBusy": "waits for free ports for MPI",
     "Priority": "waits behind jobs of higher priority",
     "BeginTime": "not eligible yet (Slurm delays a requeued job)",
     "Dependency": "waits for another job",
@@ -35,6 +40,9 @@ _WORDS = {
     "resources.time",
     "BadConstraints": f"{NEVER}no nodes have what it asks for together; {_AGAIN} other resources: "
     "`hpcrun check` tells which",
+    "Constraints": f"{NEVER}no nodes have its features now; {_AGAIN} another resources.constraint",
+    "PartitionConfig": f"{NEVER}its partition does not take what it asks for; {_AGAIN} other "
+    "resources: `hpcrun check` tells which",
     "MaxMemPerLimit": f"{NEVER}it asks for more memory of a CPU than MaxMemPerCPU; {_AGAIN} more "
     "resources.cpus_per_task, or less mem",
     "AccountNotAllowed": f"{NEVER}the partition is closed to its account; {_AGAIN} another "
@@ -49,11 +57,14 @@ _WORDS = {
     "Reservation": "waits for its reservation",
     "ReservationDeleted": f"{NEVER}its reservation is gone; {_AGAIN} another "
     "resources.reservation, or none",
+    "ReservationInvalid": f"{NEVER}its reservation is none that it may use; {_AGAIN} another "
+    "resources.reservation, or none",
     "Licenses": "waits for a licence",
     "Prolog": "its nodes are being prepared by the site's prolog",
     "Cleaning": "Slurm cleans up after its previous start",
     "BurstBufferResources": "waits for room in the burst buffer",
     "BurstBufferStageIn": "its data are being copied to the burst buffer",
+    "BurstBufferOperation": f"{NEVER}its burst buffer failed, and Slurm holds it; {_AGAIN} another",
     "AssociationTimeLimit": f"{NEVER}its account has used its time up; {_AGAIN} another "
     "resources.account",
     "AssociationJobLimit": "as many jobs of its account run as may",
@@ -89,7 +100,8 @@ _COUNTED = {
 
 def in_words(reason: str) -> str:
     """Return the reason with what it means and what to do; as it is where that is not known."""
-    plain = reason.strip("()")
+    # Of one sentence Slurm makes a word.
+    plain = reason.strip("()").replace("_", " ")
     name, _, detail = plain.partition(",")
     detail = detail.strip()
     words = next((said for start, said in _DETAILS if detail.startswith(start)), None)
@@ -113,8 +125,8 @@ def _of_limit(name: str) -> str | None:
         return f"{NEVER}its {whose} allows a {each} less {what}; {_AGAIN} less {less}"
     if (found["minutes"] and not found["run"]) or (found["kind"] == "Grp" and asked == "time"):
         return (
-            f"the budget of {what} of its {whose} is used up: it waits until that is renewed, or "
-            f"{_AGAIN} another resources.{key}"
+            f"what is left of the budget of {what} of its {whose} is too little: it waits until "
+            f"that is renewed, or {_AGAIN} less resources.time or another resources.{key}"
         )
     if found["each"] == "Account" or found["kind"] == "Grp":
         jobs = "all jobs of its account" if found["each"] else f"all jobs of its {whose}"

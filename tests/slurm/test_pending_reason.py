@@ -13,6 +13,7 @@ from hpcrun.slurm.pending_reason import NEVER, in_words
         ("Priority", "Priority: waits behind jobs of higher priority"),
         ("(Licenses)", "Licenses: waits for a licence"),
         ("Odd", "Odd"),
+        ("Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved", "waits for nodes: those that"),
         ("ReqNodeNotAvail, Reserved for maintenance", "maintenance: its nodes are reserved for ma"),
         ("ReqNodeNotAvail, UnavailableNodes:n[1,3]", "n[1,3]: nodes that it needs are not avail"),
         ("ReqNodeNotAvail, Odd", "ReqNodeNotAvail, Odd: a node that it needs is not available"),
@@ -24,9 +25,9 @@ from hpcrun.slurm.pending_reason import NEVER, in_words
         ("AssocGrpCPURunMinutesLimit", "all jobs of its account have the CPUs x minutes that"),
         ("QOSMaxGRESPerUser", "your jobs have the GRES (GPUs) that its QOS allows"),
         ("MaxGRESPerAccount", "all jobs of its account have the GRES (GPUs) that its QOS allows"),
-        ("AssocGrpBillingMinutes", "the budget of billing x minutes of its account is used up"),
+        ("AssocGrpBillingMinutes", "the budget of billing x minutes of its account is too"),
         ("AssocGrpCPUMinutesLimit", "another resources.account"),
-        ("QOSGrpWallLimit", "the budget of time of its QOS is used up"),
+        ("QOSGrpWallLimit", "the budget of time of its QOS is too little"),
     ],
 )
 def test_what_waits(reason: str, words: str) -> None:
@@ -54,3 +55,16 @@ def test_what_waits(reason: str, words: str) -> None:
 def test_what_never_starts_is_told_apart(reason: str, what: str) -> None:
     assert in_words(reason).startswith(f"{reason}: {NEVER}")
     assert what in in_words(reason)
+
+
+def test_every_limit_has_words() -> None:
+    """As Slurm 25.05 composes their names (src/common/job_state_reason.c)."""
+    counted = ("Billing", "BB", "CPU", "Cpu", "Energy", "GRES", "License", "Mem", "Memory", "Node")
+    names = [f"{of}Grp{what}{over}" for what in counted for of in ("QOS", "Assoc")
+             for over in ("", "Limit", "Minutes", "RunMinutes")]  # fmt: skip
+    names += [f"QOSMax{what}{each}" for what in counted
+              for each in ("PerUser", "PerJob", "PerNode", "MinutesPerJob")]  # fmt: skip
+    names += [f"Max{what}{each}" for what in counted
+              for each in ("PerAccount", "RunMinsPerAccount", "RunMinsPerUser")]  # fmt: skip
+    names += [f"QOSMin{what}" for what in counted]
+    assert [name for name in names if in_words(name) == name] == []
