@@ -64,7 +64,8 @@ _WORDS = {
     "Cleaning": "Slurm cleans up after its previous start",
     "BurstBufferResources": "waits for room in the burst buffer",
     "BurstBufferStageIn": "its data are being copied to the burst buffer",
-    "BurstBufferOperation": f"{NEVER}its burst buffer failed, and Slurm holds it; {_AGAIN} another",
+    "BurstBufferOperation": f"{NEVER}its burst buffer failed, and Slurm holds it; {_AGAIN} another "
+    "resources.sbatch.bb",
     "AssociationTimeLimit": f"{NEVER}its account has used its time up; {_AGAIN} another "
     "resources.account",
     "AssociationJobLimit": "as many jobs of its account run as may",
@@ -100,12 +101,12 @@ _COUNTED = {
 
 def in_words(reason: str) -> str:
     """Return the reason with what it means and what to do; as it is where that is not known."""
-    # Of one sentence Slurm makes a word.
-    plain = reason.strip("()").replace("_", " ")
+    plain = reason.strip("()")
     name, _, detail = plain.partition(",")
     detail = detail.strip()
     words = next((said for start, said in _DETAILS if detail.startswith(start)), None)
-    words = words or _WORDS.get(name) or _of_limit(name)
+    # One is a sentence, of which some commands make a word.
+    words = words or _WORDS.get(name.replace("_", " ")) or _of_limit(name)
     return reason if words is None else f"{plain}: {words}"
 
 

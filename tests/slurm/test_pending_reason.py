@@ -15,7 +15,7 @@ from hpcrun.slurm.pending_reason import NEVER, in_words
         ("Odd", "Odd"),
         ("Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved", "waits for nodes: those that"),
         ("ReqNodeNotAvail, Reserved for maintenance", "maintenance: its nodes are reserved for ma"),
-        ("ReqNodeNotAvail, UnavailableNodes:n[1,3]", "n[1,3]: nodes that it needs are not avail"),
+        ("ReqNodeNotAvail, UnavailableNodes:n_[1,3]", "n_[1,3]: nodes that it needs are not avail"),
         ("ReqNodeNotAvail, Odd", "ReqNodeNotAvail, Odd: a node that it needs is not available"),
         ("QOSMaxCpuPerUserLimit", "your jobs have the CPUs that its QOS allows: it waits"),
         ("QOSMaxJobsPerUserLimit", "as many of your jobs run as its QOS allows"),
