@@ -19,7 +19,7 @@ from hpcrun.observe.status.status import statuses
 from hpcrun.slurm import client, queue
 from hpcrun.state import history, ledger, permissions, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
-from hpcrun.submission import feeder, lock, preflight, python_probe, run_actions
+from hpcrun.submission import feeder, lock, preflight, python_probe, run_actions, sbatch
 from hpcrun.submission.feeder import Renew
 from hpcrun.submission.run_actions import Decision
 from hpcrun.submission.submission_dir import Draft, Prepared
@@ -287,7 +287,7 @@ def _prepare(
             ),
         )
         plan = freeze(
-            feeder.sized(compiled, say),
+            sbatch.sized(compiled, say),
             submission=draft.paths.number,
             numbers={run.identity: run.number for run in runs},
             depends_on=earlier.depends_on,

@@ -14,7 +14,7 @@ In reading order:
   the user's code for it.
 - `feeder`: give the submission to Slurm, in pieces that fit, with a journal that survives a kill.
 - `dependencies`: sbatch's ``--dependency``, and the same wait on this machine.
-- `sbatch`: one call of sbatch through submitit, and its refusals.
+- `sbatch`: one call of sbatch through submitit, its refusals, and how long an array may be.
 - `local`: the executor without Slurm; `run_here`: ``hpcrun run`` in the foreground.
 
 To add a check before submission: write a function in `preflight` that raises UsageError, and call

@@ -8,7 +8,6 @@ at any point.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import signal
 import threading
@@ -18,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun import activity
-from hpcrun.compile.freeze import Compiled
 from hpcrun.compile.target import sbatch_script
 from hpcrun.errors import ClusterUnreachable, HpcrunError, Interrupted, UsageError
 from hpcrun.host import interrupted_from_outside
-from hpcrun.slurm import client, parse, queue, suspect_exclusion
+from hpcrun.slurm import client, queue, suspect_exclusion
 from hpcrun.state import files, journal, ledger
 from hpcrun.state.plan import Array
 from hpcrun.state.suspects.suspect_choice import SuspectChoice
@@ -50,29 +48,6 @@ def send(prepared: Prepared, say: Say, renew: Renew, *, avoid: bool = True) -> l
     if prepared.plan.cluster["executor"] == "slurm":
         return _Feed(prepared, say, renew, avoid).run()
     return _to_this_machine(prepared)
-
-
-def sized(compiled: Compiled, say: Say) -> Compiled:
-    """Return an experiment whose arrays are no longer than Slurm, which is asked, takes them.
-
-    A profile that names a length has at most that. Slurm's default is said where it is a guess.
-    """
-    cluster = compiled.cluster
-    if cluster["executor"] != "slurm" or len(compiled.runs) < 2:
-        return compiled
-    named = cluster["limits"]["max_array_size"]
-    size = parse.array_size(client.configuration())
-    if size is None:
-        if not compiled.names_array_size and len(compiled.runs) >= named:
-            say(
-                f"MaxArraySize is not known, as `scontrol show config` gave no answer: arrays of "
-                f"at most {named:,} runs are made, Slurm's default; the cluster profile can say "
-                "limits.max_array_size"
-            )
-        return compiled
-    size = min(size, named) if compiled.names_array_size else size
-    limits = {**cluster["limits"], "max_array_size": size}
-    return dataclasses.replace(compiled, cluster={**cluster, "limits": limits})
 
 
 class _Feed:

@@ -74,15 +74,14 @@ def check_directory(experiment: ExperimentPaths) -> None:
 
 def check_executor(cluster: dict[str, Any]) -> None:
     """Raise if the profile submits to Slurm, and there is no sbatch or one for another cluster."""
-    if cluster["executor"] != "slurm":
-        return
-    if not client.available():
+    if cluster["executor"] == "slurm" and not client.available():
         raise ClusterUnreachable(
             f"the cluster profile '{cluster.get('name')}' submits to Slurm, and there is "
             "no sbatch on PATH",
             hint="run this on a login node of the cluster, or choose `cluster=local`",
         )
-    client.check_cluster()
+    if cluster["executor"] == "slurm":
+        client.check_cluster()
 
 
 def tell_earlier(plan: Plan, earlier: Collection[Plan], say: Say) -> None:

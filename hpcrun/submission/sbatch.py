@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import os
 import re
@@ -10,10 +11,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpcrun.compile.freeze import Compiled
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
-from hpcrun.slurm import client, patience
+from hpcrun.slurm import client, parse, patience
 from hpcrun.submission.local import processes
-from hpcrun.text import one_line
+from hpcrun.text import Say, one_line
 
 TIMEOUT = 120
 # A job whose dependency can never be satisfied ends instead of waiting for ever.
@@ -136,6 +138,29 @@ def submit(
 def is_running(script: Path) -> bool:
     """Check whether an sbatch of this script runs on this machine."""
     return processes.runs("sbatch", str(script))
+
+
+def sized(compiled: Compiled, say: Say) -> Compiled:
+    """Return an experiment whose arrays are no longer than Slurm, which is asked, takes them.
+
+    A profile that names a length has at most that. Slurm's default is said where it is a guess.
+    """
+    cluster = compiled.cluster
+    if cluster["executor"] != "slurm" or len(compiled.runs) < 2:
+        return compiled
+    named = cluster["limits"]["max_array_size"]
+    size = parse.array_size(client.configuration())
+    if size is None:
+        if not compiled.names_array_size and len(compiled.runs) >= named:
+            say(
+                f"MaxArraySize is not known, as `scontrol show config` gave no answer: arrays of "
+                f"at most {named:,} runs are made, Slurm's default; the cluster profile can say "
+                "limits.max_array_size"
+            )
+        return compiled
+    size = min(size, named) if compiled.names_array_size else size
+    limits = {**cluster["limits"], "max_array_size": size}
+    return dataclasses.replace(compiled, cluster={**cluster, "limits": limits})
 
 
 def _number(text: str) -> str | None:

@@ -23,7 +23,7 @@ from hpcrun.slurm import suspect_exclusion
 from hpcrun.state import history, permissions
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.plan import Dependence, Plan, RunPlan
-from hpcrun.submission import code_changes, feeder, lock, preflight, run_actions, unreached
+from hpcrun.submission import code_changes, feeder, lock, preflight, run_actions, sbatch, unreached
 from hpcrun.submission.code import unfrozen
 from hpcrun.submission.environment import environment_freeze
 from hpcrun.submission.feeder import Renew
@@ -173,7 +173,7 @@ def prepare(
     The caller holds the experiment's lock. Raises as `submit`, and leaves nothing behind then.
     """
     say = request.say
-    compiled = feeder.sized(compiled, say)
+    compiled = sbatch.sized(compiled, say)
     paths = experiment(compiled.root, compiled.name)
     plans = history.plans(paths)
     numbers = _numbers(compiled, plans, request.new)
@@ -233,7 +233,7 @@ def prepare(
 
 def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence, ...]) -> Preview:
     preflight.check_root(compiled.root, compiled.cluster)
-    compiled = feeder.sized(compiled, request.say)
+    compiled = sbatch.sized(compiled, request.say)
     paths = experiment(compiled.root, compiled.name)
     preflight.check_directory(paths)
     earlier = paths.submissions()

@@ -18,7 +18,7 @@ from hpcrun.compile import compile_spec
 from hpcrun.compile.freeze import freeze
 from hpcrun.errors import ClusterRefused, Interrupted, UsageError
 from hpcrun.state.layout import experiment
-from hpcrun.submission import feeder
+from hpcrun.submission import feeder, sbatch
 from hpcrun.submission.submission_dir import Submitted
 from hpcrun.submission.submit import Request, preview_chain, submit
 from tests.support import command
@@ -295,7 +295,7 @@ def test_arrays_are_as_long_as_slurm_takes_them(
     spec["sweep"] = {"grid": {"x": [*range(6)]}}
     Path("a.yaml").write_text(json.dumps(spec))
     said: list[str] = []
-    found = feeder.sized(compile_spec(Path("a.yaml"), root=desk.root), said.append)
+    found = sbatch.sized(compile_spec(Path("a.yaml"), root=desk.root), said.append)
     assert [len(array.runs) for array in freeze(found).arrays] == sizes
     assert said == []
 
@@ -307,7 +307,7 @@ def test_a_length_of_arrays_that_is_guessed_is_told(desk: Desk, shim: Shim) -> N
     Path("a.yaml").write_text(json.dumps(spec))
     said: list[str] = []
     compiled = compile_spec(Path("a.yaml"), root=desk.root)
-    assert feeder.sized(compiled, said.append) is compiled
+    assert sbatch.sized(compiled, said.append) is compiled
     assert "MaxArraySize is not known" in "".join(said)
 
 
