@@ -144,6 +144,11 @@ RIGHT: dict[str, dict[str, Any]] = {
     "licences": _option("licenses", "matlab:4"),
     "my reservation": _spec(reservation="mine"),
     "an array": {**SPEC, "config": {"x": 0}, "sweep": {"grid": {"x": [1, 2, 3]}}},
+    "more runs than an array has": {
+        **SPEC,
+        "config": {"x": 0},
+        "sweep": {"grid": {"x": {"range": [60]}}},
+    },
     "a program": {**SPEC, "entry": "plain.py"},
 }
 
