@@ -1,9 +1,10 @@
 """Estimates of a spec before the queue: memory, time, hours, energy and money, for ``estimate``.
 
 In reading order: `model_facts` (what is known of a model), `training_setup` (what a DeepSpeed
-configuration decides), `memory_formulas` (all formulas of memory, pure), `fitting` (what fits them,
-and what is nearest), `run_costs` (time, hours, money; pure), `model_program` (counts a model in the
-job's Python), `model_counter` (starts it), `model_source` (where a run's model comes from),
+configuration decides), `rank_share` (the parameters that a rank has), `memory_formulas` (all
+formulas of memory, pure), `fitting` (what fits them, and what is nearest), `run_costs` (time,
+hours, money; pure), `model_program` (counts a model in the job's Python), `step_follower` (follows
+a step of it there), `model_counter` (starts it), `model_source` (where a run's model comes from),
 `earlier_runs` (what was measured), `estimate` (asks all of them for each group of runs),
 `estimate_report` and `estimate_text` (what it says).
 

@@ -7,7 +7,6 @@ written or submitted.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +18,7 @@ from hpcrun.estimate import (
     earlier_runs,
     fitting,
     memory_formulas,
+    rank_share,
     run_costs,
     training_setup,
 )
@@ -94,13 +94,15 @@ def _memory(
     setup = training_setup.read(
         _filled(run.deepspeed, run.config),
         run.nodes * per_node,
-        _model_ranks(run),
+        **_layout(run),
         checkpointing=_checkpointing(run, block),
     )
     if EXPERT in laid_out(run.spec.get("parallel")):
         notes.append("all experts are counted on each rank, and parallel.expert divides them")
     if "sequence" in divided(run.spec.get("parallel")):
         notes.append("activations are those of whole sequences, which parallel.sequence divides")
+    elif _whole(run.deepspeed.get("sequence_parallel_size")) > 1:
+        notes.append("activations are those of whole sequences, which their ranks divide")
     gpu = asked or _own_gpu(plan, run, notes)
     on_cpu = not gpus and asked is None
     notes += setup.notes
@@ -120,9 +122,17 @@ def _judged(shape: ShapeEstimate, run: RunPlan, wishes: Wishes) -> ShapeEstimate
     assert model is not None
     notes = [*shape.notes, *model.notes]
     memory = memory_formulas.held(model, setup)
-    if setup.model_ranks > 1:
+    if memory.least is not None:
         notes.append(
-            f"the model is taken to divide evenly among {setup.model_ranks} model-parallel ranks"
+            f"how {setup.model_ranks} ranks divide the model is not known ({_why(shape)}): it "
+            "takes from even parts to whole activations, embedding and head on each rank, and what "
+            "fits is judged by the most"
+        )
+    if memory.stage is not None:
+        begun = rank_share.parts(model, setup)[memory.stage][0].in_flight
+        notes.append(
+            f"the figures are of stage {memory.stage + 1} of {setup.stages}, which holds most: of "
+            f"{begun} micro batches at once"
         )
     if not memory.knows_activations:
         notes.append(
@@ -187,21 +197,40 @@ def _own_gpu(plan: Plan, run: RunPlan, notes: list[str]) -> Gpu | None:
     return gpu
 
 
-def _model_ranks(run: RunPlan) -> int:
-    if axes := divided(run.spec.get("parallel")):
-        # Ranks of a sequence hold whole weights, and ZeRO divides its states between them.
-        return math.prod(size for axis, size in axes.items() if axis != "sequence")
-    given = run.spec.get("model_parallel_size")
-    if given is None:
+def _layout(run: RunPlan) -> dict[str, int]:
+    """Return how many ranks hold a model together, and what is known of how they divide it."""
+    # Ranks of a sequence hold whole weights, and ZeRO divides its states between them.
+    axes = divided(run.spec.get("parallel"))
+    tensor, stages = axes.get("tensor", 1), axes.get("pipeline", 1)
+    if not axes:
         parallel = run.deepspeed.get("tensor_parallel")
-        given = parallel.get("autotp_size") if isinstance(parallel, Mapping) else None
-        length = run.deepspeed.get("sequence_parallel_size")
-        given = given if isinstance(given, int) else length
-    return given if isinstance(given, int) and given > 0 else 1
+        tensor = _whole(parallel.get("autotp_size") if isinstance(parallel, Mapping) else 1)
+        if (given := run.spec.get("model_parallel_size")) is not None:
+            return {"model_ranks": _whole(given), "tensor": tensor if given == tensor else 1}
+    return {"model_ranks": tensor * stages, "tensor": tensor, "stages": stages}
+
+
+def _whole(value: Any) -> int:
+    return value if type(value) is int and value > 0 else 1
+
+
+def _why(shape: ShapeEstimate) -> str:
+    """Return why it is not known how ranks divide a model."""
+    model, setup = shape.model, shape.setup
+    assert model is not None
+    if setup.model_ranks > setup.tensor * setup.stages:
+        return "it is the program's"
+    if not model.sizes:
+        return "the model is a number"
+    if setup.stages > 1 and not model.stages:
+        return "no torch.nn.Sequential was followed"
+    return "the model has no tensor_parallel_plan, and its matrices are DeepSpeed's choice"
 
 
 def _checkpointing(run: RunPlan, block: Mapping[str, Any]) -> bool:
     told = block.get("activation_checkpointing")
+    if told is None and "pipeline" in divided(run.spec.get("parallel")):
+        return bool((run.deepspeed.get("pipeline") or {}).get("activation_checkpoint_interval"))
     return bool(run.config.get("gradient_checkpointing") is True if told is None else told)
 
 
@@ -289,7 +318,7 @@ def _measured_pace(
     other = training_setup.read(
         _filled(found.plan.deepspeed, found.plan.config),
         found.plan.nodes * (its.gpus_per_node or found.plan.ranks_per_node),
-        _model_ranks(found.plan),
+        **_layout(found.plan),
         checkpointing=_checkpointing(found.plan, found.plan.spec.get("estimate") or {}),
     )
     own, its_own = setup.micro * setup.accumulation, other.micro * other.accumulation

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcrun.estimate import run_costs
+from hpcrun.estimate import memory_formulas, run_costs
 from hpcrun.estimate.fitting import Nearest, Setting
 from hpcrun.estimate.memory_formulas import Memory
 from hpcrun.estimate.model_facts import ModelFacts
@@ -76,6 +76,10 @@ class ShapeEstimate:
                 "host_per_rank": memory.host.to_data(),
                 "nvme_per_rank": round(memory.nvme),
                 "needed_on_gpu": round(memory.on_gpu),
+                "needed_on_gpu_least": None
+                if memory.least is None
+                else round(memory_formulas.with_context(memory.least)),
+                "stage": memory.stage,
                 "knows_activations": memory.knows_activations,
             },
             "fits": self.fits,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from hpcrun.estimate.estimate_report import EstimateReport, ShapeEstimate
 from hpcrun.estimate.fitting import Setting
-from hpcrun.estimate.memory_formulas import Held
+from hpcrun.estimate.memory_formulas import Held, with_context
 from hpcrun.observe.diagnosis.price_list import money_text
 from hpcrun.observe.tables import Table
 from hpcrun.text import duration, hours_text, plural, runs_text, size
@@ -36,7 +36,7 @@ def overview(report: EstimateReport) -> Table:
         costs, memory = one.costs, one.memory
         cells = [""] * 7
         if memory is not None:
-            cells[:3] = [size(round(_needed(one))), _fits(one), _largest(one)]
+            cells[:3] = [_needed(one), _fits(one), _largest(one)]
         if costs is not None:
             hours = costs.hours if costs.hours is not None else costs.limit_hours
             money = costs.money if costs.hours is not None else costs.limit_money
@@ -86,9 +86,15 @@ def _head(one: ShapeEstimate) -> str:
     )
 
 
-def _needed(one: ShapeEstimate) -> float:
-    assert one.memory is not None
-    return one.memory.gpu.peak if one.on_cpu else one.memory.on_gpu
+def _needed(one: ShapeEstimate) -> str:
+    """Return what a rank needs: a figure, or the least and the most."""
+    memory = one.memory
+    assert memory is not None
+    needed = memory.gpu.peak if one.on_cpu else memory.on_gpu
+    if memory.least is None:
+        return size(round(needed))
+    least = memory.least if one.on_cpu else with_context(memory.least)
+    return f"{size(round(least))} to {size(round(needed))}"
 
 
 def _fits(one: ShapeEstimate) -> str:
@@ -109,14 +115,12 @@ def _memory(one: ShapeEstimate) -> Iterator[str]:
     memory = one.memory
     assert memory is not None
     if one.on_cpu:
-        yield f"  memory of a rank, in its node's: {size(round(memory.gpu.peak))}"
+        yield f"  memory of a rank, in its node's: {_needed(one)}"
     elif one.gpu is None:
-        yield f"  memory of a GPU: {size(round(memory.on_gpu))}"
+        yield f"  memory of a GPU: {_needed(one)}"
     else:
         verdict = "fits" if one.fits else "does not fit"
-        yield (
-            f"  memory of a GPU: {size(round(memory.on_gpu))} of {size(one.gpu.memory)}: {verdict}"
-        )
+        yield f"  memory of a GPU: {_needed(one)} of {size(one.gpu.memory)}: {verdict}"
     yield from _held(memory.gpu)
     if not one.on_cpu:
         own = memory.on_gpu - memory.gpu.peak

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hpcrun.estimate import memory_formulas
+from hpcrun.estimate import memory_formulas, rank_share
 from hpcrun.estimate.memory_formulas import CONTEXT, FRAGMENTATION, Memory
 from hpcrun.estimate.model_facts import ModelFacts
 from hpcrun.estimate.training_setup import CPU, NONE, TrainingSetup
@@ -73,15 +73,17 @@ def largest_micro(model: ModelFacts, setup: TrainingSetup, gpu: Gpu) -> int:
 
     1 stands for a model whose activations are unknown, if the rest fits.
     """
-    one = memory_formulas.held(model, replace(setup, micro=1))
-    if not fits(one, gpu):
-        return 0
-    peaks = memory_formulas.activation_peaks(model, setup)
-    if peaks is None or not peaks.more:
-        return 1
-    room = usable(gpu) - one.gpu.backward
-    found = 1 + int(room * setup.model_ranks / peaks.more)
-    return max(1, min(found, _MOST_MICRO))
+    least = _MOST_MICRO
+    for part, own in rank_share.parts(model, replace(setup, micro=1)):
+        one = memory_formulas.held(part, own)
+        if not fits(one, gpu):
+            return 0
+        peaks = memory_formulas.activation_peaks(part, own)
+        if peaks is None or not peaks.more:
+            least = 1
+        else:
+            least = min(least, 1 + int((usable(gpu) - one.gpu.backward) / peaks.more))
+    return max(1, least)
 
 
 def setting(

@@ -6,10 +6,10 @@ it was measured on CPU ranks (``bench/estimate.py``), and `tests.estimate` holds
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 from hpcrun.estimate.model_facts import ModelFacts, Peaks
+from hpcrun.estimate.rank_share import Share, is_known, parts, share
 from hpcrun.estimate.training_setup import BF16, BYTES, FP32, NONE, NVME, TrainingSetup
 
 # What a process holds on a GPU before any tensor: CUDA's context, NCCL's buffers, workspaces.
@@ -30,63 +30,6 @@ def zero_paper(parameters: float, ranks: int, stage: int, states: float = 12.0) 
         + (gradients / ranks if stage >= 2 else gradients)
         + (states / ranks if stage >= 1 else states)
     )
-
-
-@dataclass(frozen=True)
-class Share:
-    """Elements that one rank has of the trainable parameters."""
-
-    whole: int
-    """All of them, on a rank of the model-parallel group."""
-    part: int
-    """Its partition, padding included; `whole` if ZeRO divides nothing."""
-    touched: int
-    """Elements of the parameters that lie in its partition, wholly or in part."""
-    frozen: int
-    frozen_part: int
-    persistent: int
-    """Elements of the small parameters that stage 3 keeps whole."""
-    largest: int
-
-
-def share(model: ModelFacts, setup: TrainingSetup) -> Share:
-    """Return the share of the rank that holds most."""
-    ranks, of = setup.ranks, setup.model_ranks
-    sizes = [-(-size // of) for size in model.sizes]
-    whole = sum(sizes) if sizes else -(-model.trainable // of)
-    frozen = -(-model.frozen // of)
-    largest = -(-model.largest // of)
-    if setup.stage == 3:
-        part = sum(-(-size // ranks) for size in sizes) if sizes else -(-whole // ranks)
-        small = (*model.sizes, *model.frozen_sizes)
-        kept = sum(size for size in small if size // of <= setup.persistence) // of
-        if ranks == 1:
-            kept = 0  # its part is the whole
-        frozen_part = sum(-(-size // of // ranks) for size in model.frozen_sizes)
-        frozen_part = frozen_part or -(-frozen // ranks)
-        return Share(whole, part, part, frozen, frozen_part, kept, largest)
-    if setup.stage == 0:
-        return Share(whole, whole, whole, frozen, frozen, 0, largest)
-    unit = 2 * ranks  # the flat buffer is a multiple of it
-    part = -(-whole // unit) * unit // ranks
-    touched = _touched(sizes, part) if sizes else part
-    return Share(whole, part, touched, frozen, frozen, 0, largest)
-
-
-def _touched(sizes: Sequence[int], part: int) -> int:
-    """Return the most elements of parameters that one partition of ``part`` elements touches."""
-    if not part:
-        return 0
-    touched: dict[int, int] = {}
-    start = 0
-    for size in sizes:
-        if size:
-            first, last = start // part, (start + size - 1) // part
-            # Between its ends a parameter that is longer than a partition is alone.
-            for one in {first, min(first + 1, last), last}:
-                touched[one] = touched.get(one, 0) + size
-        start += size
-    return max(touched.values(), default=0)
 
 
 @dataclass(frozen=True)
@@ -143,16 +86,36 @@ class Memory:
     host: Held
     nvme: float = 0
     knows_activations: bool = True
+    stage: int | None = None
+    """The stage of a pipeline that this is, from 0; None without stages that are known."""
+    least: float | None = None
+    """The peak on the GPU if the model-parallel ranks divide all evenly; None if it is known how
+    they divide the model."""
 
     @property
     def on_gpu(self) -> float:
         """Bytes that the GPU must have, with CUDA's own."""
-        return self.gpu.peak * (1 + FRAGMENTATION) + CONTEXT
+        return with_context(self.gpu.peak)
+
+
+def with_context(peak: float) -> float:
+    """Return what a GPU must have for tensors of so many bytes."""
+    return peak * (1 + FRAGMENTATION) + CONTEXT
 
 
 def held(model: ModelFacts, setup: TrainingSetup) -> Memory:
     """Return what a rank holds, that with the most of it."""
-    own = share(model, setup)
+    each = parts(model, setup)
+    found = [_held(part, own) for part, own in each]
+    most = max(found, key=lambda one: one.gpu.peak)
+    if not is_known(model, setup):
+        least = max(_held(part, own, even=True).gpu.peak for part, own in each)
+        most = replace(most, least=least)
+    return replace(most, stage=found.index(most)) if len(found) > 1 else most
+
+
+def _held(model: ModelFacts, setup: TrainingSetup, *, even: bool = False) -> Memory:
+    own = share(model, setup, even=even)
     w, a = setup.width, BYTES[setup.accumulation_dtype]
     master = (w if setup.low_master else 4) * own.part
     states = _state_bytes(model, setup) * own.part
@@ -160,7 +123,7 @@ def held(model: ModelFacts, setup: TrainingSetup) -> Memory:
     # parameters.
     momentum = w * own.touched * _muon_share(model, setup)
     states += momentum - w * own.part * _muon_share(model, setup)
-    activations = activation_bytes(model, setup)
+    activations = activation_bytes(model, setup, even=even)
     gpu = Held(
         parameters=_parameters(own, setup),
         buffers=model.buffer_bytes + _dead_states(own, setup),
@@ -316,32 +279,52 @@ def _on_host(
     return Held(weights, gradients, optimizer, buffers), nvme
 
 
-def activation_bytes(model: ModelFacts, setup: TrainingSetup) -> float | None:
+def activation_bytes(
+    model: ModelFacts, setup: TrainingSetup, *, even: bool = False
+) -> float | None:
     """Return what forward and backward hold beside the states, at most; None if unknown."""
-    peaks = activation_peaks(model, setup)
-    return None if peaks is None else peaks.of(setup.micro) / setup.model_ranks
+    peaks = activation_peaks(model, setup, even=even)
+    return None if peaks is None else peaks.of(setup.micro)
 
 
-def activation_peaks(model: ModelFacts, setup: TrainingSetup) -> Peaks | None:
-    """Return the peaks of one step that was followed, or by the formula for transformers."""
+def activation_peaks(
+    model: ModelFacts, setup: TrainingSetup, *, even: bool = False
+) -> Peaks | None:
+    """Return the peaks of one step that was followed, or by the formula for transformers.
+
+    Ranks of which it is not known what they divide hold all of it, or with ``even`` a part.
+    """
     followed = model.checkpointed if setup.checkpointing else model.whole
-    return followed or transformer_peaks(model, setup.width, checkpointing=setup.checkpointing)
+    if followed is None:
+        peaks, known = transformer_peaks(model, setup), setup.tensor * setup.stages
+    else:
+        known = setup.tensor if model.divided is not None else 1
+        peaks = followed.peaks(known, model.in_flight)
+    if peaks is None or not even:
+        return peaks
+    of = setup.model_ranks / known
+    return Peaks(peaks.first / of, peaks.more / of)
 
 
-def transformer_peaks(model: ModelFacts, width: int, *, checkpointing: bool) -> Peaks | None:
+def transformer_peaks(model: ModelFacts, setup: TrainingSetup) -> Peaks | None:
     """Return the activations of a transformer of a known shape (arXiv:2205.05198, equation 2).
 
-    A layer keeps 34 s h bytes of a sample in 16 bits, with attention that keeps no scores; with
-    checkpointing 2 s h and one layer whole. The logits of the vocabulary come with their gradients,
-    in fp32 and in the compute type.
+    A layer keeps s h (10 + 24 / t) bytes of a sample in 16 bits on each rank of a tensor group of
+    t, with attention that keeps no scores; with checkpointing 2 s h and one layer in full. The
+    first stage of a pipeline keeps as many micro batches as there are stages. The logits of the
+    vocabulary, on the last, come with their gradients, in fp32 and in the compute type.
     """
-    h, s, layers = model.hidden_size, model.sequence_length, model.layers
-    if not h or not s or not layers:
+    h, s, width = model.hidden_size, model.sequence_length, setup.width
+    if not h or not s or not model.layers:
         return None
-    layer = 34 * s * h * width / 2
-    kept = layers * s * h * width + layer if checkpointing else layers * layer
+    layer = (10 + 24 / setup.tensor) * s * h * width / 2
+    layers = -(-model.layers // setup.stages)
+    kept, again = layers * layer, 0.0
+    if setup.checkpointing:
+        kept, again = float(layers * s * h * width), layer
     logits = s * (model.vocabulary or 0) * (2 * 4 + width)
-    sample = float(kept + logits)
+    begun = min(setup.stages, setup.accumulation)
+    sample = max(begun * kept, kept + logits) + again
     return Peaks(sample, sample)
 
 

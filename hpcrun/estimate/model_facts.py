@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.fields import FLAG, INDICES, TEXT, WHOLE, Kinds, wrong
+from hpcrun.fields import FLAG, INDICES, LIST, TEXT, WHOLE, Kinds, wrong
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _COUNT = re.compile(r"(\d+(?:[\d_,]*\d)?(?:\.\d+)?(?:e\d+)?)\s*([KMBGT]?)", re.IGNORECASE)
@@ -30,6 +30,38 @@ class Peaks:
         return self.first + (micro - 1) * self.more
 
 
+Pair = tuple[float, float]
+"""Bytes of what each rank of a tensor group has whole, and of what the group divides."""
+
+
+@dataclass(frozen=True)
+class FollowedStep:
+    """What lived at once in a step that was followed, with one sample or two."""
+
+    peaks: Sequence[Pair]
+    """Those of which none was less than another in both."""
+    kept: Pair
+    """What forward leaves for backward."""
+
+    def most(self, tensor: int, in_flight: int) -> float:
+        """Return the most bytes on a rank of a tensor group, with so many micro batches begun."""
+        more = (in_flight - 1) * (self.kept[0] + self.kept[1] / tensor)
+        return more + max(whole + divided / tensor for whole, divided in self.peaks)
+
+
+@dataclass(frozen=True)
+class FollowedModel:
+    """A model, or a stage of it, that was followed with one sample and with two."""
+
+    one: FollowedStep
+    two: FollowedStep
+
+    def peaks(self, tensor: int = 1, in_flight: int = 1) -> Peaks:
+        """Return the peaks of a rank of a tensor group, with so many micro batches begun."""
+        first, second = (each.most(tensor, in_flight) for each in (self.one, self.two))
+        return Peaks(first, max(0.0, second - first))
+
+
 @dataclass(frozen=True)
 class ModelFacts:
     """A model, counted or given."""
@@ -42,6 +74,13 @@ class ModelFacts:
     sizes: Sequence[int] = ()
     """Elements of each trainable parameter, in order; empty if only the sum is known."""
     frozen_sizes: Sequence[int] = ()
+    divided: Sequence[int] | None = None
+    """For each of ``sizes`` 1 where a tensor group divides it, else 0; None if nothing tells."""
+    frozen_divided: Sequence[int] = ()
+    stages: tuple[ModelFacts, ...] = ()
+    """The stages of its pipeline; empty if there is none, or if they are not known."""
+    in_flight: int = 1
+    """Micro batches that a stage has begun and not ended, at most."""
     muon_parameters: int | None = None
     """Those that DeepSpeed gives to Muon, where that is the optimizer."""
     buffer_bytes: int = 0
@@ -53,10 +92,10 @@ class ModelFacts:
     vocabulary: int | None = None
     sequence_length: int | None = None
     """Tokens of a sample."""
-    whole: Peaks | None = None
+    whole: FollowedModel | None = None
     """What one step holds; None if it was not followed."""
-    checkpointed: Peaks | None = None
-    """The same with activation checkpointing of each block."""
+    checkpointed: FollowedModel | None = None
+    """The same with activation checkpointing of each block, or of a pipeline's layers."""
     notes: tuple[str, ...] = field(default_factory=tuple)
     """What could not be found out, and what was guessed."""
 
@@ -101,8 +140,8 @@ _ANSWER: Kinds = {
         (*("parameters", "trainable", "muon_parameters", "buffer_bytes", "tied", *_SHAPE),),
         WHOLE,
     ),
-    "sizes": INDICES,
-    "frozen_sizes": INDICES,
+    **dict.fromkeys(("sizes", "frozen_sizes", "divided", "frozen_divided"), INDICES),
+    "stages": LIST,
     "model": TEXT,
     "made_by": TEXT,
     "activations_problem": TEXT,
@@ -110,7 +149,9 @@ _ANSWER: Kinds = {
 }
 
 
-def of_answer(data: Mapping[str, Any], given: Mapping[str, Any]) -> ModelFacts:
+def of_answer(
+    data: Mapping[str, Any], given: Mapping[str, Any], *, is_stage: bool = False
+) -> ModelFacts:
     """Return the facts in the counting program's answer; ``given`` of the spec's shape wins.
 
     The answer is that of the user's own code: raise ValueError if it is malformed.
@@ -118,8 +159,14 @@ def of_answer(data: Mapping[str, Any], given: Mapping[str, Any]) -> ModelFacts:
     plain = {name: value for name, value in data.items() if not _too_large(value)}
     if problem := wrong(plain, _ANSWER, ("parameters", "trainable")):
         raise ValueError(problem)
-    if data["parameters"] < 1:
+    if data["parameters"] < 1 and not is_stage:
         raise ValueError("the model has no parameters")
+    flags = data.get("divided"), data.get("frozen_divided")
+    if flags[0] is not None:
+        for own, of in zip(flags, (data.get("sizes"), data.get("frozen_sizes")), strict=True):
+            if len(own or ()) != len(of or ()) or not {*(own or ())} <= {0, 1}:
+                raise ValueError("divided is not a 0 or 1 for each of sizes")
+    stages = [one for one in data.get("stages") or () if isinstance(one, dict)]
     notes = []
     if data.get("sequence_length_guessed") and not given.get("sequence_length"):
         notes.append(
@@ -136,11 +183,14 @@ def of_answer(data: Mapping[str, Any], given: Mapping[str, Any]) -> ModelFacts:
         source=f"{data.get('model')}, counted on the meta device by {data.get('made_by')}",
         sizes=plain.get("sizes") or (),
         frozen_sizes=plain.get("frozen_sizes") or (),
+        divided=flags[0] if "sizes" in plain else None,
+        frozen_divided=flags[1] or (),
+        stages=tuple(of_answer(one, {}, is_stage=True) for one in stages),
         muon_parameters=data.get("muon_parameters"),
         buffer_bytes=data.get("buffer_bytes") or 0,
         tied=data.get("tied") or 0,
-        whole=_peaks(peaks, "whole"),
-        checkpointed=_peaks(peaks, "checkpointed"),
+        whole=_followed(peaks, "whole"),
+        checkpointed=_followed(peaks, "checkpointed"),
         notes=tuple(notes),
         **shape,
     )
@@ -157,13 +207,26 @@ def _too_large(value: Any) -> bool:
     return isinstance(value, list) and any(type(one) is int and one > 10**9 for one in value)
 
 
-def _peaks(data: Any, name: str) -> Peaks | None:
-    pair = data.get(name) if isinstance(data, dict) else None
-    if (
-        not isinstance(pair, list)
-        or len(pair) != 2
-        or not all(type(one) is int and 0 <= one < 2**63 for one in pair)
-    ):
+def _followed(data: Any, name: str) -> FollowedModel | None:
+    both = data.get(name) if isinstance(data, dict) else None
+    steps = [_step(one) for one in both] if isinstance(both, list) else []
+    if len(steps) != 2 or steps[0] is None or steps[1] is None:
         return None
-    first, second = pair
-    return Peaks(float(first), float(max(0, second - first)))
+    return FollowedModel(steps[0], steps[1])
+
+
+def _step(data: Any) -> FollowedStep | None:
+    if not isinstance(data, dict) or not isinstance(data.get("peaks"), list):
+        return None
+    peaks, kept = [_pair(one) for one in data["peaks"]], _pair(data.get("kept"))
+    found = [one for one in peaks if one is not None]
+    return FollowedStep(found, kept) if kept and found and len(found) == len(peaks) else None
+
+
+def _pair(data: Any) -> Pair | None:
+    if not isinstance(data, list) or len(data) != 2:
+        return None
+    whole, divided = data
+    if any(type(one) is not int or not 0 <= one < 2**63 for one in data):
+        return None
+    return float(whole), float(divided)

@@ -10,17 +10,19 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import itertools
 import json
 import os
+import re
 import sys
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 MARK = "hpcrun-model:"
 # Names that are looked for in the module of a function entry.
-BUILD, SAMPLE = "build_model", "sample_batch"
+BUILD, SAMPLE, LOSS = "build_model", "sample_batch", "sample_loss"
 _MOST_SIZES = 200_000
 
 
@@ -84,22 +86,20 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     config = NotedConfig(question["config"], read)
     if question.get("pretrained"):
         model, sample, more = _pretrained(question, torch)
+        loss = None
     else:
-        model, sample, more = _built(question, config, torch)
+        model, sample, loss, more = _built(question, config, torch)
     found = {"torch": torch.__version__, **more, **_counted(model)}
-    if sample is not None:
-        try:
-            with torch.device("meta"):
-                found["peaks"] = _peaks(model, sample, question, torch)
-        except Exception as error:  # the count stands without it
-            found["activations_problem"] = f"{type(error).__name__}: {error}"[:500]
+    found.update(_followed(model, sample, loss, question, torch))
     # Runs that differ in other keys have the same model.
     found["read"] = sorted(read)
     return found
 
 
-def _built(question: dict[str, Any], config: Any, torch: Any) -> tuple[Any, Any, dict[str, Any]]:
-    """Return the model that a function makes of ``config``, and what makes a batch of it."""
+def _built(
+    question: dict[str, Any], config: Any, torch: Any
+) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """Return the model that a function makes of ``config``, what makes a batch of it, its loss."""
     module = _module(question)
     name = question["function"] or BUILD
     build = getattr(module, name, None)
@@ -115,8 +115,9 @@ def _built(question: dict[str, Any], config: Any, torch: Any) -> tuple[Any, Any,
         more["activations_problem"] = (
             f"{question['module']} has no function {SAMPLE}(config, micro_batch)"
         )
-        return model, None, more
-    return model, lambda count: sample(config, count), more
+        return model, None, None, more
+    loss = getattr(module, LOSS, None)
+    return model, lambda count: sample(config, count), loss and partial(loss, config), more
 
 
 def _module(question: dict[str, Any]) -> Any:
@@ -205,134 +206,106 @@ def _is_adams(name: str) -> bool:
     return "embed" in name or "lm_head" in name
 
 
-def _peaks(model: Any, sample: Callable[[int], Any], question: dict[str, Any], torch: Any) -> Any:
-    """Return the bytes that forward and backward hold beside parameters and gradients, at most.
+def _followed(
+    model: Any, sample: Callable[[int], Any], loss: Any, question: dict[str, Any], torch: Any
+) -> dict[str, Any]:
+    """Return the bytes that forward and backward hold beside parameters and gradients.
 
-    For one and two samples, without and with every block checkpointed: ``{"whole": [a, b],
-    "checkpointed": [a, b] or None}``.
+    They are in ``peaks``; those of a pipeline, and what each of its stages has of the model, in
+    ``stages``.
     """
-    kind = getattr(torch, question["dtype"])
-    model = model.to(kind)
+    follower = _beside("step_follower")
+    plan = follower.tensor_plan(model, question.get("tensor_parallel") or {}, torch)
+    found: dict[str, Any] = {} if plan is None else _divided(model, plan)
+    if sample is None:
+        return found
+    model = model.to(getattr(torch, question["dtype"]))
     model.train()
-    torch.nn.functional.scaled_dot_product_attention = _fused_attention(torch)
-    found: dict[str, Any] = {"whole": [_peak(model, sample(count), torch) for count in (1, 2)]}
-    found["blocks"] = _checkpoint_blocks(model, torch)
-    found["checkpointed"] = None
-    if found["blocks"]:
-        found["checkpointed"] = [_peak(model, sample(count), torch) for count in (1, 2)]
+    pipeline = question.get("pipeline")
+    with torch.device("meta"):
+        try:
+            steps = follower.Steps(model, sample, loss, plan, torch)
+            if pipeline is None or not isinstance(model, torch.nn.Sequential):
+                return {**found, "peaks": steps.whole()}
+            bounds = stage_bounds([*model], pipeline["stages"], pipeline["partition"])
+            peaks = steps.stages(bounds, pipeline["interval"])
+        except Exception as error:  # the count stands without it
+            return {**found, "activations_problem": f"{type(error).__name__}: {error}"[:500]}
+    names = {id(one): name for name, one in model.named_parameters()}
+    found["stages"] = []
+    for first, last, each in zip(bounds[:-1], bounds[1:], peaks, strict=True):
+        part = torch.nn.Sequential(*[*model][first:last])
+        own = {
+            name: plan[names[id(one)]]
+            for name, one in part.named_parameters()
+            if plan and names[id(one)] in plan
+        }
+        divided = {} if plan is None else _divided(part, own)
+        found["stages"].append({**_counted(part), **divided, "peaks": each})
     return found
 
 
-def _peak(model: Any, batch: Any, torch: Any) -> int:
-    """Follow one forward and backward, and return the most bytes that lived at once."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_iter
-
-    kept = {id(one.untyped_storage()) for one in (*model.parameters(), *model.buffers())}
-    live = peak = 0
-    known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-
-    def free(count: int) -> None:
-        nonlocal live
-        live -= count
-
-    class Follow(TorchDispatchMode):  # type: ignore[misc]
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            nonlocal live, peak
-            out = func(*args, **(kwargs or {}))
-            for one in tree_iter(out):
-                if not isinstance(one, torch.Tensor):
-                    continue
-                storage = one.untyped_storage()
-                if storage in known or id(storage) in kept:
-                    continue
-                known[storage] = count = storage.nbytes()
-                weakref.finalize(storage, free, count)
-                live += count
-                peak = max(peak, live)
-            return out
-
-    def drop(parameter: Any) -> None:
-        parameter.grad = None
-
-    learning = [one for one in model.parameters() if one.requires_grad]
-    hooks = [one.register_post_accumulate_grad_hook(drop) for one in learning]
-    try:
-        with Follow():
-            loss = _loss(model, batch, torch)
-            loss.backward()
-            del loss
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return peak
-
-
-def _loss(model: Any, batch: Any, torch: Any) -> Any:
-    if isinstance(batch, dict):
-        out = model(**batch)
-    elif isinstance(batch, (list, tuple)):
-        out = model(*batch)
+def stage_bounds(layers: Sequence[Any], stages: int, method: str) -> list[int]:
+    """Return where the stages of a pipeline begin and end, as DeepSpeed's PipelineModule has it."""
+    if method.startswith("type:"):
+        kind = re.compile(method.partition(":")[2], re.IGNORECASE)
+        weights = [int(bool(kind.search(type(one).__name__))) for one in layers]
+    elif method in ("parameters", "best"):
+        weights = [_elements(one) for one in layers]
     else:
-        out = model(batch)
-    out = getattr(out, "loss", None) if not isinstance(out, (torch.Tensor, tuple)) else out
-    if isinstance(out, tuple):
-        out = out[0]
-    if not isinstance(out, torch.Tensor):
-        raise Unanswered("the model returned no loss")
-    return out if out.ndim == 0 else out.float().sum()
+        each, more = divmod(len(layers), stages)
+        return [stage * each + min(stage, more) for stage in range(stages + 1)]
+    return balanced(weights, stages)
 
 
-def _fused_attention(torch: Any) -> Callable[..., Any]:
-    """Return attention that keeps what FlashAttention keeps: its inputs, its output, a norm."""
+def balanced(weights: Sequence[int], parts: int) -> list[int]:
+    """Return the bounds of parts whose largest and smallest sums are nearest; the last of equals.
 
-    class Fused(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(context: Any, query: Any, key: Any, value: Any) -> Any:
-            shape = (*query.shape[:-1], value.shape[-1])
-            out = query.new_empty(shape)
-            norms = query.new_empty(query.shape[:-1], dtype=torch.float32)
-            context.save_for_backward(query, key, value, out, norms)
-            return out
+    This is ``deepspeed.runtime.utils.partition_balanced``.
+    """
+    count = len(weights)
+    if count <= parts:
+        return [min(part, count) for part in range(parts + 1)]
+    sums = [0, *itertools.accumulate(weights)]
+    # (end, parts) -> the largest and smallest sum, and where the last part begins.
+    best: dict[tuple[int, int], tuple[float, float, int]] = {(0, 0): (0.0, float("inf"), 0)}
+    for end in range(1, count + 1):
+        for part in range(1, min(end, parts) + 1):
+            for start in range(end):
+                if (start, part - 1) not in best:
+                    continue
+                most, least, _ = best[start, part - 1]
+                own = sums[end] - sums[start]
+                made = (max(most, own), min(least, own), start)
+                known = best.get((end, part))
+                if known is None or known[0] - known[1] >= made[0] - made[1]:
+                    best[end, part] = made
+    bounds = [count]
+    for part in range(parts, 0, -1):
+        bounds.append(best[bounds[-1], part][2])
+    return bounds[::-1]
 
-        @staticmethod
-        def backward(context: Any, *gradient: Any) -> Any:
-            return tuple(torch.empty_like(one) for one in context.saved_tensors[:3])
 
-    def attention(query: Any, key: Any, value: Any, *_more: Any, **_options: Any) -> Any:
-        return Fused.apply(query, key, value)
-
-    return attention
+def _elements(module: Any) -> int:
+    return sum(each.numel() for each in module.parameters() if each.requires_grad)
 
 
-def _checkpoint_blocks(model: Any, torch: Any) -> int:
-    """Checkpoint each block of the longest list of equal blocks; return how many there are."""
-    lists = [
-        one
-        for one in model.modules()
-        if isinstance(one, (torch.nn.ModuleList, torch.nn.Sequential))
-        and len(one) > 1
-        and len({type(child) for child in one}) == 1
-    ]
-    if not lists:
-        return 0
-    # The one that holds most of the model.
-    blocks = max(lists, key=lambda one: sum(each.numel() for each in one.parameters()))
-    from torch.utils.checkpoint import checkpoint
+def _divided(model: Any, plan: Mapping[str, str]) -> dict[str, Any]:
+    """Return which parameters a tensor group divides, 1 or 0, in the order of their sizes."""
+    named = [*model.named_parameters()]
+    return {
+        "divided": [int(name in plan) for name, one in named if one.requires_grad][:_MOST_SIZES],
+        "frozen_divided": [int(name in plan) for name, one in named if not one.requires_grad][
+            :_MOST_SIZES
+        ],
+    }
 
-    def wrapped(forward: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return checkpoint(
-                forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs
-            )
 
-        return call
-
-    for block in blocks:
-        block.forward = wrapped(block.forward)
-    return len(blocks)
+def _beside(name: str) -> Any:
+    """Load a module that lies beside this file, which need not be an installed hpcrun."""
+    return _module(
+        {"module": name, "file": str(Path(os.path.realpath(__file__)).parent / f"{name}.py")}
+    )
 
 
 def _place(error: BaseException) -> str:

@@ -17,6 +17,7 @@ from hpcrun.slurm.parse import parse_duration
 from hpcrun.state import permissions
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.state.spec.blocks import early, is_late
+from hpcrun.state.spec.parallel_block import divided
 from hpcrun.submission.python_probe import Unchecked, probe
 from hpcrun.text import one_line
 
@@ -75,7 +76,7 @@ class ModelSource:
             if value is not None:
                 count = model_facts.parameter_count(value, key)
                 return model_facts.of_number(count, f"given by {key}", given)
-        question = self._question(run, block, given)
+        question = {**self._question(run, block, given), **_division(run)}
         return self._counted(run, question, precision, given)
 
     def same_model(self, run: RunPlan) -> Callable[[RunPlan], bool]:
@@ -277,6 +278,23 @@ def _pretrained(name: str, directory: Path, given: Mapping[str, Any]) -> dict[st
         "pretrained": name if local is None else str(local),
         "sequence_length": given["sequence_length"],
     }
+
+
+def _division(run: RunPlan) -> dict[str, Any]:
+    """Return the part of a question that says how ranks divide the model, beyond its own plan."""
+    found: dict[str, Any] = {}
+    rules = run.deepspeed.get("tensor_parallel")
+    if isinstance(rules, Mapping) and rules.keys() & {"partition_config", "preset_model"}:
+        found["tensor_parallel"] = rules
+    stages = divided(run.spec.get("parallel")).get("pipeline", 1)
+    if stages > 1:
+        block = run.deepspeed.get("pipeline") or {}
+        found["pipeline"] = {
+            "stages": stages,
+            "partition": str(block.get("partition") or "best"),
+            "interval": int(block.get("activation_checkpoint_interval") or 1),
+        }
+    return found
 
 
 def _agrees(known: _Answer, run: RunPlan) -> bool:

@@ -46,6 +46,10 @@ class TrainingSetup:
     """Data-parallel ranks: they share what ZeRO divides."""
     model_ranks: int = 1
     """Ranks that hold one copy of the model together."""
+    tensor: int = 1
+    """Of these, ranks of a tensor group."""
+    stages: int = 1
+    """Stages of the pipeline; what is left of ``model_ranks`` divides the model in another way."""
     precision: str = FP32
     accumulation_dtype: str = FP32
     """Data type in which gradients are summed up."""
@@ -95,7 +99,13 @@ class TrainingSetup:
 
 
 def read(
-    config: Mapping[str, Any], ranks: int, model_ranks: int = 1, *, checkpointing: bool = False
+    config: Mapping[str, Any],
+    ranks: int,
+    model_ranks: int = 1,
+    *,
+    tensor: int = 1,
+    stages: int = 1,
+    checkpointing: bool = False,
 ) -> TrainingSetup:
     """Return the setup of a DeepSpeed configuration on so many ranks, all of them counted.
 
@@ -125,6 +135,8 @@ def read(
         stage=min(max(stage, 0), 3),
         ranks=max(1, ranks // max(1, model_ranks)),
         model_ranks=max(1, model_ranks),
+        tensor=tensor,
+        stages=stages,
         precision=precision,
         accumulation_dtype=accumulated,
         low_master=_is_true(low, f"{precision}_master_weights_and_grads"),

@@ -252,7 +252,24 @@ def test_a_wrong_price_is_refused(place: Path) -> None:
 
 def test_ranks_that_hold_a_model_together(place: Path) -> None:
     told, _ = estimate(place, "study.yaml", "parallel.tensor=4")
-    assert "divide evenly among 4 model-parallel ranks" in told
+    assert "how 4 ranks divide the model is not known (the model has no tensor_paral" in told
+    assert re.search(r"memory of a GPU: .* to .* of 80", told)
+    numbers = ["--parameters", "7B", "parallel.tensor=4"]
+    (shape,) = json.loads(estimate(place, "study.yaml", *numbers, "--json")[0])["shapes"]
+    assert shape["memory"]["needed_on_gpu_least"] < shape["memory"]["needed_on_gpu"]
+    told, _ = estimate(place, "study.yaml", "+model_parallel_size=4")
+    assert "how 4 ranks divide the model is not known (it is the program's)" in told
     told, _ = estimate(place, "study.yaml", "parallel.sequence=2")
     assert "activations are those of whole sequences, which parallel.sequence divides" in told
-    assert "model-parallel ranks" not in told
+    assert "not known" not in told
+
+
+def test_the_stages_of_a_pipeline(place: Path) -> None:
+    """Eight equal layers: the first of four stages has two, of four micro batches at once."""
+    stages = ["parallel.pipeline=4", "deepspeed.zero_optimization.stage=1"]
+    stages += ["deepspeed.gradient_accumulation_steps=8"]
+    told, _ = estimate(place, "study.yaml", *stages)
+    assert "stage 1 of 4, which holds most: of 4 micro batches at once" in told
+    assert "not known" not in told
+    told, _ = estimate(place, "study.yaml", *stages, "--parameters", "7B")
+    assert "(the model is a number)" in told

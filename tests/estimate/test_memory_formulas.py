@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hpcrun.estimate import memory_formulas, training_setup
-from hpcrun.estimate.memory_formulas import held, share, zero_paper
-from hpcrun.estimate.model_facts import ModelFacts, Peaks, of_number
+from hpcrun.estimate.memory_formulas import held, zero_paper
+from hpcrun.estimate.model_facts import FollowedModel, FollowedStep, ModelFacts, of_number
 from hpcrun.estimate.training_setup import TrainingSetup
 
 B = 10**9
@@ -75,22 +75,6 @@ def _setup(**more: Any) -> TrainingSetup:
     return TrainingSetup(**{"stage": 2, "ranks": 2, "accumulation": 2, **more})
 
 
-def test_partitions_touch_whole_parameters() -> None:
-    # Ranks have elements 0 to 8, and 8 to 16: the second parameter lies in both.
-    model = ModelFacts(16, 16, "given", sizes=(6, 6, 4))
-    own = share(model, _setup())
-    assert (own.part, own.touched, own.largest) == (8, 12, 6)
-    # One that is longer than a partition is all that those in its middle touch.
-    assert share(ModelFacts(100, 100, "given", sizes=(2, 98)), _setup(ranks=10)).touched == 100
-
-
-def test_stage_3_pads_each_parameter_and_keeps_small_ones() -> None:
-    model = ModelFacts(1013, 1013, "given", sizes=(1000, 13))
-    own = share(model, _setup(stage=3, ranks=4, persistence=100))
-    assert (own.part, own.persistent) == (250 + 4, 13)
-    assert share(model, _setup(stage=3, ranks=1, persistence=100)).persistent == 0
-
-
 def test_frozen_parameters_have_neither_gradients_nor_states() -> None:
     whole = ModelFacts(1000, 1000, "given")
     half = replace(whole, trainable=500)
@@ -134,9 +118,77 @@ def test_activations_by_formula_and_by_what_was_followed() -> None:
     assert memory_formulas.activation_bytes(model, setup) == 34 * 100 * 3 * 1000 * 10
     less = memory_formulas.activation_bytes(model, replace(setup, checkpointing=True))
     assert less == 3 * (10 * 2 * 100 * 1000 + 34 * 100 * 1000)
-    followed = replace(model, whole=Peaks(1000.0, 800.0))
+    steps = (FollowedStep([(peak, 0)], (0, 0)) for peak in (1000, 1800))
+    followed = replace(model, whole=FollowedModel(*steps))
     assert memory_formulas.activation_bytes(followed, setup) == 2600
     assert memory_formulas.activation_bytes(of_number(10**9, "given", {}), setup) is None
+
+
+# The models of arXiv:2205.05198: their shape, stages of the pipeline, micro batch, and the GiB of
+# activations of a GPU with tensor parallelism of 8 alone, and no scores of attention.
+@pytest.mark.parametrize(
+    ("layers", "width", "stages", "micro", "printed"),
+    [
+        (48, 6144, 1, 4, 29.2),
+        (96, 12288, 8, 1, 29.2),
+        (105, 20480, 35, 1, 53.3),
+        (128, 25600, 64, 1, 81.2),
+    ],
+)
+def test_activations_of_the_papers_models(
+    layers: int, width: int, stages: int, micro: int, printed: float
+) -> None:
+    model = of_number(B, "", {"layers": layers, "hidden_size": width, "sequence_length": 2048})
+    setup = _setup(
+        **{"model_ranks": 8 * stages, "tensor": 8, "stages": stages, "precision": "bf16"},
+        **{"micro": micro, "accumulation": 512},
+    )
+    found = memory_formulas.activation_bytes(model, setup)
+    assert found is not None
+    assert abs(found / 2**30 - printed) <= 0.1
+    # With fewer micro batches than stages the first stage holds these alone.
+    half = memory_formulas.activation_bytes(model, replace(setup, accumulation=stages // 2 or 1))
+    assert half == pytest.approx(found * max(stages // 2, 1) / stages)
+
+
+def test_logits_are_whole_and_of_the_last_stage() -> None:
+    shape = {"layers": 8, "hidden_size": 64, "sequence_length": 32, "vocabulary": 10**5}
+    model = of_number(B, "given", shape)
+    setup = _setup(precision="bf16", model_ranks=4, tensor=2, stages=2)
+    found = memory_formulas.activation_bytes(model, setup)
+    assert found == 4 * (10 + 24 / 2) * 32 * 64 + 10 * 32 * 10**5
+
+
+def test_what_ranks_divide_in_a_way_that_is_not_known_is_a_range() -> None:
+    model = of_number(7 * B, "given", {"hidden_size": 4096, "vocabulary": 32000})
+    setup = _setup(stage=0, precision="bf16", model_ranks=8, tensor=8)
+    memory = held(model, setup)
+    assert memory.least is not None
+    whole = 2 * 4096 * 32000
+    assert memory.gpu.parameters == pytest.approx(2 * ((7 * B - whole) / 8 + whole), rel=1e-6)
+    assert memory.least < memory.gpu.peak
+    # Activations that were followed are between a part and all.
+    steps = FollowedStep([(10**12, 0)], (0, 0)), FollowedStep([(2 * 10**12, 0)], (0, 0))
+    followed = replace(model, whole=FollowedModel(*steps))
+    assert held(followed, setup).gpu.activations == 10**12
+    assert memory_formulas.activation_bytes(followed, setup, even=True) == 10**12 / 8
+    assert held(model, replace(setup, model_ranks=1, tensor=1)).least is None
+
+
+def test_the_stage_that_holds_most_is_told() -> None:
+    def stage(number: int, kept: int) -> ModelFacts:
+        steps = FollowedStep([(kept + 5, 0)], (kept, 0)), FollowedStep([(2 * kept, 0)], (kept, 0))
+        return ModelFacts(number, number, "", sizes=(number,), whole=FollowedModel(*steps))
+
+    model = ModelFacts(600, 600, "", stages=(stage(200, 10**6), stage(300, 0), stage(100, 0)))
+    setup = _setup(stage=0, model_ranks=3, stages=3, accumulation=8)
+    memory = held(model, setup)
+    assert (memory.stage, memory.gpu.activations, memory.least) == (0, 3 * 10**6 + 5, None)
+    assert memory.gpu.parameters == 4 * 200
+    memory = held(model, replace(setup, accumulation=2))
+    assert memory.gpu.activations == 2 * 10**6 + 5
+    # Of a model whose stages are not known it is a range.
+    assert held(replace(model, stages=()), setup).least is not None
 
 
 def test_buckets_have_their_full_size() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -13,11 +14,11 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import UsageError
-from hpcrun.estimate import model_counter
+from hpcrun.estimate import model_counter, model_program
 from hpcrun.estimate.model_facts import ModelFacts, of_answer, parameter_count
 from tests.support.waiting import until
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 SHIPPED = Path(__file__).parents[2] / "jobs" / "language_model.py"
 SMALL = {"layers": 3, "width": 64, "heads": 4, "context": 32}
 MODEL = """
@@ -63,7 +64,8 @@ def test_the_model_that_ships() -> None:
     assert "LanguageModel" in found.source
     assert found.whole is not None
     assert found.checkpointed is not None
-    assert 0 < found.checkpointed.of(4) < found.whole.of(4) < 4.1 * found.whole.of(1)
+    assert 0 < found.checkpointed.peaks().of(4) < found.whole.peaks().of(4)
+    assert found.whole.peaks().of(4) < 4.1 * found.whole.peaks().of(1)
 
 
 def test_a_step_holds_what_torch_allocates() -> None:
@@ -75,7 +77,7 @@ def test_a_step_holds_what_torch_allocates() -> None:
     assert found.whole is not None
     for micro in (1, 4):
         measured = allocated_peak(shape, micro)
-        assert abs(found.whole.of(micro) / measured - 1) < 0.10, (micro, measured)
+        assert abs(found.whole.peaks().of(micro) / measured - 1) < 0.10, (micro, measured)
 
 
 def test_frozen_and_tied_parameters_and_buffers(tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ def test_it_is_followed_without_a_loss_of_its_own(tmp_path: Path) -> None:
     found = facts(file, {"width": 512, "frozen": False, "tied": False})
     assert found.whole is not None
     # Four layers keep 2 kB of each sample, or little more as gradients come and go.
-    assert 4 * 2048 <= found.whole.more <= 10 * 2048
+    assert 4 * 2048 <= found.whole.peaks().more <= 10 * 2048
 
 
 def test_the_keys_that_are_read_are_told(tmp_path: Path) -> None:
@@ -214,14 +216,40 @@ def test_senseless_numbers(text: Any) -> None:
         {"parameters": 0, "trainable": 0},
         {"parameters": 3, "trainable": 3, "sizes": ["x"]},
         {"parameters": 3, "trainable": None},
+        {"parameters": 3, "trainable": 3, "sizes": [3], "divided": [1, 0]},
+        {"parameters": 3, "trainable": 3, "sizes": [3], "divided": [2]},
+        {"parameters": 3, "trainable": 3, "stages": [{"parameters": "x", "trainable": 3}]},
     ],
 )
 def test_a_malformed_answer_is_refused(answer: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"parameters|trainable|sizes"):
+    with pytest.raises(ValueError, match=r"parameters|trainable|sizes|divided"):
         of_answer(answer, {})
 
 
-def test_peaks_beyond_any_memory_are_none() -> None:
-    peaks = {"whole": [10**400, 1], "checkpointed": [-1, 2]}
+@pytest.mark.parametrize(
+    "step",
+    [
+        *(None, 3, {}, {"peaks": [], "kept": [0, 0]}, {"peaks": [[1, 2]]}),
+        {"peaks": [[10**400, 1]], "kept": [0, 0]},
+        {"peaks": [[-1, 2]], "kept": [0, 0]},
+        {"peaks": [[1, 2], [3]], "kept": [0, 0]},
+    ],
+)
+def test_peaks_that_no_step_has_are_none(step: Any) -> None:
+    peaks = {"whole": [step, step], "checkpointed": [step]}
     found = of_answer({"parameters": 3, "trainable": 3, "peaks": peaks}, {})
     assert (found.whole, found.checkpointed) == (None, None)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 40])
+def test_stages_begin_where_those_of_deepspeed_do(parts: int) -> None:
+    utils = pytest.importorskip("deepspeed.runtime.utils")
+    draw = random.Random(parts)
+    for count in (3, 12, 33):
+        weights = [draw.choice((0, 5, 5, 5, 80, draw.randrange(100))) for _ in range(count)]
+        found = model_program.balanced(weights, parts)
+        assert found == [int(one) for one in utils.partition_balanced(weights, parts)]
+        layers = [torch.nn.Linear(1, 1) for _ in range(count)]
+        found = model_program.stage_bounds(layers, parts, "uniform")
+        if count > parts:
+            assert found == utils.partition_uniform(count, parts)
