@@ -5,15 +5,21 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 from hpcrun.state.node_layout import PREFIX, NodePaths
 
 _REMOVED = f"{PREFIX}removed-"
+# Of the name of an agent's directory the part that tells the start of its job.
+_AGENTS = re.compile(f"{PREFIX}[0-9a-f]{{12}}(?:-|$)")
+# Seconds after which a directory without a lock is not about to get one.
+_TORN_AFTER = 3600.0
 
 
 class NodeDir:
@@ -64,7 +70,8 @@ class NodeDir:
 
     def remove(self) -> None:
         for directory, lock in {self.path: self._lock, **self._aliases}.items():
-            shutil.rmtree(directory, ignore_errors=True)
+            # Whose agent is killed in the midst of it goes with the next one's sweep.
+            discard(directory)
             os.close(lock)
 
 
@@ -88,10 +95,17 @@ def sweep(base: Path) -> None:
         with contextlib.suppress(OSError):
             if not _is_mine(directory):
                 continue
-            if directory.name.startswith(_REMOVED):
+            if directory.name.startswith(_REMOVED) or _is_torn(directory):
                 shutil.rmtree(directory, ignore_errors=True)
             else:
                 _remove_if_free(directory)
+
+
+def _is_torn(directory: Path) -> bool:
+    """Check for an agent's directory that has no lock: its agent was killed as it came or went."""
+    lock = NodePaths(directory).lock
+    old = time.time() - directory.stat().st_mtime > _TORN_AFTER
+    return old and _AGENTS.match(directory.name) is not None and not os.path.lexists(lock)
 
 
 def _remove_if_free(directory: Path) -> None:

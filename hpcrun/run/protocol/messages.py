@@ -30,7 +30,9 @@ _FAILED_MOST, _FILES_MOST, _PORTS_MOST = 20, 200, 128
 _KEY = re.compile(r"[0-9a-f]{20}")
 _INTERFACE = re.compile(r"[!-~]{1,64}")
 _ADAPTERS = re.compile(r"=[!-~]{1,4000}")
-_COPIED_PYTHON = re.compile(rf"{PREFIX}data-[0-9]+-[0-9a-f]{{20}}/data/environment/bin/python")
+_COPIED_PYTHON = re.compile(
+    rf"{PREFIX}data-[0-9]+-[0-9a-f]{{20}}(?:-[0-9a-f]{{1,8}})?/data/environment/bin/python"
+)
 _PROGRESS = {field.name for field in dataclasses.fields(RankProgress)}
 
 

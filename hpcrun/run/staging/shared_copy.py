@@ -34,7 +34,11 @@ class SharedCopy:
     def __init__(self, base: Path, source: StagedSource, listed: Collection[SourceFile]) -> None:
         self._source, self._files = source, listed
         name = f"{PREFIX}data-{os.geteuid()}-{key(source, listed)}"
-        self._paths = SharedCopyPaths(base / name)
+        # Whoever has made a directory of the usual name costs the name, and the sharing at most.
+        for more in ("", "-1", "-2", f"-{secrets.token_hex(4)}"):
+            self._paths = SharedCopyPaths(base / f"{name}{more}")
+            if self._is_private():
+                break
         self._lock: int | None = None
         self.path = self._paths.data / source.name
 

@@ -72,6 +72,30 @@ def test_what_a_killed_agent_left_goes_with_the_next_one(base: Path) -> None:
     living.communicate("")
 
 
+def test_what_a_killed_agent_left_without_a_lock_goes_once_it_is_old(base: Path) -> None:
+    """It was killed as it made its directory, or as it removed it."""
+    torn, new, other = (base / f"hpcrun-{name}" for name in ("0a" * 6, "1b" * 6 + "-n1", "other"))
+    for directory in (torn, new, other):
+        (directory / "attempt-1" / "code").mkdir(parents=True)
+    for directory in (torn, other):
+        os.utime(directory, (1, 1))
+    sweep(base)
+    assert sorted(base.iterdir()) == sorted([new, other])
+
+
+def test_an_agent_that_is_killed_as_it_removes_its_directory_leaves_nothing_for_good(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = NodeDir("0c" * 6, "n1")
+    (mine.path / "attempt-1").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr("hpcrun.run.node.node_dir.shutil.rmtree", lambda *_, **__: None)
+        mine.remove()
+    assert not mine.path.exists()
+    sweep(base)
+    assert list(base.iterdir()) == []
+
+
 def test_only_what_is_surely_a_dead_agents_own_is_swept(base: Path) -> None:
     unlocked, foreign, other = base / "hpcrun-new", base / "hpcrun-foreign", base / "else"
     for directory in (unlocked, foreign, other):

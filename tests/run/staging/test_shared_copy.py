@@ -160,6 +160,22 @@ def test_a_place_that_is_not_private_is_not_used(base: Path, source: StagedSourc
     assert place.is_symlink()
 
 
+@pytest.mark.parametrize("taken", [1, 3])
+def test_a_name_that_somebody_took_costs_the_name(
+    base: Path, source: StagedSource, taken: int
+) -> None:
+    usual = _copy(base, source).path.parents[1]
+    for more in ("", "-1", "-2")[:taken]:
+        usual.with_name(f"{usual.name}{more}").mkdir(mode=0o755)
+    mine, other = _copy(base, source), _copy(base, source)
+    assert _provide(mine) == "copied"
+    # The last name is nobody else's to guess, nor to share.
+    assert _provide(other) == ("shared" if taken == 1 else "copied")
+    for copy in (mine, other):
+        copy.release()
+    assert len(list(base.iterdir())) == taken
+
+
 def test_without_room_nothing_is_left(base: Path, source: StagedSource) -> None:
     def full() -> None:
         raise OSError(28, "No space left on device")
