@@ -73,6 +73,7 @@ def read(experiment: ExperimentPaths, warn: Say = lambda message: None) -> Histo
         try:
             planned = Planned(paths, read_plan(paths))
         except (FileNotFoundError, NotADirectoryError):
+            broken += [_gone(paths).message] if _sent(submissions) else []
             continue
         except UsageError as error:
             broken.append(error.message)
@@ -128,12 +129,29 @@ def _read_plan(paths: SubmissionPaths, file: tuple[int, int, int]) -> Plan:
 
 
 def plans(experiment: ExperimentPaths) -> dict[int, Plan]:
-    """Read the plans of all submissions: number -> plan, oldest first."""
-    return {
-        submission.number: plan_file.read(submission.plan)
-        for submission in experiment.submissions()
-        if shared_look.is_there(submission.plan)
-    }
+    """Read the plans of all submissions: number -> plan, oldest first.
+
+    Raises BrokenFile if one is gone: runs would get the numbers of others.
+    """
+    found = {}
+    for submission in experiment.submissions():
+        if shared_look.is_there(submission.plan):
+            found[submission.number] = plan_file.read(submission.plan)
+        elif _sent(journal.read(submission)):
+            raise _gone(submission)
+    return found
+
+
+def _sent(jobs: Mapping[int, Job]) -> bool:
+    """Check whether runs of a submission were given to an executor, as far as its journal tells."""
+    return any(job.event in (journal.SUBMITTING, journal.SUBMITTED) for job in jobs.values())
+
+
+def _gone(submission: SubmissionPaths) -> BrokenFile:
+    return BrokenFile(
+        f"{submission.plan} is gone, and with it what the runs of submission {submission.number} "
+        "are; put it back (from a snapshot of the storage), or take another name for new runs"
+    )
 
 
 def numbers(plans: Mapping[int, Plan]) -> dict[str, int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.errors import UsageError
+from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.state import history, journal, layout, plan_file
 from hpcrun.state.layout import ExperimentPaths
 from tests.support.plans import command_plan
@@ -50,4 +50,17 @@ def test_a_plan_that_cannot_be_read(experiment: ExperimentPaths) -> None:
     assert "is not a plan" in said[0]
     experiment.submission(1).plan.write_text("{")
     with pytest.raises(UsageError, match="is not a plan"):
+        history.read(experiment)
+
+
+def test_a_plan_that_is_gone_is_no_submission_that_never_was(experiment: ExperimentPaths) -> None:
+    experiment.submission(2).plan.unlink()
+    said: list[str] = []
+    assert history.read(experiment, said.append).runs.keys() == {1, 2}
+    assert "submissions/2/plan.json is gone" in said[0]
+    # Another run would get the number of one of its runs.
+    with pytest.raises(BrokenFile, match=r"submissions/2/plan\.json is gone"):
+        history.plans(experiment)
+    experiment.submission(1).plan.unlink()
+    with pytest.raises(BrokenFile, match="is gone"):
         history.read(experiment)

@@ -280,6 +280,10 @@ def _status(
         why = f"{unmet}, which it depends on, has not completed"
         reason = f"{verdict.reason}: {why}" if verdict.reason else why
         verdict = replace(verdict, reason=reason)
+    if last is None and verdict.over and (there := selected.paths.attempts()):
+        reason = f"{selected.paths.ledger} is gone, which told how attempt {there[-1].number} ended"
+        state = verdict.state if verdict.state != run_state.FAILED else run_state.UNKNOWN
+        verdict = replace(verdict, state=state, reason=reason)
     if last and verdict.reason == run_state.PREPARING:
         told = preparation.words(selected.paths.attempt(last.number))
         verdict = replace(verdict, reason=f"{verdict.reason}: {told}" if told else verdict.reason)

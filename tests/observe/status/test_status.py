@@ -208,6 +208,23 @@ def test_a_process_id_that_was_taken_by_another(study: Experiment) -> None:
     assert of(study)[0].state == "failed"
 
 
+@pytest.mark.parametrize(("intent", "state"), [(None, "unknown"), (ledger.FINISHED, "completed")])
+def test_a_ledger_that_is_gone(
+    study: Experiment, shim: Path, intent: str | None, state: str
+) -> None:
+    study.submit((0,))
+    slurm_shim(shim, sacct=past("100", "FAILED", "1:0"))
+    assert (of(study)[0].state, of(study)[0].over) == ("failed", True)
+    study.start(0)
+    if intent:
+        ledger.set_intent(study.run(0), intent)
+    study.run(0).ledger.unlink()
+    study.run(0).attempt(1).directory.mkdir(parents=True, exist_ok=True)
+    (found,) = of(study)
+    assert (found.state, found.over) == (state, True)
+    assert str(found.reason).endswith("ledger.jsonl is gone, which told how attempt 1 ended")
+
+
 def test_cancelled_in_the_queue_until_slurm_has_let_go(study: Experiment, shim: Path) -> None:
     study.submit((0,))
     ledger.set_intent(study.run(0), ledger.CANCELLED)
