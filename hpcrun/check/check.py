@@ -99,6 +99,8 @@ def judge(plan: Plan, site: SlurmSite) -> Iterator[Finding]:
         requests = JobRequest.parts(array, roles)
         if run.resources.cpus_per_task is None and requests[0]["cpus-per-task"]:
             yield from node_checks.cpus_of_gpus(requests[0], site)
+        if run.resources.has_whole_nodes:
+            yield from node_checks.whole_nodes(requests[0], site)
         for request in requests:
             for found in judge_job(request, site):
                 yield replace(found, runs=request.runs)

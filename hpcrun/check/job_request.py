@@ -93,11 +93,18 @@ class JobRequest:
 
     @property
     def gpus_per_node(self) -> int:
-        return records.count(self["gpus-per-node"].rpartition(":")[2]) or 0
+        return self._gpus[1]
 
     @property
     def gpu_type(self) -> str | None:
-        return self["gpus-per-node"].rpartition(":")[0] or None
+        return self._gpus[0] or None
+
+    @property
+    def _gpus(self) -> tuple[str, int]:
+        """The type and the number of a node, as either option has them."""
+        asked = self["gpus-per-node"]
+        found = records.gpus(f"gpu:{asked}" if asked else self["gres"])
+        return next(iter(found.items()), ("", 0))
 
     @property
     def memory_per_node(self) -> float | None:

@@ -101,6 +101,22 @@ def cpus_of_gpus(request: JobRequest, site: SlurmSite) -> Iterator[Finding]:
         yield Finding(NOTE, "resources.cpus_per_task", found, f"type cpus_per_task={least}")
 
 
+def whole_nodes(request: JobRequest, site: SlurmSite) -> Iterator[Finding]:
+    """Yield what keeps a job from the GPUs of its nodes, for which Slurm is not asked."""
+    key = "resources.gpu_request"
+    for one in partition_checks.candidates(request, site):
+        known = [node.name for node in site.nodes_of(one) if node.gpus]
+        if known:
+            found = f"is none, and Slurm knows GPUs of {listed(known, 5)} in the partition "
+            found += f"{one.name}: it may hide them from a job that does not ask for them"
+            yield Finding(WARNING, key, found, "type resources.gpu_request=gpus-per-node")
+        # With more than one, Slurm passes over --exclusive.
+        if one.oversubscribe.startswith("FORCE") and one.oversubscribe != "FORCE:1":
+            found = f"is none, and jobs share nodes of the partition {one.name} whatever they ask "
+            found += f"for (OverSubscribe={one.oversubscribe}): two of them would use the same GPUs"
+            yield Finding(ERROR, key, found, "choose another partition: resources.partition")
+
+
 def _features(site: SlurmSite) -> set[str]:
     return {feature for node in site.nodes.values() for feature in node.features}
 
@@ -169,7 +185,8 @@ def _gpus(request: JobRequest) -> Iterator[_Need]:
         f"{plural(wanted, 'GPU')}{f' of type {kind}' if kind else ''}",
         lambda node: node.gpus_of(kind) >= wanted,
         there,
-        "ask for what the nodes have; `sinfo -o '%P %G'` lists the GPUs of each partition",
+        "ask for what the nodes have; `sinfo -o '%P %G'` lists the GPUs of each partition; "
+        "where Slurm does not know them, resources.gpu_request=none resources.node_has_gpus=N",
     )
 
 

@@ -151,6 +151,8 @@ class RunTemplates:
         report = Reporter(resolved.tree, problems)
         data = {name: resolved.data[name] for name in resolved.data if name != "config"}
         spec = schema.SchemaChecker(report, Spec).block(data, Spec)
+        if not self._is_slurm:
+            slurm_options.settle_here(spec["resources"], self.notes.setdefault)
         below_entry = role_layout.take_place(spec, report)
         checks.check(spec, self._limits, report)
         checks.settle_paths(spec, self._directory, report)
@@ -191,6 +193,8 @@ class RunTemplates:
         if self._is_slurm and not frameworks.of(framework).one_per_run:
             slurm_options.tell_cpus(spec, note)
         roles = role_layout.settle(spec, self._locate, report)
+        if self._is_slurm and not problems.under(*_SHAPE, ROLES):
+            slurm_options.tell_whole_nodes(spec, note)
         if roles:
             checks.check_limits(spec["resources"], self._limits, report.below("resources"))
         left_out = ("extends", "sweep", *(() if spec[ROLES] else (ROLES,)))

@@ -69,7 +69,7 @@ class LiveRun:
     job_id: str | None
     """The whole number of its job; None on this machine."""
     gpus: tuple[str | None, ...]
-    """The ``--gpus-per-node`` of the nodes of each role; of one where there are no roles."""
+    """srun's option for the GPUs of the nodes of each role; of one where there are no roles."""
     further: tuple[Launch, ...] = ()
     """The launches of the other roles, beside the main one's."""
     parts: tuple[int, ...] = (0,)

@@ -113,7 +113,8 @@ def examine(profile: DoctorProfile, python: str | None = None) -> Examination:
         judged.append(JudgedPromise("Slurm", "hpcrun works with this Slurm", answer))
     elif site is not None:
         judged += slurm_promises.judge(site, profile.data)
-        gpus = any(node.gpus for node in site.nodes.values())
+        has_own = profile.data["resources"]["gpu_request"] == "none"
+        gpus = has_own or any(node.gpus for node in site.nodes.values())
     else:
         gpus = bool(local_gpus())
         here = {"cpus": len(os.sched_getaffinity(0)), "gpus": local_gpus()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,6 +153,8 @@ def examine_nodes(profile: DoctorProfile, test: NodeTest, say: Say) -> NodeExami
     site = read_site(profile)
     wanted = test.partition or (profile.data["resources"].get("partition") or "").split(",")[0]
     choice = node_choice.choose(test.words, wanted or None, site)
+    if profile.data["resources"]["gpu_request"] == "none":
+        choice = replace(choice, gpus=profile.data["resources"]["node_has_gpus"])
     for note in choice.notes:
         say(note)
     file = test.baseline or site_baseline.place(profile.root)

@@ -26,6 +26,7 @@ from hpcrun.slurm.queue import JobState
 from hpcrun.state import files, permissions
 from hpcrun.state.layout import slurm_path
 from hpcrun.state.spec.blocks import early
+from hpcrun.state.spec.experiment import Resources
 from hpcrun.submission import sbatch
 from hpcrun.submission.code import own_package
 from hpcrun.text import Say, duration, plural
@@ -119,7 +120,7 @@ def _prepare(directory: Path, profile: DoctorProfile, request: NodeJobRequest) -
     own_package.write(package)
     asked = {
         "fabric": profile.data["fabric"],
-        "gpus": request.choice.gpus,
+        "gpus": _gpus(profile, request).gpus_option,
         "tensor": request.tensor,
         "baseline_rate": request.baseline_rate,
     }
@@ -149,7 +150,6 @@ def options(directory: Path, profile: DoctorProfile, request: NodeJobRequest) ->
         "ntasks-per-node": 1,
         "exclusive": True,
         "mem": "0",
-        "gpus-per-node": choice.gpus or None,
         "time": request.minutes,
         "partition": choice.partition,
         **{name: wanted.get(name) for name in ("account", "qos", "reservation")},
@@ -157,6 +157,7 @@ def options(directory: Path, profile: DoctorProfile, request: NodeJobRequest) ->
         "exclude": None if choice.names else wanted.get("exclude"),
         "constraint": None if choice.names else wanted.get("constraint"),
         **profile.data["sbatch"],
+        **sbatch_script.gpu_options(_gpus(profile, request), profile.data["sbatch"]),
         "no-kill": True,
         "no-requeue": True,
         "open-mode": "append",
@@ -165,6 +166,11 @@ def options(directory: Path, profile: DoctorProfile, request: NodeJobRequest) ->
         "output": f"{slurm_path(directory)}/job.log",
     }
     return {key: value for key, value in found.items() if value is not None and value is not False}
+
+
+def _gpus(profile: DoctorProfile, request: NodeJobRequest) -> Resources:
+    wanted = profile.data["resources"]["gpu_request"]
+    return Resources(gpus_per_node=request.choice.gpus, gpu_request=wanted)
 
 
 def _wait(job: str, directory: Path, request: NodeJobRequest) -> dict[str, Any]:

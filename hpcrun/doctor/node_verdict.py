@@ -145,7 +145,8 @@ def _gpus(
     }
     every = sorted(set().union(*drivers.values()))
     for node, own in facts.items():
-        has = slurm[node].gpus_of(None) if node in slurm else None
+        # Slurm knows none where whole nodes were asked for.
+        has = slurm[node].gpus_of(None) or asked if node in slurm else None
         if fewer := _number_of_gpus(own, has, asked, usual):
             severity, told = fewer
             yield NodeTestFinding((node,), severity, "gpu", told)

@@ -282,12 +282,24 @@ def _gpus(site: SlurmSite, profile: Profile) -> Judgement:
     kinds: Counter[str] = Counter()
     for node in site.nodes.values():
         kinds.update(dict(node.gpus))
+    wanted = profile.get("resources") or {}
+    if wanted.get("gpu_request") == "none":
+        each = f"{wanted['node_has_gpus']} on each node, by the profile"
+        if not kinds:
+            return works(f"{each}: Slurm knows none, and jobs with GPUs have their nodes alone")
+        return less(
+            f"{each}, and Slurm is not asked for those that it knows: it may hide them",
+            "take gpu_request: none out of the profile, or keep it for partitions without GRES",
+            YOU,
+        )
     if not kinds:
         return less(
             "Slurm knows no GPUs on this cluster: resources.gpus_per_node is refused, and runs are "
             "on CPUs",
-            "where nodes have GPUs: GresTypes=gpu, gres.conf and Gres= in slurm.conf",
-            ADMINS,
+            "where nodes have GPUs, the profile's resources: {gpu_request: none, node_has_gpus: N}"
+            ", by which jobs have their nodes alone; or GresTypes=gpu, gres.conf and Gres= in "
+            "slurm.conf",
+            YOU,
         )
     told = ", ".join(f"{count} {kind or 'without a type'}" for kind, count in kinds.items())
     if "" in kinds:

@@ -54,6 +54,8 @@ class SlurmPartition:
     grace_seconds: int
     qos: str
     """The QOS whose limits all its jobs have; empty for none."""
+    oversubscribe: str = ""
+    """``NO``, ``EXCLUSIVE``, ``YES:4`` or ``FORCE:4``."""
 
 
 @dataclass(frozen=True)
@@ -328,6 +330,7 @@ def _partition(line: Mapping[str, str]) -> SlurmPartition:
         needs_reservation=line.get("ReqResv") == "YES",
         is_hidden=line.get("Hidden") == "YES",
         max_cpus_per_node=records.count(line.get("MaxCPUsPerNode")),
+        oversubscribe=line.get("OverSubscribe", ""),
         max_memory_per_node=records.megabytes(line.get("MaxMemPerNode")),
         preempt_mode=line.get("PreemptMode", ""),
         grace_seconds=records.count(line.get("GraceTime")) or 0,

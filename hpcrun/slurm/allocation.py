@@ -7,9 +7,11 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from hpcrun.errors import ClusterRefused, HpcrunError
+from hpcrun.slurm import client
 from hpcrun.slurm.hostlist import expand
 from hpcrun.state.spec.blocks import RunSpec
 
@@ -80,6 +82,21 @@ class Allocation:
             self._compare("CPUs per node", cpus, self.cpus_per_node, keys)
             gpus = run.resources.gpus_per_node
             self._compare("GPUs per node", gpus, self.gpus_per_node, "resources.gpus_per_node")
+            if run.resources.has_whole_nodes and self._is_shared:
+                raise ClusterRefused(
+                    f"Slurm is not asked for GPUs (resources.gpu_request: none), and the "
+                    f"allocation {self.name} may share its nodes: two jobs would use the same GPUs",
+                    hint="begin one with `salloc --exclusive`, or use `hpcrun submit`",
+                )
+
+    @cached_property
+    def _is_shared(self) -> bool:
+        """Other jobs may be on its nodes, for all that Slurm says."""
+        asked = ["squeue", "--noheader", f"--jobs={self.job_id}", "--format=%h"]
+        try:
+            return client.command(asked).strip() != "NO"
+        except client.CommandFailed:
+            return True
 
     def _compare(self, what: str, wanted: int, there: int | None, keys: str) -> None:
         if there is not None and wanted > there:

@@ -71,9 +71,9 @@ def agent_argv(
 ) -> list[str]:
     """Return the ``srun`` of one node's agent, which shares CPUs and GPUs with the ranks.
 
-    ``gpus`` is the job's ``--gpus-per-node``; None without GPUs. An agent sees the GPUs because it
-    compiles for them. It is given what is written to srun's standard input. ``part`` is the node's
-    of a heterogeneous job.
+    ``gpus`` is the job's option for GPUs, ``gpus-per-node=4``; None without. An agent
+    sees the GPUs because it compiles for them. It is given what is written to srun's standard
+    input. ``part`` is the node's of a heterogeneous job.
     """
     argv = [
         *("srun", "--overlap", "--export=ALL", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"),
@@ -130,7 +130,7 @@ def beside_argv(
     """Return the ``srun`` of a command on a node of a job, which takes nothing from its ranks.
 
     ``job_id`` is a whole number, also of an array's task; ``gpus`` is the job's
-    ``--gpus-per-node``, None without GPUs; ``options`` are further ones of srun; ``part`` is the
+    option for GPUs, None without; ``options`` are further ones of srun; ``part`` is the
     node's of a heterogeneous job, whose id is that of its first part.
     """
     argv = [
@@ -158,7 +158,7 @@ def warm_name(attempt: int) -> str:
 
 
 def _gpu_flags(gpus: str | None) -> list[str]:
-    return [f"--gpus-per-node={gpus}"] if gpus else []
+    return [f"--{gpus}"] if gpus else []
 
 
 def _part_flags(part: int) -> list[str]:

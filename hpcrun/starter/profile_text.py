@@ -19,6 +19,7 @@ from hpcrun.text import duration, listed, size
 _MOST_ROWS = 40
 # Names of profiles that mean something else.
 _TAKEN = {"local": "local-slurm"}
+_CONS_TRES = "select/cons_tres"
 _TOLD = (
     *("JobRequeue", "PreemptType", "PreemptMode", "PreemptParameters", "KillWait"),
     *("AuthInfo", "MaxJobCount", "MinJobAge", "SelectType", "SelectTypeParameters"),
@@ -104,6 +105,18 @@ def _resources(
         why = "what this account has by itself" if is_default else f"{partition.name} needs it"
         more = f"; also yours: {listed(sorted(qos), 8)}" if qos else ""
         out.add("  qos", job.use.qos, f"sacctmgr: {why}{more}")
+    _gpu_request(out, site)
+
+
+def _gpu_request(out: CommentedYaml, site: SlurmSite) -> None:
+    """Write how GPUs are asked for, unless as by default."""
+    select = site.settings.get("SelectType") or _CONS_TRES
+    if not any(node.gpus for node in site.nodes.values()):
+        told = "scontrol: no node has Gres=gpu. If nodes have GPUs, take both # away: jobs with"
+        out.line("  # gpu_request: none", f"{told} GPUs have their nodes alone")
+        out.line("  # node_has_gpus: 8", "and write the number of GPUs of a node")
+    elif select != _CONS_TRES:
+        out.add("  gpu_request", "gres", f"scontrol: SelectType={select}, GPUs by --gres")
 
 
 def _no_account(site: SlurmSite) -> str:

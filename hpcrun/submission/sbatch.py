@@ -43,7 +43,11 @@ _HINTS = (
         "resources.nodes, gpus_per_node, cpus_per_task and memory; `sinfo -o '%P %D %c %m %G'` "
         "lists what the nodes have",
     ),
-    (r"gres", "resources.gpus_per_node; `sinfo -o '%P %G'` lists each partition's GPUs"),
+    (
+        r"gres",
+        "resources.gpus_per_node; `sinfo -o '%P %G'` lists each partition's GPUs; where the nodes "
+        "have others, resources.gpu_request and node_has_gpus of the cluster profile",
+    ),
     (r"feature", "resources.constraint; `sinfo -o '%P %f'` lists the features"),
     (r"reservation", "resources.reservation; `scontrol show reservation` lists them"),
     (r"array", "the sweep's size; `scontrol show config` tells MaxArraySize"),

@@ -376,3 +376,31 @@ def test_the_cpus_of_a_gpu_are_proposed(resources: dict[str, Any], share: int | 
     plan = Plan("e", "", "", "", {}, None, (run,), (Array((0,), script, 0.0),))
     told = [one for one in checking.judge(plan, site()) if one.severity == NOTE]
     assert [one.hint for one in told] == ([f"type cpus_per_task={share}"] if share else [])
+
+
+@pytest.mark.parametrize(
+    ("partition", "shared", "expected"),
+    [
+        ("main", "NO", [(WARNING, "it may hide them")]),
+        ("old", "NO", []),
+        ("main", "FORCE:1", [(WARNING, "it may hide them")]),
+        ("main", "FORCE:4", [(WARNING, "it may hide them"), (ERROR, "OverSubscribe=FORCE:4")]),
+    ],
+)
+def test_gpus_that_slurm_does_not_know_are_not_missed(
+    partition: str, shared: str, expected: list[tuple[str, str]]
+) -> None:
+    wanted = {"nodes": 1, "gpus_per_node": 8, "gpu_request": "none", "node_has_gpus": 8}
+    run = RunPlan(0, "", "", {}, Entry("command"), {"resources": wanted, "recovery": {}})
+    script = f"#SBATCH --nodes=1\n#SBATCH --exclusive\n#SBATCH --partition={partition}\n"
+    plan = Plan("e", "", "", "", {}, None, (run,), (Array((0,), script, 0.0),))
+    told = [one for one in checking.judge(plan, site(OverSubscribe=shared)) if "gpu" in one.key]
+    assert [one.severity for one in told] == [severity for severity, _ in expected]
+    assert all(part in one.message for one, (_, part) in zip(told, expected, strict=True))
+
+
+@pytest.mark.parametrize("option", ["gpus-per-node=a100:8", "gres=nvme:1,gpu:a100:8"])
+def test_gpus_are_counted_however_they_are_asked_for(option: str) -> None:
+    name, _, value = option.partition("=")
+    (one,) = found(request(**{name: value}), site())
+    assert (one.key, "the most of a node are 4 a100" in one.message) == ("resources.gpu_type", True)

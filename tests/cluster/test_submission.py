@@ -547,6 +547,38 @@ def test_in_the_foreground_of_an_allocation(place: Workplace) -> None:
     assert len({line.split(" on ")[1] for line in lines}) == 2
 
 
+@pytest.mark.usually("22.05")
+def test_gpus_that_slurm_does_not_know(make_cluster: Callable[..., Cluster]) -> None:
+    """No GRES: a job has its nodes alone, and its ranks find the GPUs by their numbers."""
+    place = Workplace(make_cluster(VERSIONS[0], 2, gpus=0))
+    place.spec(
+        ["sh", "-c", "echo $LOCAL_RANK of $CUDA_VISIBLE_DEVICES on $(hostname)"],
+        resources={"nodes": 2, "gpus_per_node": 2},
+    )
+    refused = place.hpcrun("submit", "e.yaml")
+    assert refused.returncode == 3, refused.stderr
+    assert "resources.gpu_request=none" in refused.stderr
+    place.cluster.run(["mkdir", "-p", str(place.code / "configs/clusters")])
+    asked = "{gpu_request: none, node_has_gpus: 2}"
+    place.write("configs/clusters/whole.yaml", f"resources: {asked}\n")
+    argv = [place.cluster.python, "-m", "hpcrun", "run", "e.yaml", "--root", str(place.root)]
+    argv += ["cluster=whole"]
+    shared = place.cluster.run(
+        ["salloc", "-N2", "--ntasks-per-node=2", *argv], cwd=place.code, check=False
+    )
+    assert shared.returncode == 3, shared.stderr
+    assert "salloc --exclusive" in shared.stderr
+    assert not place.root.exists()
+    alone = place.cluster.run(["salloc", "-N2", "--exclusive", *argv], cwd=place.code, check=False)
+    assert alone.returncode == 0, alone.stderr
+    expected = [f"{rank} of 0,1 on n{node}" for node in (1, 2) for rank in (0, 1)]
+    assert sorted(line.split(" | ")[1] for line in alone.stdout.splitlines()) == sorted(expected)
+    submitted = place.submit("cluster=whole", "name=job")
+    _wait(place, submitted)
+    logs = (place.root / "job" / "runs" / "0" / "attempts" / "1").glob("rank-*.log")
+    assert sorted(log.read_text().strip() for log in logs) == sorted(expected)
+
+
 INTERRUPT = """
 import os, signal, subprocess, sys, time
 process = subprocess.Popen(sys.argv[2:])

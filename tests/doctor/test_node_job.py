@@ -88,7 +88,7 @@ def test_a_result_and_nothing_left(tmp_path: Path, slurm: _Slurm) -> None:
     assert not root.exists(), "it was made for the job alone"
     assert seen["mode"] == 0o700
     assert seen["files"] == ["doctor.sbatch", "package.zip", "request.json"]
-    assert seen["request"]["gpus"] == 8
+    assert seen["request"]["gpus"] == "gpus-per-node=8"
     assert seen["request"]["baseline_rate"] == 1e9
     assert slurm.cancelled == []
 
@@ -112,6 +112,12 @@ def test_the_script(tmp_path: Path, slurm: _Slurm) -> None:
         *("--time=5", "--partition=gpu", "--account=lab", "--licenses=fs:1", "--export=NIL"),
         *("--no-requeue", "--no-kill", "--job-name=hpcrun-doctor"),
     } <= options
+    for way, option in (("gres", "--gres=gpu:8"), ("none", "--exclusive")):
+        profile.data["resources"]["gpu_request"] = way
+        with pytest.raises(HpcrunError):
+            node_job.run(profile, request, lambda message: None)
+        assert f"#SBATCH {option}\n" in slurm.script
+        assert "--gpus-per-node" not in slurm.script
     # Nodes that were named are tested.
     assert not any("--exclude=" in line or "--constraint" in line for line in lines)
     assert "module load cuda" in lines

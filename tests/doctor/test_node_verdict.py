@@ -198,6 +198,10 @@ def test_mixed_nodes_are_not_bad_for_fewer_gpus() -> None:
     # Slurm counts parts of boards, and gives no number of boards.
     parts = slurm(n1="gpu:2", n2="gpu:1g.10gb:7", n3="gpu:2", n4="gpu:2")
     assert [*judge(changed, None, parts, asked=2).bad] == ["n1"]
+    # Slurm knows none, and the profile does.
+    unknown = slurm(n1="(null)", n2="(null)", n3="(null)", n4="(null)")
+    found = judge(changed, None, unknown, asked=2)
+    assert [one.nodes for one in found.findings] == [("n1",), ("n2",)]
 
 
 def test_nvidia_smi_that_fails_without_a_gpu_of_its_own() -> None:

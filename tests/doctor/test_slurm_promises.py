@@ -151,7 +151,13 @@ def test_gpus_and_their_types() -> None:
     }
     assert judged("GPUs", dataclasses.replace(there, nodes=typed)) == Judgement(WORKS, "16 a100")
     none = {name: dataclasses.replace(node, gpus={}) for name, node in there.nodes.items()}
-    assert "knows no GPUs" in judged("GPUs", dataclasses.replace(there, nodes=none)).found
+    without = dataclasses.replace(there, nodes=none)
+    assert "knows no GPUs" in judged("GPUs", without).found
+    profile = {**PROFILE, "resources": {"gpu_request": "none", "node_has_gpus": 8}}
+    whole = judged("GPUs", without, profile)
+    assert whole.verdict == WORKS
+    assert whole.found.startswith("8 on each node, by the profile")
+    assert judged("GPUs", there, profile).verdict == LESS
 
 
 def test_a_large_cluster_without_switches() -> None:

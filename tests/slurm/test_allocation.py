@@ -120,3 +120,18 @@ def test_outside_a_job_it_says_so(job: pytest.MonkeyPatch, missing: str) -> None
     job.delenv(missing)
     with pytest.raises(HpcrunError, match="not inside a Slurm job"):
         Allocation.current()
+
+
+@pytest.mark.parametrize(("answer", "is_alone"), [("NO", True), ("OK", False), ("USER", False)])
+def test_whole_nodes_have_to_be_this_jobs_alone(
+    inside: Allocation, shim: Shim, answer: str, is_alone: bool
+) -> None:
+    shim.answer("squeue", {"out": f"{answer}\n"})
+    inside.check(_runs(gpus_per_node=2))
+    runs = _runs(gpus_per_node=2, gpu_request="none", node_has_gpus=2)
+    if is_alone:
+        inside.check(runs)
+        return
+    with pytest.raises(ClusterRefused, match="may share its nodes") as caught:
+        inside.check(runs)
+    assert "salloc --exclusive" in str(caught.value.hint)

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcrun.slurm import steps
 from hpcrun.slurm.steps import TaskEnd, parse_task_end
+from hpcrun.state.spec.experiment import Resources
 
 RECORDED = Path(__file__).parent / "recorded"
 VERSIONS = ["22.05", "24.11"]
@@ -99,7 +102,10 @@ def test_other_lines_tell_of_no_end(line: str) -> None:
 
 def test_an_agents_step_shares_what_the_workers_have() -> None:
     argv = steps.agent_argv(
-        "n7", Path("/log dir/50%/agent-n7.log"), "a100:4", ["python", "-m", "a", "b c"]
+        "n7",
+        Path("/log dir/50%/agent-n7.log"),
+        "gpus-per-node=a100:4",
+        ["python", "-m", "a", "b c"],
     )
     assert argv[0] == "srun"
     assert argv[-4:] == ["python", "-m", "a", "b c"]
@@ -117,7 +123,7 @@ def _workers(**changes: object) -> list[str]:
     settings: dict[str, object] = {
         "ranks_per_node": 4,
         "cpus_per_task": 8,
-        "gpus": "4",
+        "gpus": "gpus-per-node=4",
         "log_pattern": "/a/rank-%5t.log",
         "name": "hpcrun-workers-1",
         "command": ["python", "-m", "w"],
@@ -142,6 +148,25 @@ def test_the_workers_step_is_all_ranks_in_blocks() -> None:
 def test_what_was_not_asked_for_is_not_passed() -> None:
     argv = _workers(gpus=None)
     assert not [flag for flag in argv if flag.startswith("--gpus")]
+
+
+@pytest.mark.parametrize(
+    ("way", "flags"),
+    [
+        ("gpus-per-node", ["--gpus-per-node=a100:4"]),
+        ("gres", ["--gres=gpu:a100:4"]),
+        ("none", []),
+    ],
+)
+def test_steps_ask_for_gpus_as_the_job_does(way: Any, flags: list[str]) -> None:
+    wanted = Resources(gpus_per_node=4, gpu_type="a100", gpu_request=way, node_has_gpus=8)
+    gpus = wanted.gpus_option
+    for argv in (
+        _workers(gpus=gpus),
+        steps.agent_argv("n1", Path("/log"), gpus, ["a"]),
+        steps.beside_argv("7", "n1", gpus, ["a"], terminal=False),
+    ):
+        assert [flag for flag in argv if re.match("--(gpus|gres)", flag)] == flags
 
 
 def test_a_step_in_a_further_part_of_a_job() -> None:

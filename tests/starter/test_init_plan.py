@@ -167,6 +167,25 @@ def test_each_line_of_a_profile_says_where_it_is_from(desk: Desk) -> None:
     assert "# scontrol: MaxArraySize" in text
 
 
+def test_a_profile_says_how_gpus_are_asked_for(desk: Desk) -> None:
+    def text(site: SlurmSite) -> str:
+        desk.plan(site, CUDA_BUILD).write()
+        profile = desk.home / ".config/hpcrun/clusters/alps.yaml"
+        found = profile.read_text()
+        profile.unlink()
+        return found
+
+    assert "gpu_request" not in text(SITES["GPUs"])
+    none = text(SITES["CPUs"])
+    assert "no node has Gres=gpu" in none
+    profile = yaml.safe_load(
+        none.replace("# gpu_request", "gpu_request").replace("# node_", "node_")
+    )
+    assert profile["resources"].items() >= {"gpu_request": "none", "node_has_gpus": 8}.items()
+    settings = {**SITES["GPUs"].settings, "SelectType": "select/linear"}
+    assert "  gpu_request: gres " in text(dataclasses.replace(SITES["GPUs"], settings=settings))
+
+
 def test_the_first_line_of_a_spec_names_a_schema_that_is_there(desk: Desk) -> None:
     desk.plan(SITES["CPUs"]).write()
     first = Path("experiment.yaml").read_text().splitlines()[0]

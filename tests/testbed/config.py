@@ -28,6 +28,8 @@ class Settings:
         Name -> fields of further partitions, or of the bed's own.
     features
         Node -> its features.
+    gpus
+        GPUs of each node; with 0 Slurm has no GRES at all.
     visible
         Further directories of this machine that the bed's machines can read, at the same paths.
     storage
@@ -94,13 +96,17 @@ def slurm_conf(settings: Settings, layout: Layout) -> str:
         "AccountingStorageTRES": "gres/gpu",
         "AccountingStoreFlags": "job_comment",
     }
+    if not settings.gpus:
+        for key in ("GresTypes", "AccountingStorageTRES"):
+            del options[key]
     options |= settings.extra
+    gres = f" Gres=gpu:{settings.gpus}" if settings.gpus else ""
     lines = [f"{key}={value}" for key, value in options.items()]
     for name in network.node_names(settings.nodes):
         features = f" Features={settings.features[name]}" if name in settings.features else ""
         lines.append(
             f"NodeName={name} NodeAddr={network.address(name)} CPUs={settings.cpus}"
-            f" RealMemory={settings.memory_mb} Gres=gpu:{settings.gpus}{features} State=UNKNOWN"
+            f" RealMemory={settings.memory_mb}{gres}{features} State=UNKNOWN"
         )
     everywhere = "Nodes=ALL MaxTime=1-00:00:00 DefaultTime=01:00:00"
     grace = f"GraceTime={settings.grace_time}"

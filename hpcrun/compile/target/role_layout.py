@@ -17,7 +17,7 @@ from hpcrun.compile.source.marked_tree import dotted
 from hpcrun.compile.source.problems import Reporter
 from hpcrun.compile.spec import schema
 from hpcrun.compile.target import entry
-from hpcrun.compile.target.slurm_options import check_resources, check_words
+from hpcrun.compile.target.slurm_options import check_gpus, check_resources, check_words
 from hpcrun.policy import frameworks
 from hpcrun.state.roles.role_plan import IGNORE, SHAPE
 from hpcrun.state.roles.run_entry import ROLES
@@ -233,7 +233,8 @@ def _settle_part(role: dict[str, Any], wanted: dict[str, Any], report: Reporter)
     given = {key: checked[key] for key in own if key in checked}
     role["resources"] = {**wanted, **given}
     if not report.problems.under(dotted(below.key)):
-        check_resources({**schema.defaults(Resources), **given}, below)
+        gpus = {key: role["resources"][key] for key in ("gpu_type", "gpu_request", "node_has_gpus")}
+        check_resources({**schema.defaults(Resources), **gpus, **given}, below)
 
 
 def _shape(role: dict[str, Any], most: int, report: Reporter) -> tuple[int, int]:
@@ -292,3 +293,7 @@ def _number(roles: dict[str, Any], all_nodes: int, spec: dict[str, Any], report:
         # So that the job has enough for the ranks of every node.
         "cpus_per_task": -(-max(cpus) // most),
     }
+    check_gpus(spec["resources"], report.below("resources"))
+    for name, role in roles.items():
+        if role["part"]:
+            check_gpus(role["resources"], report.below((ROLES, name)))

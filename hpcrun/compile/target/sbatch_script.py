@@ -134,10 +134,7 @@ def _options(
     found: dict[str, Any] = {
         "job-name": name,
         "array": array,
-        **_asked(wanted, run.shared_nodes, run.ranks_per_node, cpus),
-        **cluster["sbatch"],
-        **mail(run),
-        **wanted.sbatch,
+        **_asked(cluster, run, wanted, run.shared_nodes, run.ranks_per_node, cpus),
         # The job outlives a lost node where a spare can take its place.
         "no-kill": True if run.outlives_nodes else None,
         "requeue": True,
@@ -158,24 +155,28 @@ def _part_options(
     return _given(
         {
             "job-name": name,
-            **_asked(wanted, role.nodes, role.ranks_per_node),
-            **cluster["sbatch"],
-            **mail(run),
-            **wanted.sbatch,
+            **_asked(cluster, run, wanted, role.nodes, role.ranks_per_node),
             "requeue": True,
         }
     )
 
 
 def _asked(
-    wanted: Resources, nodes: int, ranks_per_node: int, cpus: int | None = 1
+    cluster: dict[str, Any],
+    run: RunPlan,
+    wanted: Resources,
+    nodes: int,
+    ranks_per_node: int,
+    cpus: int | None = 1,
 ) -> dict[str, Any]:
     """Return a run's options of sbatch; ``cpus`` is the default of processors a rank."""
+    others = {**cluster["sbatch"], **mail(run), **wanted.sbatch}
+    gpus = gpu_options(wanted, others)
     return {
         "nodes": nodes,
         "ntasks-per-node": ranks_per_node,
         "cpus-per-task": wanted.cpus_per_task or cpus,
-        "gpus-per-node": wanted.gpus_option,
+        **gpus,
         "mem": wanted.mem,
         "time": wanted.time,
         "partition": wanted.partition,
@@ -184,7 +185,32 @@ def _asked(
         "constraint": wanted.constraint,
         "reservation": wanted.reservation,
         "exclude": wanted.exclude,
+        **others,
+        **gpus,
     }
+
+
+def gpu_options(wanted: Resources, others: dict[str, Any]) -> dict[str, Any]:
+    """Return sbatch's options for GPUs; ``others`` are those that the user has given.
+
+    Raises
+    ------
+    UsageError
+        A job that is to have whole nodes would share them.
+    """
+    if wanted.has_whole_nodes:
+        for name, alone in (("exclusive", True), ("oversubscribe", False)):
+            if others.get(name, alone) not in (alone, None):
+                raise UsageError(
+                    f"sbatch: found {name}: {others[name]}, and Slurm is not asked for GPUs "
+                    "(resources.gpu_request: none): two jobs on a node would use the same ones",
+                    hint=f"leave sbatch.{name} out: hpcrun sets --exclusive",
+                )
+        return {"exclusive": True}
+    name, _, value = (wanted.gpus_option or "").partition("=")
+    if name == "gres" and others.get(name):
+        value += f",{others[name]}"
+    return {name: value} if name else {}
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

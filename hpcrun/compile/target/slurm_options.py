@@ -11,6 +11,8 @@ from hpcrun.errors import HpcrunError
 from hpcrun.policy.secret_names import VARIABLE
 from hpcrun.slurm import hostlist
 from hpcrun.slurm.parse import parse_duration
+from hpcrun.state.spec.experiment import Resources
+from hpcrun.text import agreeing
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 LONGEST_NAME = 128
@@ -46,8 +48,9 @@ FORMS: dict[str, tuple[re.Pattern[str], str]] = {
 # The least and the most of each; the most is more than any cluster has.
 RANGES = {
     **{"nodes": (1, 1_000_000), "spare_nodes": (0, 1_000_000), "ntasks_per_node": (1, 10_000)},
-    **{"cpus_per_task": (1, 10_000), "gpus_per_node": (0, 1_000)},
+    **{"cpus_per_task": (1, 10_000), "gpus_per_node": (0, 1_000), "node_has_gpus": (1, 1_000)},
 }
+_REQUEST = Resources.gpu_request
 MOST_RANKS = 10_000_000
 LONGEST_TIME = 3650 * 86400
 _NO_LIMIT = ("UNLIMITED", "INFINITE", "NONE", "-1")
@@ -152,7 +155,44 @@ def check_resources(
         report.at("ntasks_per_node", found, "leave ntasks_per_node out")
     elif (ranks := resources["nodes"] * (tasks or gpus or 1)) > MOST_RANKS:
         report.at("nodes", f"found {ranks:,} ranks of one run; accepted are {MOST_RANKS:,}")
+    check_gpus(resources, report)
     check_sbatch(resources["sbatch"], report.below("sbatch"))
+
+
+def check_gpus(resources: dict[str, Any], report: Reporter) -> None:
+    """Report GPUs that a node does not have, or that cannot be asked for in the way it says."""
+    wanted, there, kind = (resources[k] for k in ("gpus_per_node", "node_has_gpus", "gpu_type"))
+    if there is not None and wanted > there:
+        found = f"found {wanted}; a node has {there} (resources.node_has_gpus)"
+        report.at("gpus_per_node", found, f"type gpus_per_node={there} or less, and more nodes")
+    if resources["gpu_request"] != "none":
+        return
+    if there is None:
+        found = "is none, and node_has_gpus is not given: nobody else knows the GPUs of a node"
+        report.at("gpu_request", found, "add node_has_gpus: N beside it")
+    if kind is not None:
+        found = f"found {kind}, and gpu_request is none: Slurm is not asked for a type"
+        report.at("gpu_type", found, "choose nodes by resources.partition or resources.constraint")
+
+
+def settle_here(resources: dict[str, Any], note: Callable[[str], object]) -> None:
+    """Take out what is about Slurm's GPUs alone, for a run on this machine."""
+    if resources["gpu_request"] != _REQUEST or resources["node_has_gpus"] is not None:
+        resources.update(gpu_request=_REQUEST, node_has_gpus=None)
+        note("resources.gpu_request and node_has_gpus are about Slurm's nodes: not used here")
+
+
+def tell_whole_nodes(spec: Mapping[str, Any], note: Callable[[str], object]) -> None:
+    """Tell that jobs have the nodes of GPUs that Slurm does not know alone; roles are settled."""
+    roles = (spec.get("roles") or {}).values()
+    for one in (spec["resources"], *filter(None, (role["resources"] for role in roles))):
+        if one["gpus_per_node"] and one["gpu_request"] == "none":
+            used, there = one["gpus_per_node"], one["node_has_gpus"]
+            idle = f", of which {used} {agreeing(used, 'is', 'are')} used" if used < there else ""
+            note(
+                "resources.gpu_request is none: the job has its nodes alone (--exclusive), and "
+                f"GPU-hours count all {there} GPUs of a node{idle}"
+            )
 
 
 def tell_cpus(spec: Mapping[str, Any], note: Callable[[str], object]) -> None:

@@ -62,7 +62,7 @@ class Conductor:
         self._switchboard = Switchboard(address, secret, self.nodes)
         self._heartbeat = Heartbeat(self._switchboard.broadcast)
         self._steps: dict[str, subprocess.Popen[bytes]] = {}
-        gpus = str(request["gpus"]) if request.get("gpus") else None
+        gpus = request.get("gpus")
         for node in self.nodes:
             command = [sys.executable, "-m", "hpcrun.run.diagnose.examiner", str(directory)]
             command += ["--node", node, "--conductor", self._switchboard.address]

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.container.rank_python import RankPython
-from hpcrun.errors import HpcrunError
 from hpcrun.host import start_logged
 from hpcrun.policy import frameworks
-from hpcrun.run.job.rank_places import RankEnd, Workers, of_shell, rank_ends
+from hpcrun.run.job.rank_places import RankEnd, Workers, of_shell, rank_ends, shared_gpus
 from hpcrun.run.program import mpi_type
 from hpcrun.run.protocol.batch_script import BatchScript
 from hpcrun.slurm import client, job, steps
@@ -141,6 +140,10 @@ class SlurmLauncher(Launcher):
 
     def is_unreachable(self) -> bool:
         return job.is_unreachable(self.job_id)
+
+    def devices(self, node: str, run: RunPlan) -> str | None:
+        wanted = run.resources_of(self.nodes.index(node))
+        return shared_gpus([wanted.gpus_per_node], 0) if wanted.has_whole_nodes else None
 
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
         part = self._parts.get(node, 0)
@@ -319,18 +322,7 @@ class LocalLauncher(Launcher):
 
     def devices(self, node: str, run: RunPlan) -> str | None:
         counts = [run.resources_of(index).gpus_per_node for index in range(len(self.nodes))]
-        place, needed = self.nodes.index(node), sum(counts)
-        if not counts[place]:
-            return None
-        inherited = os.environ.get("CUDA_VISIBLE_DEVICES")
-        usable = inherited.split(",") if inherited else [str(index) for index in range(needed)]
-        if len(usable) < needed:
-            raise HpcrunError(
-                f"{needed} GPUs are needed and CUDA_VISIBLE_DEVICES={inherited} has {len(usable)}",
-                hint="ask for fewer with resources.gpus_per_node and resources.nodes",
-            )
-        first = sum(counts[:place])
-        return ",".join(usable[first : first + counts[place]])
+        return shared_gpus(counts, self.nodes.index(node))
 
 
 class _LocalWorkers(Workers):

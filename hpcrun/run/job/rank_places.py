@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,6 +17,8 @@ from hpcrun.state.plan import RunPlan
 
 # The ranks that a launcher of the program's own may have.
 _ANY = range(1 << 16)
+# What Slurm says where it has given a job none of the GPUs that it knows.
+_NO_GRES = "NoDevFiles"
 _Found = TypeVar("_Found")
 
 
@@ -182,3 +185,24 @@ def of_shell(code: int) -> tuple[int | None, str | None]:
         return None, signal.Signals(code - 128).name
     except ValueError:
         return code, None
+
+
+def shared_gpus(counts: Sequence[int], place: int) -> str | None:
+    """Return CUDA_VISIBLE_DEVICES for one of those that share a machine's GPUs; None for no GPU.
+
+    ``counts`` are the GPUs of each. Raise HpcrunError if this process may use fewer.
+    """
+    needed = sum(counts)
+    if not counts[place]:
+        return None
+    inherited = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if inherited == _NO_GRES:
+        inherited = None
+    usable = inherited.split(",") if inherited else [str(index) for index in range(needed)]
+    if len(usable) < needed:
+        raise HpcrunError(
+            f"{needed} GPUs are needed and CUDA_VISIBLE_DEVICES={inherited} has {len(usable)}",
+            hint="ask for fewer with resources.gpus_per_node and resources.nodes",
+        )
+    first = sum(counts[:place])
+    return ",".join(usable[first : first + counts[place]])

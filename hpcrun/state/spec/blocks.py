@@ -170,9 +170,10 @@ class RunSpec(SpecBlocks):
 
     @property
     def all_gpus(self) -> int:
-        """GPUs of its job."""
-        others = sum(role.devices(gpu=True) for role in self.own_parts)
-        return self.shared_nodes * self.resources.gpus_per_node + others
+        """GPUs of its job, those of whole nodes that it leaves idle included."""
+        parts = ((role.nodes, self.resources_of(role.first_node)) for role in self.own_parts)
+        others = sum(nodes * wanted.held_gpus for nodes, wanted in parts)
+        return self.shared_nodes * self.resources.held_gpus + others
 
     @property
     def all_cpus(self) -> int:

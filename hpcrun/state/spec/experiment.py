@@ -44,6 +44,14 @@ class Resources:
     gpu_type: str | None = None
     """Type of these GPUs as the cluster calls it, such as ``a100``; null for any."""
 
+    gpu_request: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
+    """How Slurm is asked for them: ``--gpus-per-node``, ``--gres=gpu:N``, or not at all, where it
+    knows no GPUs: a job then has its nodes alone (``--exclusive``), and GPU-hours count all of
+    their GPUs. A matter for the cluster profile."""
+
+    node_has_gpus: int | None = None
+    """GPUs that a node has: ``gpus_per_node`` is at most that. ``gpu_request: none`` needs it."""
+
     cpus_per_task: int | None = None
     """CPUs of each rank, given to sbatch and srun alike; null for one, and for what Slurm gives
     where a script starts its own (``framework: batch``)."""
@@ -84,10 +92,25 @@ class Resources:
 
     @property
     def gpus_option(self) -> str | None:
-        """Return Slurm's ``--gpus-per-node``, such as ``a100:4``; None without GPUs."""
-        if not self.gpus_per_node:
+        """Return sbatch's and srun's option for GPUs, such as ``gpus-per-node=a100:4``.
+
+        None without GPUs, and where Slurm is not asked for them.
+        """
+        if not self.gpus_per_node or self.has_whole_nodes:
             return None
-        return f"{self.gpu_type}:{self.gpus_per_node}" if self.gpu_type else str(self.gpus_per_node)
+        kind = f"{self.gpu_type}:" if self.gpu_type else ""
+        option = "gres=gpu:" if self.gpu_request == "gres" else "gpus-per-node="
+        return f"{option}{kind}{self.gpus_per_node}"
+
+    @property
+    def has_whole_nodes(self) -> bool:
+        """Its job has GPUs that Slurm does not know, by having the nodes alone."""
+        return self.gpus_per_node > 0 and self.gpu_request == "none"
+
+    @property
+    def held_gpus(self) -> int:
+        """GPUs of a node that no other job can have meanwhile."""
+        return (self.has_whole_nodes and self.node_has_gpus) or self.gpus_per_node
 
 
 @spec_dataclass

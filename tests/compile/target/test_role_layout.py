@@ -153,7 +153,11 @@ def test_roles_with_nodes_of_their_own(project: Any) -> None:
     assert (run.nodes, run.all_nodes, run.shared_nodes, run.world_size) == (5, 5, 2, 9)
     assert (run.all_gpus, run.all_cpus) == (2, 2 * 2 * 2 + 4 * 2 + 2 * 2)
     assert [run.resources_of(node).mem for node in range(5)] == ["8G", "8G", "1G", "1G", "8G"]
-    assert [run.resources_of(node).gpus_option for node in (0, 3, 4)] == [None, None, "a30:2"]
+    assert [run.resources_of(node).gpus_option for node in (0, 3, 4)] == [
+        None,
+        None,
+        "gpus-per-node=a30:2",
+    ]
     assert not run.outlives_nodes
     assert plan.arrays[0].gpu_hours == 2
     first, second, third = plan.arrays[0].script.split("#SBATCH hetjob\n")

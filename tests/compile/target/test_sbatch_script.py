@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from hpcrun.compile import compile_spec
 from hpcrun.compile.freeze import freeze
 from hpcrun.compile.target.sbatch_script import directive, quote
 from hpcrun.errors import UsageError
+from hpcrun.state.plan import Plan
 
 EVIL = [
     "plain",
@@ -194,3 +196,69 @@ def test_type_of_gpus(project: Any, wanted: str, expected: str | None) -> None:
     found = [line for line in header if line.startswith("#SBATCH --gpus-per-node")]
     assert found == ([f"#SBATCH --gpus-per-node={expected}"] if expected else [])
     assert "#SBATCH --gres=nvme:1" in header
+
+
+def _asked(project: Any, resources: str, rest: str = "") -> Plan:
+    spec = f"entry: train.py\ncluster: slurm\nresources: {{{resources}}}\n{rest}"
+    return freeze(compile_spec(project.write("spec.yaml", spec)))
+
+
+WHOLE = "gpus_per_node: 2, gpu_request: none, node_has_gpus: 8"
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected", "hours"),
+    [
+        ("gpus_per_node: 2, node_has_gpus: 8", ["gpus-per-node=2"], 4),
+        ("gpus_per_node: 2, gpu_request: gres", ["gres=gpu:2"], 4),
+        ("gpus_per_node: 2, gpu_request: gres, gpu_type: a100", ["gres=gpu:a100:2"], 4),
+        (
+            "gpus_per_node: 2, gpu_request: gres, sbatch: {gres: 'nvme:1'}",
+            ["gres=gpu:2,nvme:1"],
+            4,
+        ),
+        (WHOLE, ["exclusive"], 16),
+        (f"{WHOLE}, sbatch: {{exclusive: true}}", ["exclusive"], 16),
+        ("gpu_request: none, node_has_gpus: 8", [], 0),
+    ],
+)
+def test_the_ways_to_ask_for_gpus(
+    project: Any, resources: str, expected: list[str], hours: int
+) -> None:
+    (array,) = _asked(project, f"nodes: 2, time: '01:00:00', {resources}").arrays
+    found = re.findall(r"^#SBATCH --(gpus\S*|gres\S*|exclusive\S*)", array.script, re.MULTILINE)
+    assert (found, array.gpu_hours) == (expected, hours)
+
+
+def test_whole_nodes_are_told(project: Any) -> None:
+    def notes(resources: str, cluster: str = "slurm") -> str:
+        spec = f"entry: train.py\ncluster: {cluster}\nresources: {{{resources}}}\n"
+        return "\n".join(compile_spec(project.write("spec.yaml", spec)).notes)
+
+    assert "count all 8 GPUs of a node, of which 2 are used" in notes(WHOLE)
+    assert "count all 2 GPUs of a node\n" in notes(WHOLE.replace("8", "2")) + "\n"
+    assert "alone" not in notes("gpus_per_node: 2, node_has_gpus: 8")
+    assert "not used here" in notes(WHOLE, "local")
+    assert "alone" not in notes(WHOLE, "local")
+
+
+@pytest.mark.parametrize("option", ["exclusive: user", "exclusive: false", "oversubscribe: true"])
+def test_whole_nodes_that_would_be_shared_are_refused(project: Any, option: str) -> None:
+    with pytest.raises(UsageError, match="two jobs on a node would use the same") as error:
+        _asked(project, f"{WHOLE}, sbatch: {{{option}}}")
+    assert option.partition(":")[0] in str(error.value.hint)
+
+
+def test_a_part_of_other_nodes_has_them_alone(project: Any) -> None:
+    project.write("serve.py", "")
+    own = "{partition: dgx, gpu_request: none, node_has_gpus: 8}"
+    roles = (
+        "roles: {main: {}, serve: {entry: serve.py, gpus_per_node: 4, resources: " + own + "}}\n"
+    )
+    plan = _asked(project, "gpus_per_node: 2, time: '01:00:00'", roles)
+    first, second = plan.arrays[0].script.split("#SBATCH hetjob")
+    assert "--gpus-per-node=2" in first
+    assert "--exclusive" not in first
+    assert "--gpus-per-node" not in second
+    assert "#SBATCH --exclusive" in second
+    assert plan.runs[0].all_gpus == 2 + 8

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from hpcrun.container.rank_python import RankPython
+from hpcrun.errors import HpcrunError
 from hpcrun.run.job.launchers import LocalLauncher, SlurmLauncher, _SlurmWorkers
 from hpcrun.slurm import steps
 from hpcrun.state.layout import AttemptPaths
+from hpcrun.state.plan import Entry, RunPlan
 
 
 def test_what_srun_says_last_is_read_before_it_is_asked_for(
@@ -66,3 +68,30 @@ def test_a_rank_that_slurm_ended_with_the_others_is_not_the_first(tmp_path: Path
     assert failure is not None
     assert (failure.rank, failure.exit_code) == (1, 5)
     assert [end.rank for end in workers.ends.values() if end.by_slurm] == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("inherited", "expected"),
+    [(None, "0,1"), ("", "0,1"), ("NoDevFiles", "0,1"), ("4,5,6,7", "4,5"), ("3", None)],
+)
+def test_ranks_have_the_gpus_that_slurm_does_not_know(
+    monkeypatch: pytest.MonkeyPatch, inherited: str | None, expected: str | None
+) -> None:
+    launcher = SlurmLauncher.__new__(SlurmLauncher)
+    launcher.nodes = ("n1", "n2")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if inherited is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", inherited)
+
+    def run(**resources: Any) -> RunPlan:
+        wanted = {"nodes": 2, "gpus_per_node": 2, **resources}
+        return RunPlan(0, "", "", {}, Entry("command"), {"resources": wanted})
+
+    for other in ({}, {"gpu_request": "gres"}, {"gpu_request": "none", "gpus_per_node": 0}):
+        assert launcher.devices("n2", run(**other)) is None
+    whole = run(gpu_request="none", node_has_gpus=8)
+    if expected is None:
+        with pytest.raises(HpcrunError, match="2 GPUs are needed"):
+            launcher.devices("n2", whole)
+    else:
+        assert [launcher.devices(node, whole) for node in launcher.nodes] == [expected] * 2
