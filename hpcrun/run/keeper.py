@@ -19,10 +19,16 @@ from hpcrun.policy import recovery
 from hpcrun.run.job.takeover import Takeover
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.output import say
+from hpcrun.slurm import job
 from hpcrun.slurm.allocation import Allocation
+from hpcrun.slurm.queue import JobMark
 from hpcrun.state import ledger, permissions, plan_file
 from hpcrun.state.layout import SubmissionPaths
+from hpcrun.state.plan import RunPlan
 from hpcrun.text import signal_name
+
+# Starts of a job after which one that is killed before its attempt stays so.
+_MOST_STARTS = 10
 
 
 def main() -> None:
@@ -68,7 +74,7 @@ def replace(submission: SubmissionPaths, number: int, code: int) -> int:
     if code > 0 and (decided or not attempts):
         return code
     if not attempts:
-        return EXIT_FAILED
+        return _again(allocation, submission, run) if code < 0 else EXIT_FAILED
     mine = argparse.Namespace(
         job_id=allocation.name,
         restarts=allocation.restart_count,
@@ -80,6 +86,21 @@ def replace(submission: SubmissionPaths, number: int, code: int) -> int:
     )
     takeover = Takeover(mine, submission, run, None)
     return EXIT_SAVED if takeover.requeue(silent=False) else EXIT_FAILED
+
+
+def _again(allocation: Allocation, submission: SubmissionPaths, run: RunPlan) -> int:
+    """Have a job requeued that was killed before its first attempt; return its exit code."""
+    paths = submission.experiment.run(run.number)
+    if not run.recovery.requeue or allocation.restart_count >= _MOST_STARTS:
+        say("`hpcrun requeue` starts it again")
+        return EXIT_FAILED
+
+    def still_wanted() -> bool:
+        return ledger.intent(paths) is None
+
+    mark = JobMark(submission.directory)
+    again = job.requeue(allocation.name, mark=mark, between=still_wanted, say=say)
+    return EXIT_SAVED if again else EXIT_FAILED
 
 
 if __name__ == "__main__":

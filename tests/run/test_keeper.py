@@ -6,6 +6,7 @@ Slurm's part is a stand-in here; killed supervisors on a real Slurm are in `test
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from hpcrun.errors import EXIT_FAILED, EXIT_SAVED
 from hpcrun.run import keeper
 from hpcrun.run.job.takeover import Takeover
+from hpcrun.slurm.queue import JobMark
 from hpcrun.state import ledger
 from tests.support.place import Place
 
@@ -71,12 +73,42 @@ def test_one_that_was_killed_as_it_carried_its_decision_out(place: Place, asked:
     assert asked == [1]
 
 
-@pytest.mark.parametrize("code", [1, -signal.SIGKILL])
-@pytest.mark.parametrize("other", [{"restart_count": 0}, {"job_id": "7_4"}])
+@pytest.mark.parametrize(
+    ("code", "starts", "cancelled", "again"),
+    [
+        (-signal.SIGKILL, "1", False, True),
+        (-signal.SIGKILL, "10", False, False),
+        (-signal.SIGKILL, "1", True, False),
+        (1, "1", False, False),
+    ],
+)
+@pytest.mark.parametrize("other", [None, {"restart_count": 0}, {"job_id": "7_4"}])
 def test_one_that_claimed_no_attempt(
-    place: Place, asked: list[int], code: int, other: dict[str, Any]
+    place: Place,
+    asked: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    starts: str,
+    cancelled: bool,
+    again: bool,
+    other: dict[str, Any] | None,
 ) -> None:
-    """What is in the ledger is an earlier start's, or another job's."""
-    _begin(place, **other)
-    assert keeper.replace(place.submission, 3, code) == EXIT_FAILED
-    assert asked == []
+    """What is in the ledger is an earlier start's, or another job's; of a kill nobody is told."""
+    requeued: list[str] = []
+
+    def requeue(name: str, *, mark: JobMark, between: Callable[[], bool], say: object) -> bool:
+        requeued.extend([name] if between() else [])
+        return between()
+
+    monkeypatch.setattr(keeper.job, "requeue", requeue)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", starts)
+    if other is None:
+        place.submit("true", recovery={})
+        place.run.directory.mkdir(parents=True)
+    else:
+        _begin(place, **other)
+    if cancelled:
+        ledger.set_intent(place.run, ledger.CANCELLED)
+    expected = EXIT_SAVED if again else code if code > 0 else EXIT_FAILED
+    assert keeper.replace(place.submission, 3, code) == expected
+    assert (requeued, asked) == (["7_3"] if again else [], [])
