@@ -75,6 +75,16 @@ def missing_gpus(cluster: Mapping[str, Any], runs: Sequence[CompiledRun]) -> Ite
         )
 
 
+def not_compared(runs: Sequence[CompiledRun]) -> Iterator[str]:
+    """Yield a note if ranks are to be compared that nothing compares."""
+    asked = (run for run in runs if isinstance(run.spec["recovery"]["check_replicas"], int))
+    if any(run.entry.kind != "function" for run in asked):
+        yield (
+            "recovery.check_replicas: the ranks of hpcrun.session() are compared, those of a "
+            "program that does not call it are not"
+        )
+
+
 def trained_by_deepspeed(runs: Sequence[CompiledRun]) -> Iterator[str]:
     """Yield a note of each swept key of ``config`` that DeepSpeed has under the same name, fixed.
 

@@ -539,3 +539,19 @@ def test_one_cpu_beside_a_gpu_is_told(project: Any, spec: str, told: bool) -> No
     notes = [one for one in compile_spec(project.write("s.yaml", text)).notes if "cpus_per" in one]
     assert len(notes) == told
     assert all("type cpus_per_task=N" in one for one in notes)
+
+
+@pytest.mark.parametrize(
+    ("entry", "every", "told"),
+    [
+        ("python train.py", 50, True),
+        ("python train.py", "auto", False),
+        ("train.py:main", 50, False),
+    ],
+)
+def test_ranks_that_nothing_compares_are_told(
+    project: Any, entry: str, every: int | str, told: bool
+) -> None:
+    text = f"cluster: local\nentry: {entry}\nrecovery: {{check_replicas: {every}}}\n"
+    found = compile_spec(project.write("spec.yaml", text))
+    assert any("recovery.check_replicas" in note for note in found.notes) is told
