@@ -3,8 +3,8 @@
     python -m bench.estimate [--ranks 2,4] [--only NAME] [--output bench/results] [--json]
 
 On the CPU (gloo) all tensors of each rank are counted: parameters, gradients and the optimizer's,
-by ZeRO stage, precision, offload and optimizer, and what forward and backward hold of a model that
-tensor groups and pipelines divide. The peak of a GPU is compared by `bench.on_gpu`.
+by ZeRO stage, precision, offload and optimizer. The peak of a GPU is compared by `bench.on_gpu`,
+models that ranks divide by `bench.estimate_divided`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import estimate_divided as divided
 from bench.publish import add_options, circumstances, publish
 from hpcrun.estimate import memory_formulas, training_setup
 from hpcrun.estimate.model_counter import ask
@@ -113,8 +112,6 @@ def launch(
     **variables: str,
 ) -> list[dict[str, Any]]:
     """Measure cases in one world of ranks, and return each rank's answers by name."""
-    if not these:
-        return []
     directory.mkdir(parents=True, exist_ok=True)
     asked = directory / "cases.json"
     asked.write_text(json.dumps(list(these)))
@@ -207,10 +204,13 @@ def compare(one: dict[str, Any], answers: Sequence[dict[str, Any]]) -> dict[str,
         "parameters_of_model": model.parameters,
         "predicted": {kind: round(value) for kind, value in predicted.items()},
         "measured": held,
-        "apart": {
-            kind: divided.apart(predicted[kind], held[kind]) for kind in (*KINDS, "checkpoint")
-        },
+        "apart": {kind: apart(predicted[kind], held[kind]) for kind in (*KINDS, "checkpoint")},
     }
+
+
+def apart(predicted: float, measured: float) -> float:
+    """Return by how much a prediction is too high, as a part of what was measured."""
+    return predicted / measured - 1 if measured else float(predicted > 0)
 
 
 def counted(shape: dict[str, int], precision: str) -> ModelFacts:
@@ -265,7 +265,7 @@ def activations() -> list[dict[str, Any]]:
             most = allocated_peak(shape, micro)
             predicted = peaks.of(micro)
             one = {"shape": shape, "micro": micro, "predicted": predicted, "measured": most}
-            found.append({**one, "apart": divided.apart(predicted, most)})
+            found.append({**one, "apart": apart(predicted, most)})
     return found
 
 
@@ -300,11 +300,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--ranks", default="2,4", help="numbers of ranks of ZeRO, such as 2,4")
+    parser.add_argument("--ranks", default="2,4", help="numbers of ranks, such as 2,4")
     parser.add_argument("--only", default="", help="only cases whose name holds this")
     add_options(parser, "estimate")
     options = parser.parse_args()
-    parts: list[dict[str, Any]] = []
     variables = {"DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo"}
     these = [one for one in cases() if options.only in one["name"]]
     results = []
@@ -312,12 +311,6 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as directory:
             answers = launch(these, ranks, Path(directory), **variables)
         results += [compare(one, answers) for one in these]
-    for ranks in divided.RANKS:
-        those = [one for one in divided.cases(ranks) if options.only in one["name"]]
-        with tempfile.TemporaryDirectory() as directory:
-            module = "bench.held_divided"
-            answers = launch(those, ranks, Path(directory), module=module, **variables)
-        parts += [each for one in those for each in divided.compare(one, answers)]
     found = [one for one in results if "error" not in one]
     good = sum(all(abs(one["apart"][kind]) <= WITHIN for kind in KINDS) for one in found)
     lines = _table(results)
@@ -325,8 +318,7 @@ def main() -> None:
               f"{100 * WITHIN:.0f} %"]  # fmt: skip
     followed = [] if options.only else activations()
     lines += _activation_lines(followed) if followed else []
-    lines += divided.lines(parts)
-    more = {"cases": results, "activations": followed, "divided": parts}
+    more = {"cases": results, "activations": followed}
     publish(options, "estimate", circumstances(compared=len(results)), lines, **more)
 
 

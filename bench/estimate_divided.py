@@ -1,19 +1,26 @@
-"""What `hpcrun estimate` says of models that ranks divide, beside what they hold: cases and table.
+"""What `hpcrun estimate` says of a model that ranks divide, against what each of them holds.
 
-The part of `bench.estimate` that is about tensor groups and pipelines; its ranks are those of
-`bench.held_divided`.
+    python -m bench.estimate_divided [--output bench/results] [--json]
+
+`jobs/causal_language_model.py` in tensor groups and pipelines of 2 and 4 ranks on the CPU (gloo),
+without and with activation checkpointing: elements of each rank's parameters, and the most that
+operators allocated in forward and backward. ``even parts`` is a step of the whole model, divided.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.estimate import apart, launch
+from bench.publish import add_options, circumstances, publish
 from hpcrun.estimate import memory_formulas, rank_share, training_setup
 from hpcrun.estimate.model_counter import ask
 from hpcrun.estimate.model_facts import ModelFacts, of_answer
@@ -100,7 +107,7 @@ def compare(one: dict[str, Any], answers: Sequence[dict[str, Any]]) -> list[dict
 
 
 def lines(found: Sequence[dict[str, Any]]) -> list[str]:
-    told = ["", "a model that ranks divide: each rank's parameters, and its forward and backward:"]
+    told = ["each rank's parameters, and its forward and backward:"]
     for one in found:
         if "error" in one:
             told.append(f"{one['name']} failed: {one['error'].strip().splitlines()[-1][:90]}")
@@ -126,6 +133,25 @@ def _counted(shape: str, stages: int) -> ModelFacts:
     return of_answer(ask([sys.executable], question, precision="fp32"), {})
 
 
-def apart(predicted: float, measured: float) -> float:
-    """Return by how much a prediction is too high, as a part of what was measured."""
-    return predicted / measured - 1 if measured else float(predicted > 0)
+def main() -> None:
+    """Measure, compare and publish."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    add_options(parser, "estimate_divided")
+    options = parser.parse_args()
+    variables = {"DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo"}
+    found: list[dict[str, Any]] = []
+    for ranks in RANKS:
+        these = cases(ranks)
+        with tempfile.TemporaryDirectory() as directory:
+            answers = launch(
+                these, ranks, Path(directory), module="bench.held_divided", **variables
+            )
+        found += [each for one in these for each in compare(one, answers)]
+    setting = circumstances(compared=len(found))
+    publish(options, "estimate_divided", setting, lines(found), ranks=found)
+
+
+if __name__ == "__main__":
+    main()

@@ -230,7 +230,10 @@ def _why(shape: ShapeEstimate) -> str:
 def _checkpointing(run: RunPlan, block: Mapping[str, Any]) -> bool:
     told = block.get("activation_checkpointing")
     if told is None and "pipeline" in divided(run.spec.get("parallel")):
-        return bool((run.deepspeed.get("pipeline") or {}).get("activation_checkpoint_interval"))
+        pipeline = run.deepspeed.get("pipeline")
+        return isinstance(pipeline, Mapping) and bool(
+            pipeline.get("activation_checkpoint_interval")
+        )
     return bool(run.config.get("gradient_checkpointing") is True if told is None else told)
 
 

@@ -114,6 +114,8 @@ def settings(
 
 def _variants(setup: TrainingSetup) -> Iterator[TrainingSetup]:
     for stage, offloads in _OFFLOADS.items():
+        if stage > 1 and setup.stages > 1:
+            continue  # DeepSpeed's pipelines have neither
         if stage == 0 and setup.precision == "fp32" and setup.accumulation_dtype != "fp32":
             continue
         for optimizer, parameters in offloads:

@@ -97,6 +97,11 @@ class Memory:
         """Bytes that the GPU must have, with CUDA's own."""
         return with_context(self.gpu.peak)
 
+    @property
+    def at_least(self) -> float:
+        """Bytes of the peak on the GPU, at least."""
+        return self.gpu.peak if self.least is None else self.least
+
 
 def with_context(peak: float) -> float:
     """Return what a GPU must have for tensors of so many bytes."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.fields import FLAG, INDICES, LIST, TEXT, WHOLE, Kinds, wrong
+from hpcrun.fields import FLAG, LIST, TEXT, WHOLE, Kind, Kinds, wrong
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _COUNT = re.compile(r"(\d+(?:[\d_,]*\d)?(?:\.\d+)?(?:e\d+)?)\s*([KMBGT]?)", re.IGNORECASE)
@@ -135,12 +135,19 @@ def parameter_count(text: Any, key: str) -> int:
 
 
 _SHAPE = ("layers", "hidden_size", "heads", "vocabulary", "sequence_length")
+# Of a parameter's elements: an embedding may have more than an index.
+_SIZES = Kind(
+    *(None, None, None, "a list of whole numbers"),
+    lambda value: (
+        type(value) is list and all(type(one) is int and 0 <= one < _MOST for one in value)
+    ),
+)
 _ANSWER: Kinds = {
     **dict.fromkeys(
         (*("parameters", "trainable", "muon_parameters", "buffer_bytes", "tied", *_SHAPE),),
         WHOLE,
     ),
-    **dict.fromkeys(("sizes", "frozen_sizes", "divided", "frozen_divided"), INDICES),
+    **dict.fromkeys(("sizes", "frozen_sizes", "divided", "frozen_divided"), _SIZES),
     "stages": LIST,
     "model": TEXT,
     "made_by": TEXT,
@@ -156,8 +163,7 @@ def of_answer(
 
     The answer is that of the user's own code: raise ValueError if it is malformed.
     """
-    plain = {name: value for name, value in data.items() if not _too_large(value)}
-    if problem := wrong(plain, _ANSWER, ("parameters", "trainable")):
+    if problem := wrong(data, _ANSWER, ("parameters", "trainable")):
         raise ValueError(problem)
     if data["parameters"] < 1 and not is_stage:
         raise ValueError("the model has no parameters")
@@ -181,9 +187,9 @@ def of_answer(
         parameters=data["parameters"],
         trainable=data["trainable"],
         source=f"{data.get('model')}, counted on the meta device by {data.get('made_by')}",
-        sizes=plain.get("sizes") or (),
-        frozen_sizes=plain.get("frozen_sizes") or (),
-        divided=flags[0] if "sizes" in plain else None,
+        sizes=data.get("sizes") or (),
+        frozen_sizes=data.get("frozen_sizes") or (),
+        divided=flags[0],
         frozen_divided=flags[1] or (),
         stages=tuple(of_answer(one, {}, is_stage=True) for one in stages),
         muon_parameters=data.get("muon_parameters"),
@@ -200,11 +206,6 @@ def of_number(parameters: int, source: str, given: Mapping[str, Any]) -> ModelFa
     """Return the facts of a model of which a number was given, and perhaps its shape."""
     shape: dict[str, Any] = {name: given.get(name) for name in _SHAPE}
     return ModelFacts(parameters, parameters, source, **shape)
-
-
-def _too_large(value: Any) -> bool:
-    """Check for a list of sizes with one beyond what an index may be: then sums have to do."""
-    return isinstance(value, list) and any(type(one) is int and one > 10**9 for one in value)
 
 
 def _followed(data: Any, name: str) -> FollowedModel | None:

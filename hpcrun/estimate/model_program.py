@@ -90,7 +90,10 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     else:
         model, sample, loss, more = _built(question, config, torch)
     found = {"torch": torch.__version__, **more, **_counted(model)}
-    found.update(_followed(model, sample, loss, question, torch))
+    try:
+        found.update(_followed(model, sample, loss, question, torch))
+    except Exception as error:  # the count stands without it
+        found["activations_problem"] = f"{type(error).__name__}: {error}"[:500]
     # Runs that differ in other keys have the same model.
     found["read"] = sorted(read)
     return found
@@ -209,39 +212,37 @@ def _is_adams(name: str) -> bool:
 def _followed(
     model: Any, sample: Callable[[int], Any], loss: Any, question: dict[str, Any], torch: Any
 ) -> dict[str, Any]:
-    """Return the bytes that forward and backward hold beside parameters and gradients.
+    """Return what a tensor group divides, the stages of a pipeline, and what a step of them holds.
 
-    They are in ``peaks``; those of a pipeline, and what each of its stages has of the model, in
-    ``stages``.
+    The latter is in ``peaks``, of the model or of each of ``stages``.
     """
     follower = _beside("step_follower")
     plan = follower.tensor_plan(model, question.get("tensor_parallel") or {}, torch)
     found: dict[str, Any] = {} if plan is None else _divided(model, plan)
-    if sample is None:
-        return found
     model = model.to(getattr(torch, question["dtype"]))
     model.train()
-    pipeline = question.get("pipeline")
-    with torch.device("meta"):
+    parts = [found]
+    bounds: list[int] = []
+    pipeline = question.get("pipeline") or {}
+    if pipeline and isinstance(model, torch.nn.Sequential):
+        bounds = stage_bounds([*model], pipeline["stages"], pipeline["partition"])
+        names = {id(one): name for name, one in model.named_parameters()}
+        parts = found["stages"] = []
+        for first, last in itertools.pairwise(bounds):
+            part = torch.nn.Sequential(*[*model][first:last])
+            parts.append(_counted(part))
+            if plan is not None:
+                named = [(name, names[id(one)]) for name, one in part.named_parameters()]
+                parts[-1].update(_divided(part, {one: plan[of] for one, of in named if of in plan}))
+    if sample is not None:
         try:
-            steps = follower.Steps(model, sample, loss, plan, torch)
-            if pipeline is None or not isinstance(model, torch.nn.Sequential):
-                return {**found, "peaks": steps.whole()}
-            bounds = stage_bounds([*model], pipeline["stages"], pipeline["partition"])
-            peaks = steps.stages(bounds, pipeline["interval"])
+            with torch.device("meta"):
+                steps = follower.Steps(model, sample, loss, plan, torch)
+                every = steps.stages(bounds, pipeline["interval"]) if bounds else [steps.whole()]
+            for part, peaks in zip(parts, every, strict=True):
+                part["peaks"] = peaks
         except Exception as error:  # the count stands without it
-            return {**found, "activations_problem": f"{type(error).__name__}: {error}"[:500]}
-    names = {id(one): name for name, one in model.named_parameters()}
-    found["stages"] = []
-    for first, last, each in zip(bounds[:-1], bounds[1:], peaks, strict=True):
-        part = torch.nn.Sequential(*[*model][first:last])
-        own = {
-            name: plan[names[id(one)]]
-            for name, one in part.named_parameters()
-            if plan and names[id(one)] in plan
-        }
-        divided = {} if plan is None else _divided(part, own)
-        found["stages"].append({**_counted(part), **divided, "peaks": each})
+            found["activations_problem"] = f"{type(error).__name__}: {error}"[:500]
     return found
 
 

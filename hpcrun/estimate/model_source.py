@@ -288,11 +288,13 @@ def _division(run: RunPlan) -> dict[str, Any]:
         found["tensor_parallel"] = rules
     stages = divided(run.spec.get("parallel")).get("pipeline", 1)
     if stages > 1:
-        block = run.deepspeed.get("pipeline") or {}
+        given = run.deepspeed.get("pipeline")
+        block = given if isinstance(given, Mapping) else {}
+        interval = block.get("activation_checkpoint_interval")
         found["pipeline"] = {
             "stages": stages,
             "partition": str(block.get("partition") or "best"),
-            "interval": int(block.get("activation_checkpoint_interval") or 1),
+            "interval": interval if type(interval) is int and interval > 0 else 1,
         }
     return found
 

@@ -17,6 +17,7 @@ from hpcrun.compile.freeze import freeze
 from hpcrun.errors import HpcrunError, SpecError, UsageError
 from hpcrun.estimate.estimate import estimate
 from hpcrun.estimate.estimate_report import ShapeEstimate, Wishes
+from hpcrun.estimate.memory_formulas import with_context
 from hpcrun.policy import batch
 from hpcrun.state.trials.trial_log import TrialCandidate
 from hpcrun.text import one_line, short_ends, shortened, size
@@ -152,10 +153,12 @@ def _judgement(shape: ShapeEstimate, limit: int | None) -> tuple[float | None, s
     if memory is None:
         return None, None
     needs = memory.gpu.peak if shape.on_cpu else memory.on_gpu
-    if shape.fits is False and shape.gpu is not None:
+    least = with_context(memory.at_least)
+    # What may fit is tried.
+    if shape.gpu is not None and least > shape.gpu.memory:
         has = size(int(shape.gpu.memory))
-        return needs, f"needs {size(int(needs))} of a GPU, by estimate; {shape.gpu.name} has {has}"
-    of_node = (memory.host.peak + (memory.gpu.peak if shape.on_cpu else 0)) * shape.ranks_per_node
+        return needs, f"needs {size(int(least))} of a GPU, by estimate; {shape.gpu.name} has {has}"
+    of_node = (memory.host.peak + (memory.at_least if shape.on_cpu else 0)) * shape.ranks_per_node
     host = shape.host_memory or limit
     if host is not None and of_node > host:
         return needs, f"needs {size(int(of_node))} of a node, by estimate; it has {size(host)}"

@@ -37,7 +37,8 @@ class Estimate:
 
     activation_checkpointing: bool | None = None
     """Whether the program computes activations again in backward; null for what
-    ``config.gradient_checkpointing`` says, else false."""
+    ``config.gradient_checkpointing`` says, in a pipeline
+    ``deepspeed.pipeline.activation_checkpoint_interval``, else false."""
 
     total_steps: int | None = None
     """Optimizer steps of a run; null for what ``config`` or ``progress.total`` says."""
