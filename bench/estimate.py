@@ -259,11 +259,11 @@ def activations() -> list[dict[str, Any]]:
         {"layers": 6, "width": 128, "heads": 8, "context": 256},
     )
     for shape in shapes:
-        peaks = counted(shape, "fp32").whole
-        assert peaks is not None
+        followed = counted(shape, "fp32").whole
+        assert followed is not None
         for micro in (1, 4):
             most = allocated_peak(shape, micro)
-            predicted = peaks.of(micro)
+            predicted = followed.peaks().of(micro)
             one = {"shape": shape, "micro": micro, "predicted": predicted, "measured": most}
             found.append({**one, "apart": apart(predicted, most)})
     return found
