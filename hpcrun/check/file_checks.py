@@ -22,6 +22,7 @@ from hpcrun.submission.environment import environment_freeze
 from hpcrun.text import plural, size
 
 _INODES_OF_A_RUN = 50
+_IMAGE = "environment.container.image"
 _SETUP = "try these lines by hand here; where only compute nodes have what they need, all is well"
 
 
@@ -34,6 +35,7 @@ def findings(
     told: list[str] = []
     lacking: list[str] = []
     failing: list[str] = []
+    unseen: list[str] = []
     unchecked = permissions.foreign(compiled.sources)
     code_root = Path(compiled.code_root)
 
@@ -57,6 +59,7 @@ def findings(
         "checkpoint.initialize_from": lambda: preflight.check_initial_weights(runs, paths, coming),
         "resources.nodes": lambda: preflight.check_world_sizes(going_on, paths, told.append),
         "environment.lock": lambda: environment_freeze.check_lock(plan.runs[0]),
+        _IMAGE: lambda: preflight.check_images(runs, plan.cluster, coming, unseen.append),
         "environment.python": check_python,
         "depends_on": lambda: preflight.check_counterparts(plan),
     }
@@ -64,10 +67,14 @@ def findings(
         try:
             step()
         except UsageError as error:
-            message = error.message.removeprefix(f"{key}: ")
-            yield Finding(ERROR, key, message, error.hint)
+            named, _, message = error.message.partition(": ")
+            if named.partition(".")[0] != key.partition(".")[0] or " " in named:
+                named, message = key, error.message
+            yield Finding(ERROR, named, message, error.hint)
     yield from (Finding(ERROR, "entry", message) for message in lacking)
     yield from (Finding(WARNING, "environment.setup", message, _SETUP) for message in failing)
+    for message in unseen:
+        yield Finding(WARNING, _IMAGE, message.removeprefix(f"{_IMAGE}: "))
     yield from (Finding(NOTE, "", message) for message in told)
     if frozen := environment_freeze.told(plan.runs[0]):
         yield Finding(NOTE, "environment.venv", f"{frozen}, by hpcrun submit")

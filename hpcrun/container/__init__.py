@@ -2,7 +2,8 @@
 
 In reading order: `runtimes` (what each runtime is typed like), `run_mounts` (what a run needs to
 see inside), `rank_python` (the words before a command of a run, for the launcher, the probe and
-``hpcrun exec``); `hpcrun.run.enter` is the program that these words start on a node.
+``hpcrun exec``), `image_here` (the image where a run is submitted); `hpcrun.run.enter` is the
+program that these words start on a node.
 
 To add a runtime: its word in `hpcrun.state.environment.environment_block.Container.runtime`, a
 function in `runtimes`, and a golden of its command line.

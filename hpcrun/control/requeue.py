@@ -271,6 +271,7 @@ def _prepare(
     wanted = {decision.run for decision in decisions}
     runs = [run for run in earlier.runs if run.number in wanted]
     unchecked = python_probe.unchecked(source) or permissions.foreign([source.plan])
+    preflight.check_images(runs, earlier.cluster, (), say)
     found = preflight.check_python(runs, earlier.cluster, unchecked=unchecked, say=say)
     with Draft(experiment) as draft:
         compiled = Compiled(

@@ -6,7 +6,6 @@ the order in which they are made.
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import functools
 import os
@@ -17,15 +16,12 @@ from typing import Any
 
 from hpcrun import activity, shared_look
 from hpcrun.compile import identity
-from hpcrun.container import runtimes
-from hpcrun.container.rank_python import image_facts, of_container
-from hpcrun.container.runtimes import Mount
+from hpcrun.container import image_here
 from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.policy import stop_lead_time
 from hpcrun.slurm import client
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state import ledger, manifest, permissions
-from hpcrun.state.environment.environment_block import Container
 from hpcrun.state.init_from import Origin
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.manifest import Manifest
@@ -35,7 +31,7 @@ from hpcrun.state.spec.parallel_block import EXPERT, laid_out
 from hpcrun.state.staging import staged_sources
 from hpcrun.submission import entry_imports
 from hpcrun.submission.code import code_files
-from hpcrun.submission.python_probe import Probe, Unchecked, probe
+from hpcrun.submission.python_probe import Probe, Unchecked, probe, probe_both
 from hpcrun.submission.submission_dir import unwritable
 from hpcrun.text import Say, agreeing, listed, runs_text
 
@@ -173,6 +169,7 @@ def check_runs(
     check_staged(runs, coming, say)
     check_initial_weights(runs, experiment, coming)
     check_world_sizes([run for run in runs if run.number in resumed], experiment, say)
+    check_images(runs, cluster, coming, say)
     unchecked = permissions.foreign(sources)
     return check_python(runs, cluster, unchecked=unchecked, say=say, code_root=code_root)
 
@@ -298,6 +295,21 @@ def check_world_sizes(runs: Sequence[RunPlan], experiment: ExperimentPaths, say:
         )
 
 
+def check_images(
+    runs: Sequence[RunPlan], cluster: Mapping[str, Any], coming: Collection[str], say: Say
+) -> None:
+    """Raise UsageError if a container's image is of no use here or on nodes; tell if it may be.
+
+    One that is not there yet may be what the experiments ``coming`` make.
+    """
+    found = {run.container.image: run.container for run in runs if run.container is not None}
+    elsewhere = "other nodes" if cluster["executor"] == "slurm" else None
+    for container in found.values():
+        told = image_here.absent(container, " and ".join(coming) or elsewhere, made=bool(coming))
+        if told is not None:
+            say(told)
+
+
 def check_python(
     runs: Sequence[RunPlan],
     cluster: dict[str, Any],
@@ -349,7 +361,7 @@ def check_python(
                 answers[key] = (
                     probe(python, setup=setup, variables=variables, needs=needs, modules=[*modules])
                     if container is None
-                    else _probe_both(run, container, setup, variables, needs, [*modules], say)
+                    else probe_both(run, container, setup, variables, needs, [*modules])
                 )
             told = "; ".join(answers[key].failed_setup)
             if told and told not in failed:
@@ -366,35 +378,3 @@ def check_python(
             say(f"{python} is not tried before the job{needed}: {why}")
             answers[key] = Probe(python, None, {}, str(why))
     return next(iter(answers.values()))
-
-
-def _probe_both(
-    run: RunPlan,
-    container: Container,
-    setup: Sequence[str],
-    variables: Mapping[str, str],
-    needs: Sequence[str],
-    modules: Sequence[str],
-    say: Say,
-) -> Probe:
-    """`probe` the Python outside of a container, and return the answer of that in it."""
-    probe(str(run.environment.python), setup=setup, variables=variables)
-    if container.runtime == "pyxis":
-        raise Unchecked("Pyxis starts containers in jobs alone")
-    if container.image and not runtimes.is_path(container.image):
-        raise Unchecked("images of registries are not fetched here")
-    if container.image and (owner := permissions.stranger(container.image)) is not None:
-        raise Unchecked(f"the image belongs to {owner}")
-    inside = of_container(
-        container, [*map(Mount.parse, container.mounts)], variables, None, probes=True
-    )
-    found = probe(
-        container.python,
-        inside=inside.command()[:-1],
-        setup=setup,
-        variables=variables,
-        needs=needs,
-        modules=modules,
-    )
-    packages = {**found.packages, **image_facts(container)} if found.packages else None
-    return dataclasses.replace(found, packages=packages)

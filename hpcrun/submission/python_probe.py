@@ -7,6 +7,7 @@ user is not started, nor is any whose spec or profile is another user's.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
 import shutil
@@ -16,10 +17,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from hpcrun import host, python_packages
-from hpcrun.container.rank_python import NOT_PROBED
+from hpcrun.container import runtimes
+from hpcrun.container.rank_python import NOT_PROBED, image_facts, of_container
+from hpcrun.container.runtimes import Mount
 from hpcrun.errors import UsageError
 from hpcrun.state import files, permissions
+from hpcrun.state.environment.environment_block import Container
 from hpcrun.state.layout import SubmissionPaths
+from hpcrun.state.plan import RunPlan
 from hpcrun.state.spec.tracking_block import Tracking
 from hpcrun.submission.local.processes import clean_environment
 from hpcrun.text import one_line, shortened
@@ -165,6 +170,41 @@ def probe(
     answer = Probe(*known, data, None, missing, failed, packages)
     _check(answer, key, python, needs)
     return answer
+
+
+def probe_both(
+    run: RunPlan,
+    container: Container,
+    setup: Sequence[str],
+    variables: Mapping[str, str],
+    needs: Sequence[str],
+    modules: Sequence[str],
+) -> Probe:
+    """`probe` the Python outside of a container, and return the answer of that in it."""
+    probe(str(run.environment.python), setup=setup, variables=variables)
+    if container.runtime == "pyxis":
+        raise Unchecked("Pyxis starts containers in jobs alone")
+    if container.image and not runtimes.is_path(container.image):
+        raise Unchecked("images of registries are not fetched here")
+    try:
+        owner = permissions.stranger(container.image) if container.image else None
+    except OSError as error:
+        raise Unchecked(f"the image is not here: {error.strerror}") from None
+    if owner is not None:
+        raise Unchecked(f"the image belongs to {owner}")
+    inside = of_container(
+        container, [*map(Mount.parse, container.mounts)], variables, None, probes=True
+    )
+    found = probe(
+        container.python,
+        inside=inside.command()[:-1],
+        setup=setup,
+        variables=variables,
+        needs=needs,
+        modules=modules,
+    )
+    packages = {**found.packages, **image_facts(container)} if found.packages else None
+    return dataclasses.replace(found, packages=packages)
 
 
 def in_job_environment(

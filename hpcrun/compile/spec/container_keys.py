@@ -17,10 +17,18 @@ def settle(container: dict[str, Any] | None, report: Reporter) -> None:
     if runtime is None:
         accepted = ", ".join((*sorted(runtimes.PROGRAMS), "pyxis", "command"))
         report.at("runtime", f"is missing; accepted are {accepted}", "what your site has")
-    by_name = runtime in ("apptainer", "pyxis", "command")
+    # What names no registry is a file to Apptainer, wherever it is started.
+    by_name = runtime in ("pyxis", "command") or (runtime == "apptainer" and "://" in image)
     if not image.strip():
         if runtime != "command":
             report.at("image", "is missing; accepted is the image that the ranks run in")
+    elif "://" in image and not by_name:
+        kinds, end = "a directory", "dir"
+        if runtime == "charliecloud":
+            kinds, end = "a directory or a squashfs", "sqfs"
+        name = image.partition("://")[2]
+        hint = f"`ch-image pull {name} && ch-convert {name} image.{end}` makes one"
+        report.at("image", f"found {image!r}; {runtime} starts {kinds}, and fetches none", hint)
     elif runtimes.is_path(image) or not by_name:
         container["image"] = str(report.mark("image").path(image))
     if not container["python"].strip():

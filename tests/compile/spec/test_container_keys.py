@@ -39,6 +39,8 @@ def test_paths_are_absolute(tmp_path: Path) -> None:
     found = _container(tmp_path, image="docker://a/b", runtime="apptainer", mounts=["d:/d:ro"])
     assert found["image"] == "docker://a/b"
     assert found["mounts"] == [f"{tmp_path}/d:/d:ro"]
+    found = _container(tmp_path, image="images/a", runtime="apptainer")
+    assert found["image"] == str(tmp_path / "images/a")
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,11 @@ def test_paths_are_absolute(tmp_path: Path) -> None:
         ({"runtime": "bubblewrap", "image": "x", "python": "a/b"}, "accepted is a name, or all"),
         ({"runtime": "bubblewrap", "image": "x", "mounts": ["a:b"]}, "'b' is not absolute"),
         ({"runtime": "charliecloud", "image": "x", "mounts": ["a:/b:ro"]}, "has no such mounts"),
+        (
+            {"runtime": "charliecloud", "image": "docker://a/b"},
+            "starts a directory or a squashfs, and fetches none (`ch-image pull a/b && ch-convert",
+        ),
+        ({"runtime": "bubblewrap", "image": "docker://a/b"}, "bubblewrap starts a directory, and"),
         ({"runtime": "command"}, "command: is empty; accepted are the words before the program"),
         ({"runtime": "pyxis", "image": "x", "command": ["x"]}, "has no meaning with runtime"),
         ({"runtime": "pyxis", "image": "x", "pyton": "x"}, "did you mean 'python'?"),
