@@ -14,7 +14,7 @@ from typing import Any
 
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED
 from hpcrun.state.ledger import CANCELLED as INTENT_CANCELLED
-from hpcrun.text import signal_name
+from hpcrun.text import agreeing, listed, ranges, signal_name
 
 COMPLETED = "completed"
 STOPPED = "stopped"
@@ -75,6 +75,8 @@ _EXCEPTIONS = {
     "MemoryError": OUT_OF_MEMORY,
 }
 
+# Ranges of ranks, and nodes, that a message names.
+_SHOWN = 4
 # Exceptions by which torch tells much, and its words for memory that an allocator did not get.
 _OF_ALLOCATORS = ("RuntimeError", "AcceleratorError")
 _NO_MEMORY = re.compile(
@@ -120,8 +122,8 @@ class Evidence:
     left to see."""
     failure: Mapping[str, Any] | None = None
     """The first rank that ended badly: ``rank``, ``node``, ``exit_code``, ``signal``,
-    ``exception``, ``message``, ``log_tail``, and ``permanent`` and ``seen_on`` as the ledger has
-    them; None if no rank did."""
+    ``exception``, ``message``, ``log_tail``, ``alike`` (the other ranks that ended so by themselves
+    -> their nodes), and ``permanent`` and ``seen_on`` as the ledger has them; None if none did."""
     stop: str | None = None
     """The supervisor's reason to have the ranks save and leave: ``time_limit``, ``preempted``,
     ``requeued``, ``signal`` or ``interrupted``."""
@@ -268,6 +270,10 @@ def _rank_failed(evidence: Evidence, failure: Mapping[str, Any]) -> End:
         return _end(SAVED, "saved its state and asks to be started again")
     where = f"rank {rank}" + (f" ({failure['role']})" if failure.get("role") else "")
     where += f" on {failure['node']}" if failure.get("node") else ""
+    alike: Mapping[int, str | None] = failure.get("alike") or {}
+    failed_on = [*dict.fromkeys(filter(None, (failure.get("node"), *alike.values())))]
+    if alike:
+        where += f" (and {_ranks(alike)})"
     kind = _EXCEPTIONS.get(str(failure.get("exception")), RANK_CRASH)
     if kind == RANK_CRASH and failure.get("exception") in _OF_ALLOCATORS:
         no_memory = _NO_MEMORY.search(str(failure.get("message") or ""))
@@ -299,9 +305,17 @@ def _rank_failed(evidence: Evidence, failure: Mapping[str, Any]) -> End:
     keep = ("rank", "node", "exit_code", "signal", "exception", "log_tail")
     details = {key: failure.get(key) for key in keep}
     details |= {"role": failure["role"]} if failure.get("role") else {}
+    details |= {"failed_on": failed_on} if len(failed_on) > 1 else {}
     if kind == RANK_CRASH:
         details |= {key: failure[key] for key in ("permanent", "seen_on") if key in failure}
     return _end(kind, message, details=details)
+
+
+def _ranks(nodes: Mapping[int, str | None]) -> str:
+    """Return ``ranks 2, 5-7 on n2, n3`` for ranks and their nodes."""
+    shown = listed(ranges(nodes), _SHOWN)
+    names = listed([*dict.fromkeys(filter(None, nodes.values()))], _SHOWN)
+    return f"{agreeing(len(nodes), 'rank', 'ranks')} {shown}" + (f" on {names}" if names else "")
 
 
 def _end(

@@ -27,10 +27,11 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     if known ``rank``, ``node``, ``exit_code``, ``signal``, ``exception``, ``log_tail`` (list of
     lines), ``nodes`` (those that were lost, bad, or could not be used), ``response`` (to bad ones;
     see `hpcrun.policy.node_health`), ``lock`` (a file that a rank that hangs waits for),
-    ``permanent`` (why no new start mends the error, as a clause) and ``seen_on`` (the nodes that
-    have it, where a node may be at fault). ``restored_step``, ``reached_step``,
-    ``checkpoint_step``, ``first_step``, ``saves``, ``total_steps`` and their ``unit`` are its
-    progress, ``metrics`` the last values and ``logged`` their time (`evidence.AttemptProgress`).
+    ``permanent`` (why no new start mends the error, as a clause), ``seen_on`` (the nodes that have
+    it, where one may be at fault), ``failed_on`` (those of all ranks that ended so, if several).
+    ``restored_step``, ``reached_step``, ``checkpoint_step``, ``first_step``, ``saves``,
+    ``total_steps`` and their ``unit`` are its progress, ``metrics`` the last values and ``logged``
+    their time (`evidence.AttemptProgress`).
     The next supervisor records an end that its own did not live to, with ``time`` as Slurm has it.
 ``decided``
     The response to that end, before Slurm is asked for it: ``action`` (``restart`` in the same
@@ -123,7 +124,7 @@ _CAUSE: Kinds = {
     **dict.fromkeys(("kind", "message", "node", "exception", "lock", "permanent"), TEXT),
     "signal": Kind(str, None, None, "a signal", lambda value: type(value) in (str, int)),
     **{"rank": INDEX, "exit_code": WHOLE, "response": TEXT, "role": TEXT, "hardware": mapping({})},
-    **dict.fromkeys(("log_tail", "nodes", "seen_on"), TEXTS),
+    **dict.fromkeys(("log_tail", "nodes", "seen_on", "failed_on"), TEXTS),
 }
 _FINDING: Kinds = dict.fromkeys(("node", "kind", "message", "port"), TEXT)
 _FINDINGS = Kind(

@@ -41,6 +41,23 @@ TABLE: dict[str, tuple[Evidence, tuple[str, int, str | None, str]]] = {
         Evidence(failure=CRASH),
         ("failed", 1, "rank_crash", "rank 1 on n1 raised ValueError: bad loss"),
     ),
+    "an exception of ranks on two nodes": (
+        Evidence(failure={**CRASH, "alike": {0: "n0", 2: "n1", 3: "n1"}}),
+        ("failed", 1, "rank_crash", "rank 1 on n1 (and ranks 0, 2-3 on n0, n1) raised ValueError"),
+    ),
+    "an exit code of a rank beside it": (
+        Evidence(failure={**_failure(exit_code=3), "alike": {2: None}}),
+        ("failed", 3, "rank_crash", "rank 1 on n1 (and rank 2) ended with exit code 3"),
+    ),
+    "an exception of very many ranks": (
+        Evidence(failure={**CRASH, "alike": {r: f"m{r}" for r in range(2, 30, 2)}}),
+        (
+            "failed",
+            1,
+            "rank_crash",
+            "(and ranks 2, 4, 6, 8 and 10 more on m2, m4, m6, m8 and 10 more) raised ValueError",
+        ),
+    ),
     "an exception without words": (
         Evidence(failure={**CRASH, "message": ""}),
         ("failed", 1, "rank_crash", "rank 1 on n1 raised ValueError"),
@@ -271,3 +288,11 @@ def test_what_no_new_start_mends_is_kept() -> None:
     plain = causes.decide(Evidence(failure=CRASH)).cause
     assert plain is not None
     assert not {*found} & {*plain}
+
+
+def test_the_nodes_of_all_ranks_that_ended_so_are_kept() -> None:
+    end = causes.decide(Evidence(failure={**CRASH, "alike": {0: "n0", 2: "n1"}}))
+    assert end.cause is not None
+    assert end.cause["failed_on"] == ["n1", "n0"]
+    end = causes.decide(Evidence(failure={**CRASH, "alike": {2: "n1"}}))
+    assert "failed_on" not in (end.cause or {})

@@ -268,6 +268,8 @@ def normalized(message: str, nodes: Iterable[str] = ()) -> str:
     """Replace what differs from run to run: the names of ``nodes``, ranks and other numbers."""
     for name in sorted(filter(None, nodes), key=len, reverse=True):
         message = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", _NODE, message)
+    # Of the other ranks that ended so, there are more or fewer.
+    message = re.sub(r" \(and ranks? [\d, -]+(?: and \d+ more)?(?: on [^()]*)?\)", "", message)
     message = re.sub(rf"\bnodes? {_NODE}(?:, {_NODE})*", f"node {_NODE}", message)
     return _NUMBER.sub("N", message).replace(_NODE, "NODE")
 

@@ -10,8 +10,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# Words that say it -> what it is and what helps. {name}: the run; {on_node}, {exclude}: the rank's
-# node.
+from hpcrun.text import listed
+
+# Nodes that are named, or left out.
+_SHOWN = 4
+# Words that say it -> what it is and what helps. {name}: the run; {on_node}, {exclude}: the ranks'
+# nodes.
 _TROUBLES = (
     (
         r"[Uu]ncorrectable (?:NVLink |ECC )?error|NVRM: Xid|fallen off the bus|NVLink error"
@@ -96,11 +100,12 @@ def explanation(cause: Mapping[str, Any], name: str) -> str | None:
     said = " ".join(str(cause.get(name) or "") for name in ("exception", "message", "signal"))
     is_own = cause.get("exception") in _PROGRAMS_OWN
     written = "" if is_own else "\n".join(map(str, cause.get("log_tail") or ()))
-    node = cause.get("node")
+    nodes = cause.get("failed_on") or [one for one in [cause.get("node")] if one]
     words = {
         "name": name,
-        "on_node": f" of {node}" if node else "",
-        "exclude": f"resources.exclude={node}" if node else "resources.exclude",
+        "on_node": f" of {listed(nodes, _SHOWN)}" if nodes else "",
+        "exclude": "resources.exclude"
+        + (f"={','.join(nodes)}" if 0 < len(nodes) <= _SHOWN else ""),
     }
     for text in (said, written):
         for pattern, sentence in _PATTERNS:

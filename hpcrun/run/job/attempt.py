@@ -104,6 +104,7 @@ class RunningAttempt:
         code: int | None = None
         seen: dict[str, Any] = {}
         first: RankEnd | None = None
+        ends: dict[int, RankEnd] = {}
         try:
             self._prepare(nodes)
             code = self._run_ranks(nodes)
@@ -130,7 +131,7 @@ class RunningAttempt:
         finally:
             if self._workers is not None:
                 # Whatever ends after this was killed.
-                first = self._workers.failure()
+                first, ends = self._workers.failure(), dict(self._workers.ends)
                 # Also where srun has returned: it leaves a broken step while ranks live.
                 self._agents.kill_ranks()
                 # A rank's end may be noticed before the silence of its node.
@@ -144,6 +145,10 @@ class RunningAttempt:
                 self._record_if_alone(code)
             self._end_work()
         failure = None if self._workers is None else self._failure(self._workers, first)
+        if failure is not None:
+            found = evidence.alike(self._paths, failure, ends.values())
+            node_of = self._agents.places.node_of
+            failure["alike"] = {rank: node or node_of(rank) for rank, node in found.items()}
         finished = code == 0 and evidence.session(self._paths).finished
         is_program = self._run.entry.kind != "function"
         return Evidence(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,13 @@ _MPI_ABORT = re.compile(
     rb"(?m)^Abort\((\d{1,9})\) on node \d"
     rb"|MPI_ABORT was invoked on rank \d[^\0]{,300}?errorcode (\d{1,9})"
 )
+# Ends that say nothing of a rank's own fault (`_how`), and logs that are read for like ones.
+_OF_PEERS = {
+    ("SIGABRT", None),
+    ("SIGTERM", None),
+    *((None, code) for code in (None, 0, 1, EXIT_SAVED)),
+}
+_ALIKE_LOGS = 64
 _KILLED_FOR_MEMORY = re.compile(rb"[Dd]etected \d+ oom[-_ ]kill")
 _OOM_KILL = re.compile(r"oom[-_ ]kill", re.IGNORECASE)
 
@@ -160,6 +168,41 @@ def failure(
         "out_of_memory": found.get("signal") == "SIGKILL"
         and (by_kernel or bool(found.get("out_of_memory"))),
     }
+
+
+def alike(
+    attempt: AttemptPaths, found: Mapping[str, Any], ends: Iterable[RankEnd]
+) -> dict[int, str | None]:
+    """Return the other ranks, with their nodes, that ended by themselves as a `failure`'s did.
+
+    They raised the same, but for numbers, or ended by the same signal or exit code: which of them
+    was first, by milliseconds, tells nothing. ``ends`` are those of before any rank was ended. An
+    exit code of 1, an abort and a SIGTERM may be what the first one's end did to a peer.
+    """
+    how = _how(found)
+    if how in _OF_PEERS or found.get("by_slurm"):
+        return {}
+    same: dict[int, str | None] = {}
+    known = {end.rank: dict(vars(end)) for end in ends if not end.by_slurm}
+    for path in islice(attempt.exit_records(), _LOOKED_THROUGH):
+        if record := _exit_record(path):
+            known[record["rank"]] = record
+    left = _ALIKE_LOGS
+    for rank, record in sorted(known.items()):
+        if rank == found["rank"]:
+            continue
+        if found.get("exception") and not record.get("exception") and left:
+            left -= 1
+            record = _as_told(record, _end_of(attempt.rank_log(rank)))
+        if _how(record) == how and (_of_its_own(record) or not _of_its_own(found)):
+            same[rank] = record.get("node")
+    return same
+
+
+def _how(record: Mapping[str, Any]) -> tuple[Any, ...]:
+    if record.get("exception"):
+        return record["exception"], re.sub(r"\d+", "N", str(record.get("message") or ""))
+    return record.get("signal"), None if record.get("signal") else record.get("exit_code")
 
 
 def _of_aborted(attempt: AttemptPaths) -> dict[str, Any]:

@@ -514,6 +514,13 @@ def test_messages_that_are_the_same(one_message: str, another: str) -> None:
     assert normalized(one_message, nodes) == normalized(another, nodes)
 
 
+def test_a_message_is_the_same_with_more_ranks() -> None:
+    many = "rank 1 on a1 (and ranks 0, 2-3, 5, 7 and 9 more on a1, b2 and 3 more) raised A: x (y)"
+    assert normalized(many, ["a1"]) == normalized("rank 0 on a1 raised A: x (y)", ["a1"])
+    some = "rank 1 on a1 (and rank 2) ended with exit code 3"
+    assert normalized(some, ["a1"]) == normalized("rank 4 on a1 ended with exit code 3", ["a1"])
+
+
 def test_messages_that_are_not_the_same() -> None:
     assert normalized("rank 1 raised A: x") != normalized("rank 1 raised B: x")
     assert normalized("alphabet", ["alpha"]) == "alphabet"

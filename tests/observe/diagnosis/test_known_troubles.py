@@ -61,3 +61,12 @@ def test_what_a_log_ends_with(lines: list[str], told: str) -> None:
 def test_what_is_the_programs_own(exception: str, message: str, lines: list[str]) -> None:
     cause = {"exception": exception, "message": message, "log_tail": lines}
     assert known_troubles.explanation(cause, "study/0") is None
+
+
+def test_all_nodes_of_ranks_that_failed_together() -> None:
+    cause = {"exception": "OSError", "message": "No space left on device", "node": "n1"}
+    told = str(known_troubles.explanation({**cause, "failed_on": ["n1", "n2"]}, "study/0"))
+    assert "of n1, n2 " in told
+    many = [f"n{index}" for index in range(9)]
+    told = str(known_troubles.explanation({**cause, "failed_on": many}, "study/0"))
+    assert "n3 and 5 more" in told

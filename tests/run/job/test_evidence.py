@@ -86,6 +86,65 @@ def test_the_first_failure(attempt: AttemptPaths, name: str) -> None:
     assert tuple(found.get(key) for key in keys) == expected
 
 
+BOOM = {"exit_code": 1, "exception": "ValueError", "message": "batch 17 is bad"}
+WAITS = {**BOOM, "traceback": "/torch/distributed/barrier"}
+
+# name: (first failure, records of others, ends that the launcher saw) -> who ended alike
+ALIKE: dict[str, tuple[dict[str, Any], list[dict[str, Any]], list[RankEnd], dict[int, Any]]] = {
+    "the same but for numbers": (
+        _record(1, **BOOM),
+        [_record(1, **BOOM), _record(4, **{**BOOM, "message": "batch 3 is bad"})],
+        [RankEnd(1, "n1", 1, None), RankEnd(0, "n0", 1, None)],
+        {4: "n4"},
+    ),
+    "another error": (_record(1, **BOOM), [_record(2, exception="KeyError")], [], {}),
+    "killed on two nodes": (
+        vars(KILLED),
+        [],
+        [KILLED, RankEnd(3, "n3", None, "SIGKILL"), RankEnd(4, "n4", None, "SIGTERM")],
+        {3: "n3"},
+    ),
+    "killed as Slurm ended the step": (
+        vars(KILLED),
+        [],
+        [KILLED, RankEnd(3, "n3", None, "SIGKILL", by_slurm=True)],
+        {},
+    ),
+    "an exit code of its own": (vars(EXITED), [], [EXITED, RankEnd(5, "n5", 3, None)], {5: "n5"}),
+    "an exit code that tells nothing": (
+        vars(RankEnd(1, "n1", 1, None)),
+        [],
+        [RankEnd(5, "n5", 1, None)],
+        {},
+    ),
+    "aborted as its peer was gone": (
+        vars(RankEnd(1, "n1", None, "SIGABRT")),
+        [],
+        [RankEnd(5, "n5", None, "SIGABRT")],
+        {},
+    ),
+    "what waited for it": (_record(1, **BOOM), [_record(2, **WAITS)], [], {}),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_ranks_that_ended_as_the_first_did(attempt: AttemptPaths, name: str) -> None:
+    found, left, ends, expected = ALIKE[name]
+    for record in left:
+        files.write_json(attempt.exit_record(record["rank"]), record)
+    assert evidence.alike(attempt, found, ends) == expected
+
+
+def test_a_program_that_ended_alike_is_read_from_its_log(attempt: AttemptPaths) -> None:
+    end = b'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: batch 9 is bad\n'
+    for rank in (0, 1):
+        attempt.rank_log(rank).parent.mkdir(parents=True, exist_ok=True)
+        attempt.rank_log(rank).write_bytes(end)
+    ends = {rank: RankEnd(rank, f"n{rank}", 1, None) for rank in (0, 1)}
+    found = evidence.failure(attempt, ends[0], ends)
+    assert evidence.alike(attempt, found or {}, ends.values()) == {1: "n1"}
+
+
 def test_a_torn_record_is_passed_over(attempt: AttemptPaths) -> None:
     attempt.exit_record(0).write_text('{"rank": 0, "exit')
     found = evidence.failure(attempt, EXITED)
