@@ -28,10 +28,9 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     lines), ``nodes`` (those that were lost, bad, or could not be used), ``response`` (to bad ones;
     see `hpcrun.policy.node_health`), ``lock`` (a file that a rank that hangs waits for),
     ``permanent`` (why no new start mends the error, as a clause), ``seen_on`` (the nodes that have
-    it, where one may be at fault), ``failed_on`` (those of all ranks that ended so, if several).
-    ``restored_step``, ``reached_step``, ``checkpoint_step``, ``first_step``, ``saves``,
-    ``total_steps`` and their ``unit`` are its progress, ``metrics`` the last values and ``logged``
-    their time (`evidence.AttemptProgress`).
+    it, where one may be at fault), ``failed_on`` (of all ranks that ended so). ``restored_step``,
+    ``reached_step``, ``checkpoint_step``, ``first_step``, ``saves``, ``total_steps`` and ``unit``
+    are its progress, ``metrics`` the last values, ``logged`` their time (`AttemptProgress`).
     The next supervisor records an end that its own did not live to, with ``time`` as Slurm has it.
 ``decided``
     The response to that end, before Slurm is asked for it: ``action`` (``restart`` in the same

@@ -544,8 +544,8 @@ def test_one_cpu_beside_a_gpu_is_told(project: Any, spec: str, told: bool) -> No
 @pytest.mark.parametrize(
     ("entry", "every", "told"),
     [
-        ("python train.py", 50, True),
-        ("python train.py", "auto", False),
+        ("[python, x.py]", 50, True),
+        ("[python, x.py]", "auto", False),
         ("train.py:main", 50, False),
     ],
 )
