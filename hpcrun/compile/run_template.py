@@ -193,7 +193,7 @@ class RunTemplates:
         if self._is_slurm and not frameworks.of(framework).one_per_run:
             slurm_options.tell_cpus(spec, note)
         roles = role_layout.settle(spec, self._locate, report)
-        if self._is_slurm and not problems.under(*_SHAPE, ROLES):
+        if self._is_slurm and not problems.under("resources", ROLES):
             slurm_options.tell_whole_nodes(spec, note)
         if roles:
             checks.check_limits(spec["resources"], self._limits, report.below("resources"))

@@ -298,7 +298,7 @@ def _with_costs(
     per_node = shape.ranks_per_node
     job = JobShape(
         nodes=run.nodes,
-        gpus=run.all_nodes * per_node if not shape.on_cpu else 0,
+        gpus=0 if shape.on_cpu else run.all_nodes * max(per_node, run.resources.held_gpus),
         cpus=run.all_cpus,
         gpu_type=shape.gpu.name if asked_other and shape.gpu else run.resources.gpu_type,
         limit_seconds=parse_duration(run.resources.time),

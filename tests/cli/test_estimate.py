@@ -155,6 +155,14 @@ def test_another_gpu_has_its_own_price(place: Path) -> None:
     assert "a100 is taken as a100-40gb, which is careful" in told
 
 
+def test_whole_nodes_cost_what_they_have(place: Path) -> None:
+    whole = PROFILE.replace("gpu_type: h100", "gpu_request: none, node_has_gpus: 8")
+    (place / "configs/clusters/site.yaml").write_text(whole)
+    told, _ = estimate(place, "study.yaml", "gpus_per_node=4", "--gpu", "h100")
+    assert "2 nodes x 4 h100" in told
+    assert "32.00 GPU-hours, 80.00 EUR" in told
+
+
 def test_without_a_gpu_type_the_catalogue_is_asked(place: Path) -> None:
     (place / "configs/clusters/site.yaml").write_text("executor: slurm\n")
     told, _ = estimate(place, "study.yaml", "--parameters", "7B")

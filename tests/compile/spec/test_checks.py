@@ -151,8 +151,8 @@ TABLE = [
     # time
     resources("more GPUs than a node has", "gpus_per_node: 8, node_has_gpus: 4",
               "resources.gpus_per_node: found 8; a node has 4", "type gpus_per_node=4 or less"),
-    resources("GPUs that nobody knows", "gpu_request: none", "resources.gpu_request: is none",
-              "add node_has_gpus: N"),
+    resources("GPUs that nobody knows", "gpu_request: none, gpus_per_node: 2",
+              "resources.gpu_request: is none", "add node_has_gpus: N"),
     resources("a type of GPUs that Slurm does not know",
               "gpu_request: none, node_has_gpus: 4, gpu_type: a100", "resources.gpu_type:",
               "Slurm is not asked for a type", "resources.constraint"),
