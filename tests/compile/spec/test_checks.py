@@ -148,7 +148,6 @@ TABLE = [
               "'n[3-1]' is not understood"),
     resources("exclude form", "exclude: 'a b'", "resources.exclude:", "host list"),
     resources("ntasks with gpus", "gpus_per_node: 4, ntasks_per_node: 8", "one rank per GPU"),
-    # time
     resources("more GPUs than a node has", "gpus_per_node: 8, node_has_gpus: 4",
               "resources.gpus_per_node: found 8; a node has 4", "type gpus_per_node=4 or less"),
     resources("GPUs that nobody knows", "gpu_request: none, gpus_per_node: 2",
@@ -157,6 +156,7 @@ TABLE = [
               "gpu_request: none, node_has_gpus: 4, gpu_type: a100", "resources.gpu_type:",
               "Slurm is not asked for a type", "resources.constraint"),
     resources("no such way to ask for GPUs", "gpu_request: gpus", "gpus-per-node or gres or none"),
+    # time
     resources("unquoted time", "time: 12:00:00", "resources.time:", "12:00:00", "the number 43200",
               'quote it: "12:00:00"'),
     resources("unquoted short time", "time: 90:00", "the number 5400", 'quote it: "90:00"'),

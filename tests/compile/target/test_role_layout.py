@@ -228,3 +228,25 @@ def test_mistakes(project: Any, roles: str, message: str) -> None:
 def test_no_fewer_nodes(project: Any) -> None:
     text = ROLES + "recovery: {shrink: true}\n"
     assert "recovery.shrink: a run with roles does not go on" in found(project, text)
+
+
+@pytest.mark.parametrize(
+    ("roles", "says"),
+    [
+        (
+            "a: {gpus_per_node: 3}, b: {gpus_per_node: 3}",
+            "resources.gpus_per_node: found 6; a node has 4",
+        ),
+        (
+            "a: {}, b: {gpus_per_node: 8, resources: {partition: big}}",
+            "roles.b.gpus_per_node: found 8; a node has 4",
+        ),
+        (
+            "a: {}, b: {resources: {gpu_request: none, gpu_type: a100}}",
+            "roles.b.resources.gpu_type: found a100, and gpu_request is none",
+        ),
+    ],
+)
+def test_roles_have_no_more_gpus_than_their_nodes(project: Any, roles: str, says: str) -> None:
+    text = f"entry: [x]\nroles: {{{roles}}}\n"
+    assert says in found(project, text, "resources.node_has_gpus=4")
