@@ -191,6 +191,11 @@ def shortened(text: str, most: int = 2_000) -> str:
     return f"{text[:half]}… ({len(text) - 2 * half:,} characters more) …{text[-half:]}"
 
 
+def brief(text: str, most: int = 240) -> str:
+    """Return a text as a row or a line holds it: `one_line`, without its middle if it is long."""
+    return shortened(one_line(text), most)
+
+
 def whole_number(text: str) -> int | None:
     """Return the number of up to 18 ASCII digits; None for other text, such as ``²`` or ``-1``."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from hpcrun.text import (
     age,
+    brief,
     duration,
     entry,
     json_line,
@@ -182,3 +183,11 @@ def test_no_whole_number(text: str) -> None:
 def test_short_ends_tell_keys_apart() -> None:
     keys = ["config.lr", "config.a.x", "config.b.x", "x"]
     assert [*short_ends(keys).values()] == ["lr", "a.x", "b.x", "x"]
+
+
+def test_a_brief_text_keeps_its_ends_in_one_line() -> None:
+    assert brief("a\n b") == "a b"
+    told = brief("begin\n" + "x" * 5000 + "\nend")
+    assert told.startswith("begin xxx")
+    assert told.endswith("xxx end")
+    assert len(told) < 300

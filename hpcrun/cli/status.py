@@ -155,6 +155,8 @@ def _print(
     if terminal:
         for line in status_table.reasons(found):
             output.line(line)
+    if told := status_table.shortened(found):
+        output.say(told)
     output.say(status_table.counts(found))
     each = [*zip(selected, found, strict=True)]
     for note in (*unread_progress.told(each), *never_came.told(each)):

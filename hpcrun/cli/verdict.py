@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hpcrun import activity
 from hpcrun.cli.options import Output, root_option
 from hpcrun.state.layout import ExperimentPaths
-from hpcrun.text import agreeing, duration, listed, one_line, plural, shortened
+from hpcrun.text import agreeing, brief, duration, listed, one_line, plural
 
 if TYPE_CHECKING:
     from hpcrun.observe.diagnosis.attempts import RunStory
@@ -70,6 +70,6 @@ def _say_causes(bad: Sequence[RunStory], output: Output) -> None:
     for one in bad[:_SHOWN]:
         # `why` tells the last attempt's cause in lines of its own.
         told, reason = headline(one), one_line(one.status.reason or "")
-        output.say(told if reason in told else f"{told}; {shortened(reason, 300)}")
+        output.say(brief(told, 600) if reason in told else f"{brief(told, 600)}; {brief(reason)}")
     if len(bad) > _SHOWN:
         output.say(f"and {len(bad) - _SHOWN} more")

@@ -16,7 +16,7 @@ from hpcrun.observe.status.status import Ask, RunStatus, statuses
 from hpcrun.state import ledger
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.submission import run_actions
-from hpcrun.text import Say, plural
+from hpcrun.text import Say, brief, plural
 
 # The states of more runs than this are not read on each turn.
 _MOST = 500
@@ -92,4 +92,4 @@ def described(status: RunStatus) -> str:
     if status.state == run_state.RUNNING and status.step is not None:
         total = f" of {status.total_steps:,}" if status.total_steps else ""
         text += f", step {status.step:,}{total}"
-    return f"{text}: {status.reason}" if status.reason else text
+    return f"{text}: {brief(status.reason)}" if status.reason else text

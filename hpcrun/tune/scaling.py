@@ -18,7 +18,7 @@ from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.policy import batch
 from hpcrun.state.trials import trial_log
 from hpcrun.state.trials.trial_log import TrialPlan, TrialRecord, TrialScore
-from hpcrun.text import Say, plural
+from hpcrun.text import Say, brief, plural
 from hpcrun.tune import trial_candidates, trial_run
 from hpcrun.tune.trial_candidates import SpacePoint
 
@@ -61,7 +61,7 @@ class ScalePoint:
         failure = None if self.score is None else self.score.failure
         if failure is None:
             return "not measured"
-        return f"{(failure.kind or 'failed').replace('_', ' ')}: {failure.reason}"
+        return f"{(failure.kind or 'failed').replace('_', ' ')}: {brief(failure.reason or '')}"
 
 
 @dataclass

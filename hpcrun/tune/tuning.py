@@ -16,7 +16,7 @@ from hpcrun.policy import batch
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.trials import trial_log
 from hpcrun.state.trials.trial_log import TrialPlan, TrialRecord, TrialScore
-from hpcrun.text import Say, duration, plural, size
+from hpcrun.text import Say, brief, duration, plural, size
 from hpcrun.tune import search_space, trial_candidates, trial_run, tuned_spec
 from hpcrun.tune.search_space import SpaceKey
 from hpcrun.tune.trial_candidates import SpacePoint
@@ -123,10 +123,10 @@ class Tuning:
         if not score.records:
             return "not tried: the trials did not come so far"
         if score.records[-1].outcome == trial_log.SKIPPED:
-            return f"not tried: {score.records[-1].reason}"
+            return f"not tried: {brief(score.records[-1].reason or '')}"
         if score.failure is not None:
             kind = (score.failure.kind or "failed").replace("_", " ")
-            return f"{kind}: {score.failure.reason}" if score.failure.reason else kind
+            return f"{kind}: {brief(score.failure.reason)}" if score.failure.reason else kind
         if place == self.best:
             return "fastest"
         if score.is_final:
@@ -185,7 +185,7 @@ class Tuning:
         what = f"{self.label(place)}: "
         if record.outcome == trial_log.FAILED:
             kind = (record.kind or "failed").replace("_", " ")
-            return what + kind + (f", {record.reason}" if record.reason else "")
+            return what + kind + (f", {brief(record.reason)}" if record.reason else "")
         seconds = record.step_seconds or 0.0
         more = ", ended early" if record.outcome == trial_log.SLOWER else ""
         more = ", again" if record.round == trial_log.FINAL else more

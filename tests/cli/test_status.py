@@ -49,6 +49,27 @@ def test_text(study: Experiment, tmp_path: Path) -> None:
     assert "1 completed, 1 failed, 1 unknown" in done.stderr
 
 
+def test_a_compilers_output_does_not_fill_the_table(study: Experiment, tmp_path: Path) -> None:
+    """The end of a reason tells what follows, so that the middle is left out."""
+    lines = "\n".join(f"cpu_adam.cpp:{line}: error: no such thing" for line in range(100))
+    message = f"DeepSpeed's CPUAdamBuilder do not compile on this node:\n{lines}"
+    study.start(2, job_id="100_2")
+    study.end(2, outcome="failed", kind="launch", message=message)
+    root = tmp_path / "root"
+    done = hpcrun("status", "study/2", root=root)
+    (row,) = done.stdout.splitlines()[1:]
+    reason = row[row.index("DeepSpeed's CPUAdamBuilder do not compile") :]
+    assert len(reason) < 300
+    assert "characters more)" in reason
+    assert "`hpcrun why study/2` has all of its reason" in done.stderr
+    why = hpcrun("why", "study/2", root=root).stdout
+    for line in (0, 50, 99):
+        assert why.count(f"cpu_adam.cpp:{line}: error: no such thing") == 1
+    (told,) = json.loads(hpcrun("status", "study/2", "--json", root=root).stdout)
+    assert message in told["reason"]
+    assert "has all of its reason" not in hpcrun("status", "study/1", root=root).stderr
+
+
 def test_spare_nodes_are_told_apart(study: Experiment, tmp_path: Path) -> None:
     """They are a part of the job, and paid for."""
     study.start(2, job_id="100_2", nodes=("n1", "n2"), spares=("n3",))

@@ -42,7 +42,7 @@ def headline(run: RunStory) -> str:
         else:
             found += f", attempt {run.attempts[-1].attempt.number}"
     parts = [found, f"{steps(run.replayed)} replayed" if run.replayed else ""]
-    if not any(one.message and one.message in str(status.reason) for one in run.attempts):
+    if not any(one.message and one.message in one_line(status.reason) for one in run.attempts):
         parts.append(one_line(status.reason))
     return f"{status.name}: {'; '.join(filter(None, parts))}"
 

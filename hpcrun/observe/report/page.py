@@ -29,7 +29,7 @@ from hpcrun.observe.report.node_usage import MOST_READ, SERIES
 from hpcrun.observe.report.report import CodeVersion, Report, RunReport
 from hpcrun.observe.report.svg import ChartLine, TimelineMark
 from hpcrun.observe.tables import number
-from hpcrun.text import agreeing, listed, plural, ranges, runs_text, visible
+from hpcrun.text import agreeing, listed, plural, ranges, runs_text, shortened, visible
 
 GENERATOR = "hpcrun report"
 
@@ -222,7 +222,7 @@ def _failures(found: Report) -> list[dict[str, Any]]:
             "kind": group.kind,
             "over": group.over,
             "runs": [run.status.name for run in group.runs],
-            "message": group.example.message,
+            "message": shortened(group.example.message),
             "advice": advise(group.example, _where(group), several=len(group.runs) > 1),
             "example": group.example.status.name,
             "log": logs[group.example.status.name],

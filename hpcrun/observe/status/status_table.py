@@ -14,7 +14,7 @@ from hpcrun.observe.status.metric_trend import Trends
 from hpcrun.observe.status.sparkline import amount, bar, sparkline
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.observe.tables import Table, number
-from hpcrun.text import age, duration, listed, ranges, short_ends
+from hpcrun.text import age, brief, duration, listed, one_line, ranges, short_ends
 
 _GIB = 2**30
 _SPARE = ("JOB", "NODES", "PROGRESS", "TOK/S", "GPU-MEM", "UPDATED", "CAUSE", "TREND", "QUEUED")
@@ -86,9 +86,15 @@ def reasons(found: Sequence[RunStatus]) -> list[str]:
         if status.reason:
             shared.setdefault((status.experiment, status.reason), []).append(status.run)
     return [
-        f"{experiment}/{','.join(ranges(runs))}: {reason}"
+        f"{experiment}/{','.join(ranges(runs))}: {brief(reason)}"
         for (experiment, reason), runs in shared.items()
     ]
+
+
+def shortened(found: Sequence[RunStatus]) -> str | None:
+    """Return where a reason stands whole that a table has not; None if there is none."""
+    cut = [one.name for one in found if one.reason and brief(one.reason) != one_line(one.reason)]
+    return f"`hpcrun why {cut[0]}` has all of its reason" if cut else None
 
 
 def counts(found: Sequence[RunStatus]) -> str:
@@ -125,7 +131,7 @@ def _cells(
         status.job_id or "",
         _nodes(status.nodes, status.spare_nodes),
         f"{age(now - status.updated)} ago" if status.updated else "",
-        status.reason or "",
+        brief(status.reason or ""),
     ]
 
 

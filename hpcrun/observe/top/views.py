@@ -13,7 +13,7 @@ from hpcrun.observe.status import run_state, status_table
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.observe.tables import Table
 from hpcrun.observe.top.picture import NodeSample, Picture, holders
-from hpcrun.text import age, duration, one_line, plural, ranges
+from hpcrun.text import age, brief, duration, one_line, plural, ranges
 
 RUNS, QUEUE, NODES = "runs", "queue", "nodes"
 TREND = "TREND"
@@ -92,9 +92,9 @@ def of_queue(picture: Picture, places: Sequence[int]) -> TopView:
             "" if longest is None else duration(longest),
             "-".join(str(count) for count in sorted({min(nodes), max(nodes)})),
             expected,
-            why,
+            brief(why),
         )
-        details.append(f"{plural(len(members), 'run')}: {reason or state}")
+        details.append(f"{plural(len(members), 'run')}: {brief(reason) or state}")
     return TopView(QUEUE, table, [tuple(members) for members in groups.values()], details)
 
 
@@ -182,7 +182,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
 def _detail(status: RunStatus) -> str:
     """Describe a run in words: why it is where it is, and where."""
     cause = (status.cause or {}).get("message")
-    what = status.reason or (str(cause) if cause else "")
+    what = brief(status.reason or str(cause or ""))
     parts = [f"{status.name} {status.state}", status.label, what]
     if status.job_id:
         parts.append(f"job {status.job_id}")

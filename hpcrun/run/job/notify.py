@@ -14,7 +14,7 @@ from hpcrun.run.protocol import stop_flag
 from hpcrun.state import ledger
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.plan import RunPlan
-from hpcrun.text import Say, json_line, one_line, signal_name
+from hpcrun.text import Say, brief, json_line, one_line, signal_name
 
 # Seconds that the command has; the nodes are held for as long.
 TIMEOUT = 60.0
@@ -81,7 +81,7 @@ def _call(command: list[str], facts: Mapping[str, Any], timeout: float) -> str |
         "HPCRUN_DIRECTORY": facts["directory"],
         "HPCRUN_ATTEMPT": facts["attempt"],
         "HPCRUN_STEP": facts["step"],
-        "HPCRUN_MESSAGE": facts["message"],
+        "HPCRUN_MESSAGE": brief(facts["message"]) if facts["message"] else None,
     }
     environment = {name: _text(value) for name, value in variables.items() if value is not None}
     # Slurm signals every process of the batch step; the command inherits what is ignored here.

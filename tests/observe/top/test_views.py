@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from hpcrun.control.wait import described
 from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.status.status import statuses
 from hpcrun.observe.top import views
@@ -87,3 +89,15 @@ def test_runs_as_arguments(picture: Picture) -> None:
     assert views.where_arguments(picture.selected[place] for place in (0, 1, 2, 5)) == [
         "ablation/0-2,5"
     ]
+
+
+def test_a_long_reason_is_one_short_line(picture: Picture) -> None:
+    long = "x.cpp: error\n" * 400
+    found = [dataclasses.replace(one, reason=long) for one in picture.found]
+    shown = dataclasses.replace(picture, found=found)
+    details = [*views.of_runs(shown, range(8), "RUN", False).details]
+    queue = views.of_queue(shown, range(8))
+    details += [*queue.details, *(row[-1] for row in queue.table.rows)]
+    assert len(details) > 9
+    assert max(map(len, details)) < 500
+    assert max(len(described(one)) for one in found) < 400

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,17 @@ def test_a_run_that_failed_for_good(place: Place) -> None:
     assert facts["message"] == "rank 0 on local0 ended with exit code 3"
     assert facts["reason"] == "recovery.requeue is false"
     assert "log_tail" not in facts["cause"]
+
+
+def test_a_long_message_is_whole_in_the_object_alone(place: Place) -> None:
+    script = "raise ValueError('begin ' + 'x' * 3000 + ' end')"
+    place.submit(f'exec {sys.executable} -c "{script}"', notify=wanted())
+    place.supervise()
+    (facts,) = told(place)
+    assert len(facts["message"]) > 1000
+    variable = (place.run.directory / "variables").read_text()
+    assert variable.startswith("failed study/3 1 rank 0 on local0 raised ValueError: begin xxx")
+    assert len(variable) < 350
 
 
 def test_what_is_mended_by_itself_is_not_told(place: Place) -> None:
@@ -163,7 +175,7 @@ def test_one_that_reads_nothing_and_arguments_that_no_shell_sees(place: Place) -
         ("a\0b", r"a\x00b"),
         ("\ud800", r"\ud800"),
         ("\x1b[2J\r\nSubject: x\u202e", r"\x1b[2J Subject: x\u202e"),
-        ("x" * 300_000, "x" * 4096),
+        ("x" * 300_000, f"{'x' * 120}… (299,760 characters more) …{'x' * 120}"),
     ],
     ids=["NUL", "half a character", "a head of a mail", "too long"],
 )
