@@ -8,7 +8,6 @@
     │   └── BrokenFile         exit 2   a file of hpcrun's on disk is not what hpcrun writes
     ├── ClusterRefused         exit 3   the cluster answered, and said no
     ├── ClusterUnreachable     exit 4   the cluster did not answer; the same command may work later
-    ├── RunFailed              exit 1   a run that was waited for failed
     ├── Interrupted            exit 130 by Ctrl-C, in the middle of something that it reports
     ├── CheckpointError        exit 1   a checkpoint cannot be written or read
     ├── NonFiniteLossError     exit 1   the loss is not a number any more
@@ -131,10 +130,6 @@ class ClusterUnreachable(HpcrunError):
     """Slurm does not answer."""
 
     exit_code = EXIT_UNREACHABLE
-
-
-class RunFailed(HpcrunError):
-    """A run that was waited for did not complete."""
 
 
 class Interrupted(HpcrunError):

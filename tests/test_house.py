@@ -98,7 +98,6 @@ COVERED_BY: dict[str, str] = {
     "estimate/model_counter": "estimate/test_model_program.py",
     "estimate/model_facts": "estimate/test_model_program.py",
     "estimate/model_source": "cli/test_estimate.py",
-    "errors": "cli/test_main.py",
     "slurm/background": "cli/test_status_screen.py",
     "observe/diagnosis/advice": "observe/diagnosis/test_attempts.py",
     "observe/diagnosis/attempt_traces": "observe/diagnosis/test_attempts.py",
