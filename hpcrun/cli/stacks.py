@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import select_one
 from hpcrun.text import listed, one_line, ranges
+
+if TYPE_CHECKING:
+    from hpcrun.control import beside_rank
 
 
 @click.command("stacks")
@@ -42,8 +46,19 @@ def command(where: str, rank: str | None, threads: bool, output: Output) -> None
         click.echo(f"{one_line(title)}{':' if text else ' does not tell'}")
         for line in text.splitlines():
             output.line(f"  {line.strip()}")
-    if any(one.text is None for one in found):
-        output.say(
-            "ranks that do not tell: stopped, in a container or without Python; py-spy beside the "
-            "job's Python reads some of them"
-        )
+    if silent := [one for one in found if one.text is None]:
+        output.say(_why_silent(live, silent[0]))
+
+
+def _why_silent(live: beside_rank.LiveRun, one: beside_rank.RankStack) -> str:
+    """Say why a rank may not tell, and what reads it all the same."""
+    why = "stopped, without Python, or with HPCRUN_STACKS=0"
+    if (live.place(one.rank)[0].rank_python or {}).get("srun"):
+        why += ", or in a container of Pyxis, into which another one beside it may not look"
+    elif live.launch.rank_python:
+        why += ", or in a container with process ids of its own"
+    node = f"srun --jobid={live.job_id} --overlap --nodelist={one.node} " if live.job_id else ""
+    return (
+        f"ranks that do not tell are {why}; py-spy on the node, outside of a container, reads "
+        f"most: `{node}py-spy dump --pid PID` (`{node}pgrep -u $USER -a python` has the PIDs)"
+    )

@@ -33,9 +33,10 @@ from hpcrun.text import range_text
 _AT_ONCE, _ANSWER = 16, 60.0
 # What bash exits with where the rank's process is not there.
 _NO_RANK = 66
-# $0: the file with the process id of the rank's worker. The first word after it is how many of the
-# next ones put a command into the rank's container; the rest is for the program. What a container
-# hides of the host's variables is needed to start another one.
+# $0: the file with the process id of the rank's worker. The first word after it is the Python,
+# empty for the rank's own; the next is how many of those after it put a command into the rank's
+# container; the rest is for the program. What a container hides of the host's variables is needed
+# to start another one.
 _BASH = f"""\
 pid="$(cat "$0" 2> /dev/null)" &&
 mapfile -d '' -t variables < "/proc/$pid/environ" 2> /dev/null &&
@@ -44,9 +45,10 @@ mapfile -d '' -t words < "/proc/$pid/cmdline" 2> /dev/null &&
 for one in "${{variables[@]}}"; do
     case "$one" in {OUTSIDE}*) variables+=("${{one#{OUTSIDE}}}") ;; esac
 done
-inside=("${{@:2:$1}}")
-shift $(($1 + 1))
-exec env -i "${{variables[@]}}" "${{inside[@]}}" "${{words[0]}}" -m hpcrun.run.beside "$@"
+python="${{1:-${{words[0]}}}}"
+inside=("${{@:3:$2}}")
+shift $(($2 + 2))
+exec env -i "${{variables[@]}}" "${{inside[@]}}" "$python" -m hpcrun.run.beside "$@"
 """
 
 
@@ -99,9 +101,15 @@ class LiveRun:
         node = launch.node_of(own)
         pid_file = ScratchPaths(Path(node.scratch)).pid(rank)
         inside = launch.rank_python or {}
-        start = [*inside.get("prefix", ()), *inside.get("python", ())[:-1]]
+        prefix = inside.get("prefix", ())
+        start, python = [*prefix, *inside.get("python", ())[:-1]], ""
+        if prefix and not words:
+            # A container beside the rank's has users of its own, and may not look into it.
+            start, python = [], prefix[0]
         file = launch.file
-        found = beside_command(pid_file, file, own, words, terminal=terminal, inside=start)
+        found = beside_command(
+            pid_file, file, own, words, terminal=terminal, inside=start, python=python
+        )
         if self.job_id is None:
             return found
         role, options = self._role(rank), inside.get("srun", ())
@@ -121,6 +129,7 @@ def beside_command(
     *,
     terminal: str = "",
     inside: Sequence[str] = (),
+    python: str = "",
 ) -> list[str]:
     """Return what is to be started on a rank's node; without ``words`` it tells the stacks.
 
@@ -134,8 +143,10 @@ def beside_command(
         TERM, for a command on a terminal.
     inside
         Put a command into the rank's container.
+    python
+        The Python that is started; empty for the rank's own.
     """
-    own = [str(len(inside)), *inside, str(launch), str(rank), terminal]
+    own = [python, str(len(inside)), *inside, str(launch), str(rank), terminal]
     return ["bash", "-c", _BASH, str(pid_file), *own, *words]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.cli import stacks
+from hpcrun.control import beside_rank
+from hpcrun.run.protocol.launch import Launch
 from hpcrun.state import layout
+from hpcrun.state.layout import AttemptPaths
 from hpcrun.submission.local import processes
 from tests.support import command
 from tests.support.waiting import until
@@ -90,6 +95,43 @@ def test_stacks_of_all_ranks_together(place: Path) -> None:
     data = json.loads(_hpcrun(place, "stacks", "e/0", "--rank", "1", "--json").stdout)
     assert [(one["rank"], one["node"]) for one in data] == [(1, "local0")]
     assert "wait_for_the_word" in data[0]["text"]
+
+
+@pytest.mark.skipif(
+    not shutil.which("bwrap")
+    or subprocess.run(
+        ["bwrap", "--unshare-user", "--ro-bind", "/", "/", "true"], capture_output=True, check=False
+    ).returncode
+    != 0,
+    reason="takes bubblewrap and user namespaces",
+)
+def test_stacks_of_a_container_with_users_of_its_own(place: Path) -> None:
+    """A container beside it may not look into it: the kernel lets its owner, outside, alone."""
+    container = {
+        **{"image": "/", "runtime": "bubblewrap", "options": ["--unshare-user"]},
+        **{"python": sys.executable, "mounts": [str(Path(sys.prefix).resolve().parent)]},
+    }
+    spec = json.loads((place / "e.yaml").read_text())
+    inside = {**spec, "name": "inside", "environment": {"container": container}}
+    (place / "inside.yaml").write_text(json.dumps(inside))
+    try:
+        assert _hpcrun(place, "submit", "inside.yaml").returncode == 0
+        until(lambda: "rank 1" in _hpcrun(place, "logs", "inside").stdout, 60)
+        done = _hpcrun(place, "stacks", "inside/0")
+        assert "rank 0-1 (2) on local0:" in done.stdout, done.stdout + done.stderr
+        assert "in wait_for_the_word" in done.stdout
+    finally:
+        _hpcrun(place, "cancel", "inside", "--yes")
+
+
+def test_ranks_that_do_not_tell_are_explained() -> None:
+    launch = Launch.__new__(Launch)
+    object.__setattr__(launch, "rank_python", {"srun": ["--container-image=x"]})
+    object.__setattr__(launch, "first_rank", 0)
+    live = beside_rank.LiveRun("e/0", launch, AttemptPaths(Path("/")), "123", (None,))
+    told = stacks._why_silent(live, beside_rank.RankStack(0, "n1", None))
+    assert "in a container of Pyxis, into which another one beside it may not look" in told
+    assert "`srun --jobid=123 --overlap --nodelist=n1 py-spy dump --pid PID`" in told
 
 
 @pytest.mark.parametrize(
