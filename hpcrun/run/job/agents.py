@@ -161,8 +161,7 @@ class Agents:
         """Take in the messages that arrive within so many seconds.
 
         Raises NodesLost if nodes of the attempt were silent, or without the fabric, for too long;
-        NodesUnusable if an agent hung up: its node lives, and somebody or the kernel ended it.
-        """
+        NodesUnusable if an agent was ended; HpcrunError if this process did not run meanwhile."""
         gone: list[str] = []
         for node, message in self._switchboard.poll(seconds):
             if node in self._unusable:
@@ -192,6 +191,7 @@ class Agents:
             self.give_up(ended)
             raise NodesLost(tuple(lost))
         if ended:
+            self._heartbeat.check()
             why = f"the agent on node {ended[0]} was ended; see agent-{ended[0]}.log"
             raise self._unusable_nodes(why, ended)
         self._check_fabric()

@@ -7,9 +7,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from hpcrun.errors import HpcrunError
+
 INTERVAL = 2.0
 # Seconds of silence that mean a power loss, which sends no last word.
 SILENCE = 10.0
+
+# Seconds after such a time within which what others did is put down to it.
+_JUST_NOW = 30.0
 
 ALIVE: dict[str, Any] = {"type": "alive"}
 
@@ -20,6 +25,9 @@ class Heartbeat:
     def __init__(self, send: Callable[[dict[str, Any]], object]) -> None:
         self._send = send
         self._stopped = threading.Event()
+        self._beaten = time.monotonic()
+        # When this process was found not to have run, and for how long.
+        self._woke, self._gap = self._beaten, 0.0
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._thread.start()
 
@@ -28,8 +36,24 @@ class Heartbeat:
         self._stopped.set()
         self._thread.join(timeout=15)
 
+    def check(self) -> None:
+        """Raise HpcrunError if this process did not run for so long that others gave it up."""
+        now = time.monotonic()
+        gap = now - self._beaten
+        if gap <= SILENCE and now - self._woke <= _JUST_NOW:
+            gap = self._gap
+        if gap > SILENCE:
+            raise HpcrunError(
+                f"the supervisor did not run for {gap:.0f} s (it was stopped, or its node was "
+                "suspended), and its agents left"
+            )
+
     def _beat(self) -> None:
         while not self._stopped.wait(INTERVAL):
+            now = time.monotonic()
+            if now - self._beaten > SILENCE:
+                self._woke, self._gap = now, now - self._beaten
+            self._beaten = now
             self._send(ALIVE)
 
 

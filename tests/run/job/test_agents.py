@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -147,6 +149,41 @@ def test_files_are_kept_in_less_time_once_slurm_signals(
     finally:
         found.lost.append("n1")
         found.dismiss()
+
+
+SLEEPER = """
+import sys
+from hpcrun.errors import HpcrunError
+from hpcrun.run.protocol import heartbeat
+heartbeat.INTERVAL, heartbeat.SILENCE = 0.1, 1.0
+heart = heartbeat.Heartbeat(lambda message: None)
+for _ in sys.stdin:
+    try:
+        heart.check()
+        print("ran", flush=True)
+    except HpcrunError as error:
+        print(error.message, flush=True)
+"""
+
+
+def test_a_supervisor_that_was_stopped_blames_no_node_for_having_left() -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(
+        [sys.executable, "-c", SLEEPER], text=True, cwd=REPOSITORY, **pipes
+    ) as one:
+        assert one.stdin is not None
+        assert one.stdout is not None
+
+        def told() -> str:
+            one.stdin.write("?\n")
+            one.stdin.flush()
+            return one.stdout.readline()
+
+        assert told() == "ran\n"
+        one.send_signal(signal.SIGSTOP)
+        time.sleep(2.2)
+        one.send_signal(signal.SIGCONT)
+        assert re.match(r"the supervisor did not run for [2-9] s \(it was stopped", told())
 
 
 def test_what_is_wrong_with_all_is_no_nodes_fault(tmp_path: Path) -> None:
