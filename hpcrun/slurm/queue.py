@@ -122,9 +122,12 @@ class JobMark:
 
     def problem(self, state: JobState) -> str | None:
         """Return whose job the number is now, if it is another one; None if it is this one."""
-        if state.user not in (None, os.geteuid(), permissions.owner(self.directory)):
+        # Of a job that ended before it could start, accounts may tell no directory, and root.
+        if not state.directory:
+            return None
+        if state.user not in (None, 0, os.geteuid(), permissions.owner(self.directory)):
             return _given_away(state)
-        if not state.directory or Path(state.directory).parts[-3:] == self.directory.parts[-3:]:
+        if Path(state.directory).parts[-3:] == self.directory.parts[-3:]:
             return None
         if self.began is None or state.submitted is None:
             return _given_away(state)

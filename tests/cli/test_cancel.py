@@ -107,7 +107,8 @@ def test_the_intent_stands_when_slurm_does_not_answer(
         assert done.returncode == 4
         assert "marked as cancelled, and Slurm could not be told" in done.stderr
     assert intents(study) == ["finished", "cancelled", None]
-    assert len(scancels(shim)) == 2
+    # Whose job the number is now is not known.
+    assert scancels(shim) == []
 
 
 def test_slurm_refuses(study: Experiment, shim: Path, tmp_path: Path) -> None:

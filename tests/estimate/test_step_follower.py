@@ -105,9 +105,14 @@ def test_the_plan_of_a_hugging_face_model() -> None:
 
 @pytest.mark.training
 @pytest.mark.timeout(300)
-def test_what_ranks_hold_of_a_model_that_they_divide(tmp_path: Path) -> None:
+def test_what_ranks_hold_of_a_model_that_they_divide(warm_operators: Path, tmp_path: Path) -> None:
     """Parameters exactly, and forward and backward within 10 %."""
     from bench import estimate, estimate_divided
+    from hpcrun.run.node import op_cache
+    from tests.support import operators
+
+    extensions = tmp_path / "operators"
+    op_cache.copy(warm_operators, operators.key(), extensions)
 
     cases = [
         estimate_divided.case({"tensor": 2}, checkpointing=False, **SMALL),
@@ -115,6 +120,7 @@ def test_what_ranks_hold_of_a_model_that_they_divide(tmp_path: Path) -> None:
         estimate_divided.case({"pipeline": 2}, checkpointing=True, **SMALL),
     ]
     variables = {"DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo"}
+    variables["TORCH_EXTENSIONS_DIR"] = str(extensions)
     answers = estimate.launch(
         cases, 2, tmp_path, timeout=250, module="bench.held_divided", **variables
     )

@@ -144,7 +144,7 @@ def test_files_of_secrets_are_left_out_by_whatever_name(code: Path, with_git: bo
     secrets.chmod(0o600)
     os.link(secrets, code / "readme.py")
     (code / "link.py").symlink_to("mine")
-    key = code / "token.txt"
+    key = code / "note.txt"
     key.write_bytes(SECRET)
     key.chmod(0o600)
     if with_git:
@@ -159,7 +159,7 @@ def test_files_of_secrets_are_left_out_by_whatever_name(code: Path, with_git: bo
     for name, why in {
         "readme.py": "it is environment.secrets_file",
         "link.py": "it is environment.secrets_file",
-        "token.txt": "only you may read it",
+        "note.txt": "only you may read it",
     }.items():
         assert f"{name}: left out, {why}" in frozen.notes
     assert "`code: {exclude: ['!.aws/credentials']}` in the spec freezes" in frozen.notes[-1]

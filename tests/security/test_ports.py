@@ -431,7 +431,9 @@ def test_an_orphaned_agent_tells_and_believes_nothing(
     secret = JobSecret.new()
     with _impostor(IMPOSTORS[how]) as (address, heard):
         arguments = argparse.Namespace(attempt=1, node="n1", supervisor=address)
-        submission: Any = SimpleNamespace(experiment=SimpleNamespace(run=lambda number: None))
+        submission: Any = SimpleNamespace(
+            experiment=SimpleNamespace(run=lambda number: None), directory=Path("/")
+        )
         run: Any = SimpleNamespace(number=3)
         began = time.monotonic()
         assert not Takeover(arguments, submission, run, secret)._supervisor_answers()

@@ -142,8 +142,9 @@ OURS = JobMark(Path("/root/study/submissions/3"))
         ("50 U /home/me", 60.0, True),
         ("50 12345 /home/other", 60.0, False),
         ("9000 U /home/me", 60.0, False),
-        # Slurm does not tell.
+        # Slurm does not tell; accounts of a job that ended before it could start tell root.
         ("", None, True),
+        ("50 0", None, True),
     ],
 )
 def test_a_job_is_ours_by_its_number_and_its_mark(
@@ -153,7 +154,7 @@ def test_a_job_is_ours_by_its_number_and_its_mark(
     mark = dataclasses.replace(OURS, began=began)
     (queued,) = queue.parse_squeue(f"7|RUNNING|None|n1|40 N/A {told}").values()
     head, _, path = told.partition(" /")
-    row = "|".join([*head.split(" "), f"/{path}"]) if path else ""
+    row = "|".join([*head.split(" "), f"/{path}" if path else ""]) if head else ""
     (past,) = queue.parse_sacct(f"7|RUNNING|None|n1|40|0:0|Unknown|{row}").values()
     for state in (queued, past):
         assert (mark.problem(state) is None) is ours

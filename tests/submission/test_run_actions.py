@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.errors import ClusterUnreachable, UsageError
+from hpcrun.errors import BrokenFile, ClusterUnreachable, UsageError
 from hpcrun.host import start_ticks
 from hpcrun.state import history, journal, ledger
 from hpcrun.state.layout import ExperimentPaths
@@ -199,5 +199,7 @@ def test_a_plan_that_is_gone_is_an_error(experiment: ExperimentPaths) -> None:
     plans, jobs = history.plans(experiment), journal.newest_jobs(experiment)
     assert run_actions.changed(jobs, plans, plans[1]) == set()
     experiment.submission(1).plan.unlink()
+    with pytest.raises(BrokenFile, match=r"plan\.json is gone"):
+        history.plans(experiment)
     with pytest.raises(FileNotFoundError):
-        run_actions.changed(jobs, history.plans(experiment), plans[1])
+        run_actions.changed(jobs, {}, plans[1])

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -77,11 +76,13 @@ def load_tensors(path: str | Path, load: Callable[..., Any] | None = None) -> An
             try:
                 found = load or torch.load
                 return found(opened, map_location="cpu", mmap=True, weights_only=True)
-            except pickle.UnpicklingError as error:
+            except Exception as error:
+                if type(error).__name__ != "UnpicklingError":
+                    raise
                 # torch advises to load it in a way that executes what is in it.
                 why = str(error).partition("WeightsUnpickler error: ")[2].partition("\n")[0]
                 said = why.partition(". Please use")[0].strip() or "it is no such file"
-                raise pickle.UnpicklingError(f"not a file of tensors alone: {said}") from None
+                raise type(error)(f"not a file of tensors alone: {said}") from None
 
 
 @contextmanager

@@ -42,7 +42,9 @@ def switchboard() -> Iterator[Switchboard]:
 
 def _orphan(directory: Path, supervisor: str | None = None) -> Takeover:
     paths = RunPaths(directory)
-    submission: Any = SimpleNamespace(experiment=SimpleNamespace(run=lambda number: paths))
+    submission: Any = SimpleNamespace(
+        experiment=SimpleNamespace(run=lambda number: paths), directory=Path("/study/submissions/1")
+    )
     arguments = argparse.Namespace(
         job_id="7_3", restarts=1, attempt=2, node="n2", node_rank=1, supervisor=supervisor
     )
