@@ -1,4 +1,4 @@
-"""What `hpcrun estimate` says of a model that ranks divide, against what each of them holds.
+"""Compares what `hpcrun estimate` says of a divided model with what each of its ranks holds.
 
     python -m bench.estimate_divided [--output bench/results] [--json]
 

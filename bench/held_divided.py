@@ -1,4 +1,4 @@
-"""What forward and backward of a divided model hold, measured: ranks of `bench.estimate_divided`.
+"""Measures what forward and backward of a divided model hold: ranks of `bench.estimate_divided`.
 
     RANK=0 WORLD_SIZE=2 … python -m bench.held_divided CASES.json ANSWER.json
 

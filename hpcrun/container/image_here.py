@@ -9,7 +9,7 @@ import stat
 from difflib import get_close_matches
 from pathlib import Path
 
-from hpcrun import mounts
+from hpcrun import mounts, shared_look
 from hpcrun.container import runtimes
 from hpcrun.errors import UsageError
 from hpcrun.state.environment.environment_block import Container
@@ -35,7 +35,8 @@ def absent(container: Container, elsewhere: str | None, *, made: bool = False) -
     if not image or not runtimes.is_path(image):
         return None
     try:
-        is_directory = stat.S_ISDIR(os.stat(image).st_mode)
+        # Another host may have made it a moment ago.
+        is_directory = stat.S_ISDIR(shared_look.status(Path(image)).st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return _absent(Path(image), elsewhere, made=made)
     except OSError as error:

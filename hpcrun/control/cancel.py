@@ -62,7 +62,7 @@ def cancel(selected: Sequence[Selected], say: Say) -> None:
 
 
 def _end_jobs(selected: Sequence[Selected], say: Say) -> None:
-    """Have Slurm end the jobs that live; of a number that is another's job now, say so."""
+    """End the runs' jobs that live; tell each number that Slurm has given to another job."""
     states = queue.query([str(one.job_id) for one in selected], accounting=False)
     if states.controller_is_down:
         raise ClusterUnreachable(states.problems[0])

@@ -36,12 +36,12 @@ Pair = tuple[float, float]
 
 @dataclass(frozen=True)
 class FollowedStep:
-    """What lived at once in a step that was followed, with one sample or two."""
+    """The bytes that lived at once in a step that was followed, with one sample or two."""
 
     peaks: Sequence[Pair]
-    """Those of which none was less than another in both."""
+    """The peaks: pairs of which none was less than another in both."""
     kept: Pair
-    """What forward leaves for backward."""
+    """The bytes that forward leaves for backward."""
 
     def most(self, tensor: int, in_flight: int) -> float:
         """Return the most bytes on a rank of a tensor group, with so many micro batches begun."""

@@ -134,7 +134,10 @@ def follower(torch: Any, kept: Iterable[Any], styles: Mapping[int, str] | None =
                 self.peaks = [*rest, [whole, divided]]
 
     def _is_divided(func: Any, given: Any) -> bool:
-        """What a divided matrix makes of a whole tensor is divided, and the reverse."""
+        """Check whether a tensor group divides what an operator makes.
+
+        A divided matrix turns a whole tensor into a divided one, and the reverse.
+        """
         style, divided = None, False
         for one in tree_iter(given):
             if isinstance(one, torch.Tensor):
@@ -215,8 +218,10 @@ class Steps:
         with self._dropping(), mode:
             if isinstance(batch, dict):
                 out = self._model(**batch)
+            elif isinstance(batch, (list, tuple)):
+                out = self._model(*batch)
             else:
-                out = self._model(*(batch if isinstance(batch, (list, tuple)) else (batch,)))
+                out = self._model(batch)
             loss = self._end(out)
             del out
             kept = [*mode.live]

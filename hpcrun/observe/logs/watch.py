@@ -211,7 +211,7 @@ class Watch:
         self._renew([run for run in doubtful if now - run.renewed >= RENEW])
         found = statuses([run.selected for run in doubtful], ask=lambda _: answers, values=False)
         for run, status in zip(doubtful, found, strict=True):
-            job = answers.of(run.job) if run.job else None
+            job = answers.state_of(run.job) if run.job else None
             run.job = None
             run.status = status
             is_unknown = status.state == run_state.UNKNOWN and answers.problem is None
@@ -246,7 +246,7 @@ class Watch:
         """Check whether a run may be over: its job does not live, or its ledger has grown."""
         if run.job is None:
             return True
-        job = answers.of(run.job)
+        job = answers.state_of(run.job)
         is_silent = answers.silence(run.job.job_id) is not None
         if (job is None or not job.is_alive) and not is_silent:
             return True

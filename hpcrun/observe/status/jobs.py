@@ -35,7 +35,7 @@ class Answers:
     elsewhere: dict[str, str] = field(default_factory=dict)
     """Local job id -> the only host that knows its state."""
 
-    def of(self, ref: JobRef) -> JobState | None:
+    def state_of(self, ref: JobRef) -> JobState | None:
         """Return the state of a run's job; ``UNKNOWN`` if its number is another job's now."""
         state = self.jobs.get(ref.job_id)
         return state if state is None or ref.mark is None else ref.mark.checked(state)

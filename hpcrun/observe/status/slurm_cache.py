@@ -206,10 +206,8 @@ def _write(path: Path, known: _Known) -> None:
 
 def _to_fields(job: JobState) -> list[object]:
     flags = (job.is_waiting, job.is_over)
-    return [
-        *(job.state, *flags, job.reason, job.nodes, job.exit_code, job.start, job.ended),
-        *(job.submitted, job.user, job.directory),
-    ]
+    known = [job.state, *flags, job.reason, job.nodes, job.exit_code, job.start, job.ended]
+    return [*known, job.submitted, job.user, job.directory]
 
 
 def _from_fields(job_id: str, fields: list[Any]) -> JobState:
@@ -220,6 +218,14 @@ def _from_fields(job_id: str, fields: list[Any]) -> JobState:
     if not all(isinstance(one, (int, NoneType)) for one in (exit_code, user)) or not all(times):
         raise TypeError(f"the numbers of job {job_id} are none")
     return JobState(
-        *(job_id, state, reason, nodes, start, exit_code, ended),
-        **{"submitted": submitted, "user": user, "directory": directory},
+        job_id,
+        state,
+        reason,
+        nodes,
+        start,
+        exit_code,
+        ended,
+        submitted=submitted,
+        user=user,
+        directory=directory,
     )

@@ -259,7 +259,7 @@ def _with_answer(
         moments += [float(moment) for moment in recorded if moment]
     updated = max(moments, default=None)
     if ref is not None:
-        job, silence = answers.of(ref), answers.silence(ref.job_id)
+        job, silence = answers.state_of(ref), answers.silence(ref.job_id)
     else:
         is_gone = submission is not None and submission.ended
         job, silence = JobState("", GONE) if is_gone else None, evidence.silence
