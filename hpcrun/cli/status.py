@@ -177,6 +177,8 @@ def _cost(selected: list[Selected], output: Output) -> None:
         )
         for one in told
     ]
+    for one, story in zip(costs, told, strict=True):
+        one.grown.extend(story.grown)
     totals = cost.totals(costs)
     if output.json:
         data = {"runs": costs, "experiments": totals}
@@ -186,6 +188,9 @@ def _cost(selected: list[Selected], output: Output) -> None:
     for total in totals:
         click.echo("")
         for line in cost.sentences(total):
+            output.line(line)
+    for one in costs:
+        for line in cost.growth(one):
             output.line(line)
     silent = sum(
         1 for one, story in zip(costs, told, strict=True) if not one.hours.wall and story.attempts

@@ -75,6 +75,12 @@ def missing_gpus(cluster: Mapping[str, Any], runs: Sequence[CompiledRun]) -> Ite
         )
 
 
+def not_grown(cluster: Mapping[str, Any], runs: Sequence[CompiledRun]) -> Iterator[str]:
+    """Yield a note if runs on this machine, which has no limits, are to ask for more."""
+    if cluster["executor"] == "local" and any(run.spec["recovery"]["grow"] for run in runs):
+        yield "recovery.grow does nothing on this machine, where Slurm is not asked for anything"
+
+
 def not_compared(runs: Sequence[CompiledRun]) -> Iterator[str]:
     """Yield a note if ranks are to be compared that nothing compares."""
     asked = (run for run in runs if isinstance(run.spec["recovery"]["check_replicas"], int))

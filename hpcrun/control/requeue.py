@@ -16,9 +16,11 @@ from hpcrun.errors import BrokenFile, ClusterUnreachable, UsageError
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state
 from hpcrun.observe.status.status import statuses
+from hpcrun.policy import recovery
 from hpcrun.slurm import client, queue
 from hpcrun.state import history, ledger, permissions, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
+from hpcrun.state.plan import RunPlan
 from hpcrun.submission import feeder, lock, preflight, python_probe, run_actions, sbatch
 from hpcrun.submission.feeder import Renew
 from hpcrun.submission.run_actions import Decision
@@ -252,6 +254,22 @@ def _sources(
     return found
 
 
+def _as_grown(
+    run: RunPlan, experiment: ExperimentPaths, source: SubmissionPaths, say: Say
+) -> dict[str, Any]:
+    """Return a run's spec, with the memory and time that its job came to ask for (and say so)."""
+    more: dict[str, str] = {}
+    for attempt in ledger.read(experiment.run(run.number)):
+        if attempt.submission == source.number and recovery.is_grown(attempt):
+            grow = (attempt.decided or {})["grow"]
+            # Memory of a processor is an option of the user's.
+            if grow["field"] != "MinMemoryCPU":
+                more[grow["key"]] = grow["now"]
+    for key, now in more.items():
+        say(f"run {run.number} asks for {key} {now}, as its job did at the end")
+    return {**run.spec, "resources": {**run.spec["resources"], **more}} if more else run.spec
+
+
 def _prepare(
     experiment: ExperimentPaths,
     source: SubmissionPaths,
@@ -284,7 +302,11 @@ def _prepare(
             max_parallel=earlier.max_parallel,
             repeats=earlier.repeats,
             runs=tuple(
-                CompiledRun(run.identity, run.label, run.swept, run.entry, run.spec) for run in runs
+                CompiledRun(
+                    *(run.identity, run.label, run.swept, run.entry),
+                    _as_grown(run, experiment, source, say),
+                )
+                for run in runs
             ),
         )
         plan = freeze(

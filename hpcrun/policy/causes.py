@@ -214,6 +214,9 @@ def decide(evidence: Evidence) -> End:
         return _end(HANG, found.pop("message"), details=found)
     if evidence.failure is not None:
         return _rank_failed(evidence, evidence.failure)
+    if evidence.supervisor_lost and job.out_of_memory:
+        more = f" ({job.memory})" if job.memory else ""
+        return _end(OUT_OF_MEMORY, f"its job was out of memory, and its supervisor with it{more}")
     if evidence.supervisor_lost:
         told = f" (Slurm: {job.state})" if job.state and not evidence.orphaned else ""
         return _end(SUPERVISOR_LOST, f"the supervisor was lost and recorded no end{told}")
@@ -223,6 +226,19 @@ def decide(evidence: Evidence) -> End:
         if evidence.exit_code == 0
         else f"the ranks ended with {_code(evidence.exit_code)}, and none left a record of why",
     )
+
+
+def too_little(cause: Mapping[str, Any]) -> str | None:
+    """Return the key of ``resources`` that was too little, ``mem`` or ``time``; None of neither.
+
+    Memory is that of the nodes, which the kernel or an allocator on the CPU found full.
+    """
+    if cause.get("kind") == TIME_LIMIT:
+        return "time"
+    of_host = cause.get("exception") in (None, "MemoryError") or "DefaultCPUAllocator" in str(
+        cause.get("message")
+    )
+    return "mem" if cause.get("kind") == OUT_OF_MEMORY and of_host else None
 
 
 def interrupted_by(signal: str | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -65,6 +65,8 @@ class Action:
     """A sentence for the ledger and for ``hpcrun why``."""
     exclude: tuple[str, ...] = ()
     """Nodes that the next start must not use."""
+    grow: Mapping[str, str] | None = None
+    """What the next start asks for in place of what was too little: `hpcrun.slurm.job.growth`."""
 
 
 def decide(
@@ -73,11 +75,13 @@ def decide(
     *,
     here: bool = False,
     planned: Triple | None = None,
+    growth: Mapping[str, str] | None = None,
 ) -> Action:
     """Decide the action after the end of the last attempt.
 
     The last of the attempts has an end. ``here``: the allocation has enough nodes that can be used,
     and enough time. ``planned``: the run's batch as it was frozen; None where a part is open.
+    ``growth``: what `hpcrun.slurm.job.growth` tells of what was too little.
     """
     last = attempts[-1]
     kind = str(last.kind)
@@ -92,13 +96,17 @@ def decide(
         return Action(STOP, "health in the cluster profile refuses such a node")
     if not policy.requeue:
         return Action(STOP, "recovery.requeue is false")
-    halved = _answered_by_halving(mine, policy, planned)
-    number = sum(attempt.kind == kind and attempt.number not in halved for attempt in mine)
+    grows = growth is not None and "now" in growth
+    grown = {one.number for one in mine if is_grown(one)} | ({last.number} if grows else set())
+    others = [one for one in mine if one.number not in grown]
+    halved = _answered_by_halving(others, policy, planned)
+    answered = halved | grown
+    number = sum(attempt.kind == kind and attempt.number not in answered for attempt in mine)
     budget = {**BUDGETS, **policy.budgets}.get(kind)
     if budget is not None and number >= budget:
         return Action(STOP, f"{_times(number, kind)}; recovery.budgets.{kind} is {budget}")
     known = dict(zip((one.number for one in attempts), kept_steps(attempts), strict=True))
-    failures = _without_progress(mine, known, halved)
+    failures = _without_progress(mine, known, answered)
     if kind in causes.OWN and failures >= policy.max_failures:
         return Action(
             STOP,
@@ -109,6 +117,9 @@ def decide(
     reason = "it goes on from its newest checkpoint" if kept else "it starts again"
     if kept and any(map(_saves_itself, attempts)):
         reason = "it starts again, and has saved something by itself"
+    reason += growth_words(growth or {})
+    if grows:
+        return Action(REQUEUE, reason, suspects(attempts), growth)
     if planned is not None and last.number in halved:
         reason += f", with micro batches of {planned.halved(len(halved)).micro}"
     # What is wrong with all nodes at once takes longer to mend.
@@ -121,8 +132,8 @@ def decide(
     # One that a spare is not to replace.
     stays = stays and last.cause.get("response") != node_health.EXCLUDE
     if here and stays and _may_stay(mine, policy, known):
-        return Action(RESTART, reason)
-    return Action(REQUEUE, reason, suspects(attempts))
+        return Action(RESTART, reason, grow=growth)
+    return Action(REQUEUE, reason, suspects(attempts), growth)
 
 
 def excluding(attempts: Sequence[Attempt], action: Action, nodes: Sequence[str]) -> Action:
@@ -193,11 +204,12 @@ def halvings(attempts: Sequence[Attempt], policy: Recovery, planned: Triple | No
     """Return how often the next attempt halves the micro batch that was frozen.
 
     Once for each end out of memory among the attempts, which are those since a person last
-    submitted the run; as often as ``recovery.shrink_micro_batch`` allows, and down to 1.
+    submitted the run, but for those that more memory answered; as often as
+    ``recovery.shrink_micro_batch`` allows, and down to 1.
     """
     if planned is None:
         return 0
-    ends = sum(attempt.kind == causes.OUT_OF_MEMORY for attempt in attempts)
+    ends = sum(one.kind == causes.OUT_OF_MEMORY and not is_grown(one) for one in attempts)
     return min(ends, policy.shrink_micro_batch, planned.most_halvings)
 
 
@@ -207,6 +219,18 @@ def _answered_by_halving(
     """Return the numbers of the attempts after which the micro batch was, or is, halved."""
     ends = [attempt.number for attempt in attempts if attempt.kind == causes.OUT_OF_MEMORY]
     return frozenset(ends[: halvings(attempts, policy, planned)])
+
+
+def is_grown(attempt: Attempt) -> bool:
+    """Check whether the start after an attempt asks for more of what was too little."""
+    return "now" in ((attempt.decided or {}).get("grow") or {})
+
+
+def growth_words(growth: Mapping[str, str]) -> str:
+    """Return ``, with mem 750M in place of 500M``, or why it is no more; empty of nothing."""
+    if "problem" in growth:
+        return f", with no more than before: {growth['problem']}"
+    return f", with {growth['key']} {growth['now']} in place of {growth['was']}" if growth else ""
 
 
 def smaller_batch(attempt: Attempt) -> str | None:
@@ -219,18 +243,18 @@ def smaller_batch(attempt: Attempt) -> str | None:
 
 
 def _without_progress(
-    attempts: Sequence[Attempt], known: Mapping[int, int], halved: frozenset[int]
+    attempts: Sequence[Attempt], known: Mapping[int, int], answered: Set[int]
 ) -> int:
     """Count the ends that the run itself caused since it last got further than ever before.
 
-    Those that a halved micro batch answered are no failures.
+    Those that a halved micro batch, or more memory or time, answered are no failures.
     """
     furthest, failures = 0, 0
     for attempt in attempts:
         reached = known[attempt.number]
         if reached > furthest or _saved_somewhere(attempt):
             furthest, failures = max(furthest, reached), 0
-        elif attempt.kind in causes.OWN and attempt.number not in halved:
+        elif attempt.kind in causes.OWN and attempt.number not in answered:
             failures += 1
     return failures
 

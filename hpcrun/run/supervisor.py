@@ -78,6 +78,11 @@ class Supervisor:
         if ledger.intent(self.paths) is not None:
             self._notify()
             return EXIT_OK
+        if concluded is not None and concluded.grow and "now" in concluded.grow:
+            say(f"{concluded.kind}: {concluded.reason}")
+            last = ledger.read(self.paths)[-1].number
+            if self._ends.carry_out(concluded, last, End(causes.FAILED, EXIT_FAILED), ()):
+                return EXIT_SAVED
         try:
             return self._bring_to_end()
         finally:

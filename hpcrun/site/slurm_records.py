@@ -6,11 +6,10 @@ import re
 
 from hpcrun.errors import HpcrunError
 from hpcrun.slurm.hostlist import expand
+from hpcrun.slurm.parse import megabytes as megabytes
 
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][\w/]*)=(\S*)")
 _NOTHING = ("", "(null)", "N/A", "NONE", "None", "UNLIMITED", "INFINITE")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)[Bb]?")
-_FACTOR = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _COUNT = re.compile(r"\d+")
 
 
@@ -38,12 +37,6 @@ def words(value: str | None) -> tuple[str, ...]:
 def count(value: str | None) -> int | None:
     """Return a whole number; None for UNLIMITED and what is no number."""
     return int(value) if value and _COUNT.fullmatch(value) else None
-
-
-def megabytes(value: str | None) -> float | None:
-    """Return a size in MB, which is Slurm's unit without a letter: ``62.50G``; None for others."""
-    found = _SIZE.fullmatch(value or "")
-    return float(found[1]) * _FACTOR[found[2]] if found else None
 
 
 def resources(value: str | None) -> dict[str, float]:

@@ -372,9 +372,12 @@ def exclude_nodes(job: str, nodes: str) -> str | None:
     """Have a waiting job not use some nodes; return Slurm's message if it does not."""
     if not _NODES.fullmatch(nodes):
         return f"{nodes!r} is not a list of nodes"
-    return _no_job(job) or problem_of(
-        ["scontrol", "update", f"jobid={job}", f"ExcNodeList={nodes}"]
-    )
+    return update(job, f"ExcNodeList={nodes}")
+
+
+def update(job: str, change: str) -> str | None:
+    """Change a waiting job, as in ``TimeLimit=60``; return Slurm's message if it does not."""
+    return _no_job(job) or problem_of(["scontrol", "update", f"jobid={job}", change])
 
 
 def start_problem(script: str, partition: str, nodes: int, exclude: str) -> str | None:

@@ -7,18 +7,19 @@ has an answer that says "not known", and a requeue is tried until it is accepted
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hpcrun.policy.causes import JobFacts
 from hpcrun.slurm import client, queue, requeue_nodes, steps
-from hpcrun.slurm.parse import parse_time
+from hpcrun.slurm.parse import megabytes, parse_duration, parse_time
 from hpcrun.slurm.queue import JobMark
 from hpcrun.state import files as records
-from hpcrun.text import Say, whole_number
+from hpcrun.text import Say, one_line, whole_number
 
 _TAIL = 1 << 18
 # Slurm's own default.
@@ -33,6 +34,14 @@ _REFUSED = re.compile(
     r"|invalid user id",
     re.IGNORECASE,
 )
+# So begins what sbatch says of a job that asks for too much.
+_TOO_MUCH = re.compile(r"allocation failure|batch job submission failed", re.IGNORECASE)
+# scontrol's fields of what a job asks for, and sbatch's options; their forms by the spec's key.
+_OPTIONS = {"MinMemoryNode": "--mem", "MinMemoryCPU": "--mem-per-cpu", "TimeLimit": "--time"}
+_FORMS: dict[str, Callable[[int], str]] = {
+    "mem": lambda amount: f"{amount}M",
+    "time": lambda minutes: f"{minutes // 1440}-{minutes // 60 % 24:02}:{minutes % 60:02}",
+}
 _SACCT = ("JobID", "State", "Start", "End", "MaxRSS", "ReqMem", "JobName")
 
 
@@ -188,6 +197,79 @@ def requeue(
     return False
 
 
+def growth(job: str, key: str, factor: float, most: str | None) -> dict[str, str]:
+    """Return what the next start of a job is to ask for in place of what was too little.
+
+    Parameters
+    ----------
+    key
+        ``mem`` or ``time``.
+    most
+        The most of it that may be asked for, in Slurm's forms; None for what Slurm takes.
+
+    Returns
+    -------
+    dict
+        ``key``, ``was`` and ``now`` (in Slurm's forms: ``512M``, ``0-02:00``) and ``field``, as
+        ``scontrol update`` calls it; or ``key`` and ``problem``, a clause.
+    """
+    shown = client.show("job", job)
+    field, was = _asked(shown, key)
+    if not was:
+        return {"key": key, "problem": f"Slurm tells of no {key} that could grow"}
+    limit = _amount(key, most) if most else None
+    now = math.ceil(was * factor) if limit is None else min(math.ceil(was * factor), limit)
+    form = _FORMS[key]
+    if now <= was:
+        return {"key": key, "problem": f"recovery.grow.most.{key} is {most}"}
+    test = ["sbatch", "--test-only", f"{_OPTIONS[field]}={form(now)}", shown.get("Command", "")]
+    problem = client.problem_of(test, client.SHORT)
+    if problem is not None and _TOO_MUCH.search(problem) and not client.is_unreachable(problem):
+        why = f"Slurm does not take {key} {form(now)} ({one_line(problem)})"
+        return {"key": key, "problem": f"{why}; recovery.grow.most.{key} can say what it takes"}
+    return {"key": key, "field": field, "was": form(was), "now": form(now)}
+
+
+def _asked(shown: Mapping[str, str], key: str) -> tuple[str, int | None]:
+    """Return scontrol's field of a job's ``mem`` or ``time``, and how many MB or minutes it is."""
+    fields = ("TimeLimit",) if key == "time" else ("MinMemoryCPU", "MinMemoryNode")
+    return next(((name, _amount(key, shown[name])) for name in fields if name in shown), ("", None))
+
+
+def _amount(key: str, text: str) -> int | None:
+    """Return the minutes of a time, or the MB of a size; None of what is neither."""
+    found = parse_duration(text) if key == "time" else megabytes(text.upper())
+    return None if found is None else math.ceil(found / 60 if key == "time" else found)
+
+
+def enlarge(job: str, more: Mapping[str, str]) -> str | None:
+    """Have a requeued job ask for more, as `growth` says; return why Slurm does not change it.
+
+    Slurm may refuse it at first, as the job does not wait in the queue yet. There is no time for
+    more: what asks is ended with the job, within KillWait.
+    """
+    deadline = time.monotonic() + 3
+    key, field = more["key"], more["field"]
+    while True:
+        # scontrol's megabytes have no unit; and it may end well without a change.
+        problem = client.update(job, f"{field}={more['now'].rstrip('M')}")
+        shown = client.show("job", job)
+        if _amount(key, shown.get(field, "")) == _amount(key, more["now"]):
+            return None
+        if time.monotonic() > deadline or shown.get("JobState") == "PENDING":
+            return problem or f"{field} is still {shown.get(field, 'unknown')}"
+        time.sleep(0.3)
+
+
+def submit_enlarged(script: Path, more: Mapping[str, str], output: str) -> str:
+    """Submit a script again that asks for more, as `growth` says; return the job's id.
+
+    ``output`` is the path pattern of its log. Raises `hpcrun.slurm.client.CommandFailed`.
+    """
+    argv = ["sbatch", "--parsable", f"{_OPTIONS[more['field']]}={more['now']}"]
+    return client.command([*argv, f"--output={output}", str(script)]).strip()
+
+
 def is_forgotten(job: str, mark: JobMark) -> bool:
     """Check whether slurmctld has forgotten a job; accounting may still call it running.
 
@@ -276,14 +358,9 @@ def _of_attempt(
 def _memory(rows: Sequence[dict[str, str]]) -> str:
     asked = next((row["ReqMem"] for row in rows if row["ReqMem"]), "")
     sizes = [row["MaxRSS"] for row in rows if row["MaxRSS"] not in ("", "0")]
-    most = max(sizes, key=_kilobytes, default="")
+    most = max(sizes, key=lambda size: megabytes(size) or 0.0, default="")
     parts = [f"it asked for {asked}"] if asked else []
     return ", ".join([*parts, *([f"one rank was seen to use {most}"] if most else [])])
-
-
-def _kilobytes(size: str) -> float:
-    match = re.fullmatch(r"([\d.]+)([KMGT]?)", size)
-    return float(match[1]) * 1024 ** "KMGT".find(match[2] or "K") if match else 0.0
 
 
 def _user(number: str) -> str:

@@ -17,6 +17,7 @@ _DURATION = re.compile(
     r"|(?P<h>N):(?P<m>N):(?P<s>N)|(?P<mm>N):(?P<ss>N)|(?P<minutes>N))".replace("N", "[0-9]{1,9}")
 )
 _SECONDS = re.compile("[0-9]{1,11}")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)[Bb]?")
 _ABSENT = ("", "(null)", "None", "N/A", "Unknown", "NONE", "None assigned")
 
 
@@ -54,6 +55,12 @@ def parse_time(text: str) -> float | None:
         return datetime.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def megabytes(value: str | None) -> float | None:
+    """Return a size in MB, which is Slurm's unit without a letter: ``62.50G``; None for others."""
+    found = _SIZE.fullmatch(value or "")
+    return float(found[1]) * 1024.0 ** "KMGTP".index(found[2] or "M") / 1024 if found else None
 
 
 def parse_array(text: str) -> tuple[list[int], int | None] | None:

@@ -9,12 +9,10 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     ``world_size``; after out of memory ``micro_batch``, ``accumulation``, ``planned_micro_batch``;
     ``packages_changed`` since submission (`hpcrun.python_packages`), frozen ``environment``.
 ``workers_started``
-    The ranks were started; ``warm`` where they had been waiting. ``notice``: the network interface
-    that was guessed, and what to write instead.
+    The ranks were started; ``warm`` where they had been waiting. ``notice``: a guess.
 ``fabric``
     The links of the attempt's nodes, where they have adapters: ``choices`` (of NCCL_IB_HCA),
-    ``findings`` (``node``, ``kind``, ``message`` and ``port``; see `hpcrun.run.fabric.link_check`;
-    the first of them) and their ``count``.
+    ``findings`` (the first of `hpcrun.run.fabric.link_check`) and their ``count``.
 ``health``
     Its nodes' check, where it found something: ``findings`` (of `hpcrun.policy.node_health`), their
     ``count``, the ``action`` decided, its ``reason``, and the ``nodes`` that are not to be used.
@@ -34,7 +32,8 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     The next supervisor records an end that its own did not live to, with ``time`` as Slurm has it.
 ``decided``
     The response to that end, before Slurm is asked for it: ``action`` (``restart`` in the same
-    allocation, ``requeue``, ``stop``, ``nothing``), ``reason``, ``exclude`` (nodes).
+    allocation, ``requeue``, ``stop``, ``nothing``), ``reason``, ``exclude`` (nodes), and ``grow``
+    where the next start is to have more of something: `hpcrun.slurm.job.growth`.
 ``resume``
     How a script or command goes on from what earlier attempts saved: whether it ``resumes``, the
     ``source`` (a path; None where none was asked for), its ``step`` or other number, new
@@ -50,11 +49,10 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     What was written in nodes' copies of the code is in ``work``: ``files`` (how many), ``names``
     (of some), ``apart`` (written differently by nodes, new names), ``failed`` (and why).
 ``shared_write``
-    Ranks write one file of their working directory: ``file`` (its path in ``work``), ``ranks``.
-``fault``
-    A drill is about to inject a fault: ``fault``, ``rank``, ``node``.
-``notified``
-    ``notify.command`` is about to be run: ``what``, of `hpcrun.state.spec.notify_block.EVENTS`.
+    Ranks write one file of their working directory: ``file`` (in ``work``), ``ranks``.
+``fault``, ``notified``
+    A drill is about to inject a ``fault`` (``rank``, ``node``); ``notify.command`` is about to be
+    run for ``what``, of `hpcrun.state.spec.notify_block.EVENTS`.
 ``stopping``
     The ranks are asked to save and leave: ``reason`` (``time_limit``, ``preempted``, ``requeued``,
     ``signal``, ``interrupted``), ``signal``.
@@ -136,6 +134,8 @@ _FINDINGS = Kind(
         )
     ),
 )
+_GROW: Kinds = dict.fromkeys(("key", "field", "was", "now", "problem"), TEXT)
+_DECIDED: Kinds = {"action": TEXT, "reason": TEXT, "exclude": TEXTS, "grow": mapping(_GROW)}
 _HEALTH: Kinds = {"action": TEXT, "reason": TEXT, "nodes": TEXTS}
 # Event -> the kinds of its fields, and those that it may not be without.
 _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
@@ -168,7 +168,7 @@ _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
         ("outcome",),
     ),
     STOPPING: ({**_HEAD, "reason": TEXT, "signal": TEXT}, ()),
-    DECIDED: ({**_HEAD, "action": TEXT, "reason": TEXT, "exclude": TEXTS}, ()),
+    DECIDED: ({**_HEAD, **_DECIDED}, ()),
     STRAGGLER: (
         {**_HEAD, "rank": INDEX, "node": TEXT, "waits": NUMBER, "others_wait": NUMBER},
         ("rank", "node", "waits", "others_wait"),

@@ -68,7 +68,7 @@ def with_trials(run: CompiledRun, plan: TrialPlan, key: str) -> CompiledRun:
         **run.spec["recovery"],
         **{"requeue": True, "in_place": often, "max_failures": often, "warm_after": None},
         # Another micro batch is another candidate.
-        "shrink_micro_batch": 0,
+        **{"shrink_micro_batch": 0, "grow": None},
         "budgets": dict.fromkeys(_ENDS, often),
     }
     quiet = {

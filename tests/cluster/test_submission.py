@@ -718,3 +718,92 @@ def test_ends_that_a_launcher_or_a_shell_hides(place: Workplace) -> None:
     assert piped["state"] == "completed", piped
     assert "ends with ValueError: batch 17 is bad; its exit code is 0" in piped["reason"], piped
     assert memory["cause"]["kind"] == "out_of_memory", (memory, place.rank_log(2))
+
+
+# More than the first 350 MB, and than a stop 30 s before a limit of a minute leaves.
+TOO_MUCH = """\
+case "$1" in
+mem) exec "$PYTHON" -c 'x = b"x" * (500 << 20); print("fits")' ;;
+time) sleep 40; echo done in time ;;
+esac
+"""
+# What a site's job_submit plugin may say to every `scontrol update` of a user's.
+NO_CHANGES = """\
+function slurm_job_submit(job, partitions, uid) return slurm.SUCCESS end
+function slurm_job_modify(job, record, partitions, uid)
+    if uid == 0 then return slurm.SUCCESS end
+    slurm.log_user("jobs are not changed here")
+    return slurm.ERROR
+end
+return slurm.SUCCESS
+"""
+
+
+def _grow(
+    place: Workplace, second: str, most: dict[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """Submit a run that needs more memory, and another; their data of `why`."""
+    python = place.cluster.python
+    place.write("much.sh", TOO_MUCH)
+    place.spec(
+        ["sh", "much.sh", "${config.what}"],
+        config={"what": "mem"},
+        sweep={"grid": {"config.what": ["mem", second]}},
+        resources={"mem": "350M", "time": "00:01:00"},
+        recovery={"stop_before": "00:00:30", "grow": {"mem": 3, "time": 3, "most": most or {}}},
+        environment={"python": python, "variables": {"PYTHON": python}},
+    )
+    answer = place.hpcrun("submit", "e.yaml", "--wait")
+    assert answer.returncode == 0, place.hpcrun(
+        "logs", "e/0", "--stream", "batch", "--tail", "60"
+    ).stdout
+    told: list[dict[str, Any]] = json.loads(place.hpcrun("why", "e", "--json").stdout)
+    return told
+
+
+def _asked(place: Workplace, job: str) -> list[str]:
+    """Return the memory and the time limit that Slurm has of a job's last start."""
+    sacct = ["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}"]
+    rows = place.cluster.run([*sacct, "--format=ReqMem,Timelimit"]).stdout.splitlines()
+    return rows[-1].split("|")
+
+
+@pytest.mark.usually("24.11")
+def test_more_is_asked_for_where_it_was_too_little(place: Workplace) -> None:
+    runs = _grow(place, "time", {"mem": "800M"})
+    expected = (("mem", "out_of_memory", "800M"), ("time", "time_limit", "0-00:03"))
+    for run, (key, kind, now) in zip(runs, expected, strict=True):
+        first, second = run["attempts"]
+        assert first["cause"]["kind"] == kind, first
+        assert f"with {key} {now} in place of" in first["decided"]["reason"], first
+        assert second["outcome"] == "completed"
+    assert place.rank_log(0, 2).strip() == "fits"
+    found = json.loads(place.hpcrun("status", "e", "--json").stdout)
+    assert _asked(place, found[0]["job_id"])[0].startswith("800M")
+    assert _asked(place, found[1]["job_id"])[1] == "00:03:00"
+    cost = place.hpcrun("status", "e", "--cost").stdout
+    assert "e/0 asked for mem 800M after attempt 1, in place of 350M" in cost, cost
+    why = " ".join(place.hpcrun("why", "e/1").stdout.split())
+    assert "with time 0-00:03 in place of 0-00:01" in why, why
+
+
+@pytest.mark.parametrize(
+    "version", [VERSIONS[0], pytest.param(VERSIONS[1], marks=pytest.mark.usually)]
+)
+def test_more_is_asked_for_by_a_new_job_where_slurm_changes_none(
+    version: str, make_cluster: Callable[..., Cluster]
+) -> None:
+    site = {"job_submit.lua": NO_CHANGES}
+    place = Workplace(make_cluster(version, 2, extra={"JobSubmitPlugins": "lua"}, files=site))
+    told, _ = _grow(place, "nothing")
+    found = json.loads(place.hpcrun("status", "e", "--json").stdout)
+    before, after = (one["job_id"] for one in told["attempts"])
+    assert before.endswith("_0")
+    assert after.isdecimal()
+    assert found[0]["job_id"] == after
+    assert place.cluster.wait_job(before) == "CANCELLED"
+    assert _asked(place, found[0]["job_id"])[0].startswith("1050M")
+    assert (
+        "jobs are not changed here"
+        in place.hpcrun("logs", "e/0", "-a", "1", "--stream", "batch").stdout
+    )

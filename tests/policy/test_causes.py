@@ -296,3 +296,42 @@ def test_the_nodes_of_all_ranks_that_ended_so_are_kept() -> None:
     assert end.cause["failed_on"] == ["n1", "n0"]
     end = causes.decide(Evidence(failure={**CRASH, "alike": {2: "n1"}}))
     assert "failed_on" not in (end.cause or {})
+
+
+@pytest.mark.parametrize(
+    ("cause", "key"),
+    [
+        ({"kind": causes.TIME_LIMIT}, "time"),
+        ({"kind": causes.OUT_OF_MEMORY}, "mem"),
+        ({"kind": causes.OUT_OF_MEMORY, "exception": "MemoryError"}, "mem"),
+        (
+            {
+                "kind": causes.OUT_OF_MEMORY,
+                "exception": "RuntimeError",
+                "message": "DefaultCPUAllocator: can't allocate memory",
+            },
+            "mem",
+        ),
+        ({"kind": causes.OUT_OF_MEMORY, "exception": "OutOfMemoryError"}, None),
+        (
+            {
+                "kind": causes.OUT_OF_MEMORY,
+                "exception": "RuntimeError",
+                "message": "CUDA error: out of memory",
+            },
+            None,
+        ),
+        ({"kind": causes.RANK_CRASH}, None),
+        ({}, None),
+    ],
+)
+def test_what_was_too_little(cause: dict[str, str], key: str | None) -> None:
+    """A GPU's memory is nothing that Slurm gives more of."""
+    assert causes.too_little(cause) == key
+
+
+def test_a_supervisor_that_the_kernel_killed_with_its_job() -> None:
+    job = causes.JobFacts(state="OUT_OF_MEMORY", out_of_memory=True, memory="it asked for 500M")
+    end = causes.decide(causes.Evidence(supervisor_lost=True, job=job))
+    assert end.kind == causes.OUT_OF_MEMORY
+    assert "it asked for 500M" in end.message

@@ -560,3 +560,42 @@ def test_what_may_be_a_nodes_fault_is_not_tried_there_again() -> None:
 def test_the_reason_is_told_where_requeue_is_switched_off_too() -> None:
     action = recovery.decide(permanent(None), Recovery(requeue=False))
     assert "not tried again, because a module is missing" in action.reason
+
+
+MORE = {"key": "mem", "field": "MinMemoryNode", "was": "500M", "now": "750M"}
+NO_MORE = {"key": "mem", "problem": "recovery.grow.most.mem is 500M"}
+
+
+def grown(*ends: str, grow: dict[str, str]) -> list[Attempt]:
+    """Attempts that ended so, all but the last answered by more of what was too little."""
+    attempts = ledger(*ends)
+    for attempt in attempts[:-1]:
+        attempt.decided = {"action": REQUEUE, "grow": grow}
+    return attempts
+
+
+def test_more_memory_is_for_another_allocation() -> None:
+    """A restart in place would have what was too little."""
+    action = recovery.decide(ledger(OOM), Recovery(), here=True, growth=MORE)
+    assert (action.kind, action.grow) == (REQUEUE, MORE)
+    assert action.reason == "it starts again, with mem 750M in place of 500M"
+    same = recovery.decide(ledger(OOM), Recovery(), here=True, growth=NO_MORE)
+    assert (same.kind, same.grow) == (recovery.RESTART, NO_MORE)
+    assert "with no more than before: recovery.grow.most.mem is 500M" in same.reason
+
+
+@pytest.mark.parametrize("kind", [OOM, causes.TIME_LIMIT])
+def test_what_more_answers_counts_for_no_budget(kind: str) -> None:
+    ends = [kind] * 6
+    assert recovery.decide(grown(*ends, grow=MORE), Recovery(), growth=MORE).kind == REQUEUE
+    assert recovery.decide(ledger(*ends), Recovery(), growth=MORE).kind == STOP
+    # Once there is no more, the ordinary budgets begin.
+    assert recovery.decide(grown(*ends, grow=MORE), Recovery(), growth=NO_MORE).kind == REQUEUE
+    assert recovery.decide(grown(*ends, grow=NO_MORE), Recovery(), growth=NO_MORE).kind == STOP
+
+
+def test_memory_that_grew_halves_no_micro_batch() -> None:
+    planned = Triple(64, 8, 4)
+    attempts = grown(OOM, OOM, grow=MORE)
+    assert recovery.halvings(attempts, HALVE, planned) == 1
+    assert "micro" not in recovery.decide(attempts, HALVE, planned=planned, growth=MORE).reason

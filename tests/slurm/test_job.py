@@ -323,3 +323,73 @@ def test_a_requeue_that_nobody_wants_any_more_is_not_asked_for(
     monkeypatch.setattr(client, "command", controller)
     assert not job.requeue("7", mark=MARK, between=lambda: False, say=lambda message: None)
     assert controller.asked == []
+
+
+SHOWN = "JobId=7 TimeLimit=00:10:00 MinMemoryNode=500M Command=/e/script-0.sbatch Restarts=0\n"
+
+
+@pytest.mark.parametrize(
+    ("shown", "key", "factor", "most", "expected"),
+    [
+        (SHOWN, "mem", 1.5, None, ("MinMemoryNode", "500M", "750M")),
+        (SHOWN, "mem", 1.5, "0.6G", ("MinMemoryNode", "500M", "615M")),
+        (SHOWN, "mem", 3, "1g", ("MinMemoryNode", "500M", "1024M")),
+        (SHOWN, "time", 2, None, ("TimeLimit", "0-00:10", "0-00:20")),
+        (SHOWN, "time", 300, None, ("TimeLimit", "0-00:10", "2-02:00")),
+        (SHOWN, "time", 9, "1:00:00", ("TimeLimit", "0-00:10", "0-01:00")),
+        (
+            SHOWN.replace("MinMemoryNode=500M", "MinMemoryCPU=1.50G"),
+            "mem",
+            2,
+            None,
+            ("MinMemoryCPU", "1536M", "3072M"),
+        ),
+        (SHOWN, "mem", 1.5, "500M", "recovery.grow.most.mem is 500M"),
+        (SHOWN.replace("00:10:00", "UNLIMITED"), "time", 2, None, "no time that could grow"),
+        (SHOWN.replace("=500M", "=0"), "mem", 2, None, "no mem that could grow"),
+        ("", "mem", 2, None, "no mem that could grow"),
+    ],
+)
+def test_growth(
+    monkeypatch: pytest.MonkeyPatch,
+    shown: str,
+    key: str,
+    factor: float,
+    most: str | None,
+    expected: tuple[str, str, str] | str,
+) -> None:
+    def answer(argv: Sequence[str], **_: object) -> str:
+        return shown if argv[0] == "scontrol" else ""
+
+    monkeypatch.setattr(client, "command", answer)
+    found = job.growth("7", key, factor, most)
+    if isinstance(expected, str):
+        assert expected in found["problem"]
+        assert "now" not in found
+    else:
+        assert (found["field"], found["was"], found["now"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "is_problem"),
+    [
+        ("allocation failure: Requested node configuration is not available", True),
+        ("allocation failure: Unable to contact slurm controller (connect failure)", False),
+        ("sbatch: No such file or directory", False),
+    ],
+)
+def test_growth_beyond_what_slurm_takes(
+    monkeypatch: pytest.MonkeyPatch, words: str, is_problem: bool
+) -> None:
+    """What it has no answer to is no reason to ask for the same again."""
+
+    def answer(argv: Sequence[str], **_: object) -> str:
+        if argv[0] == "scontrol":
+            return SHOWN
+        assert [*argv][1:] == ["--test-only", "--mem=750M", "/e/script-0.sbatch"]
+        raise client.CommandFailed(words)
+
+    monkeypatch.setattr(client, "command", answer)
+    found = job.growth("7", "mem", 1.5, None)
+    assert ("problem" in found) == is_problem
+    assert is_problem == ("Slurm does not take mem 750M" in found.get("problem", ""))

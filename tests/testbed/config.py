@@ -24,6 +24,8 @@ class Settings:
         (Slurm's default is 120).
     extra
         Lines of slurm.conf, which replace the bed's own of the same key.
+    files
+        Name -> text of further files beside slurm.conf, such as a site's job_submit.lua.
     partitions
         Name -> fields of further partitions, or of the bed's own.
     features
@@ -49,6 +51,7 @@ class Settings:
     slurmd_timeout: int = 20
     kill_wait: int = 10
     extra: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
     partitions: Mapping[str, str] = field(default_factory=dict)
     features: Mapping[str, str] = field(default_factory=dict)
     visible: tuple[str, ...] = ()

@@ -36,6 +36,7 @@ def write_files(layout: Layout, settings: Settings) -> None:
         "slurmdbd.conf": slurmdbd_conf(layout),
         "cgroup.conf": cgroup_conf(),
         "gres.conf": gres_conf(settings, layout),
+        **settings.files,
     }
     for name, text in files.items():
         (layout.etc / name).write_text(text)

@@ -15,6 +15,7 @@ from hpcrun.compile.spec import batch_script_key, container_keys
 from hpcrun.compile.target.slurm_options import (
     LONGEST_TIME,
     MAIL_TYPES,
+    check_grow,
     check_name,
     check_resources,
     check_setup,
@@ -219,6 +220,7 @@ def _check_recovery(data: dict[str, Any], report: Reporter) -> None:
     recovery = data["recovery"]
     if recovery["budgets"]:
         _check_budgets(recovery["budgets"], report.below("budgets"))
+    check_grow(recovery["grow"], data["resources"], report.below("grow"))
     _check_signal(recovery, report)
     _check_resume(recovery, report)
     for name, example in (("hang_after", "00:05:00"), ("warm_after", "00:01:00")):

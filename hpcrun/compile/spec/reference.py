@@ -106,6 +106,7 @@ def page() -> str:
         if name == "recovery":
             parts += _section(recovery_block.Resume, "recovery.resume.", "`recovery.resume`")
             parts += _recipes()
+            parts += _section(recovery_block.Grow, "recovery.grow.", "`recovery.grow`")
         if name == "tracking":
             parts += _section(tracking_block.Wandb, "tracking.wandb.", "`tracking.wandb`")
             parts += _section(tracking_block.Mlflow, "tracking.mlflow.", "`tracking.mlflow`")

@@ -21,6 +21,8 @@ _MAPPINGS, _LISTS, _BLOCKS = (
 _MOST_ALIKE = 1_000
 # Of a sweep's own keys, the one that may be changed by its short name; `seed` is the program's.
 _OF_SWEEP: Key = ("sweep", "max_parallel")
+# Its keys have the names of those of `resources`, which are meant by one word.
+_GROW: Key = ("recovery", "grow")
 
 IsKey = Callable[[Key], bool]
 
@@ -55,7 +57,8 @@ class ShortKeys:
         alike = self._alike.get(key[-1], [])
         if len(key) > 1 and len(alike) > _MOST_ALIKE:
             return ()
-        return tuple(one for one in alike if one[-len(key) :] == key)
+        found = (one for one in alike if one[-len(key) :] == key)
+        return tuple(one for one in found if len(key) > 1 or one[:2] != _GROW)
 
     def spell_out(self, block: dict[str, Any], place: Key, report: Reporter) -> dict[str, Any]:
         """Return a checked sweep with full keys, at which its tree's marks are then too."""

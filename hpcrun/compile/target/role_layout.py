@@ -61,6 +61,9 @@ def take_place(spec: dict[str, Any], report: Reporter) -> Reporter:
     if spec["recovery"]["shrink"]:
         found = "a run with roles does not go on with fewer nodes"
         report.at("recovery.shrink", found, "a role's restart says what follows a lost node")
+    if spec["recovery"]["grow"]:
+        found = "a run with roles asks for the same again, as Slurm tells one part of it alone"
+        report.at("recovery.grow", found, "give each role the memory that it needs")
     if role["first_node"]:
         below.at("first_node", f"found {role['first_node']}; the main role begins on node 0")
     wanted = spec["resources"]

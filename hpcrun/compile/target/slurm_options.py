@@ -10,7 +10,7 @@ from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of
 from hpcrun.errors import HpcrunError
 from hpcrun.policy.secret_names import VARIABLE
 from hpcrun.slurm import hostlist
-from hpcrun.slurm.parse import parse_duration
+from hpcrun.slurm.parse import megabytes, parse_duration
 from hpcrun.state.spec.experiment import Resources
 from hpcrun.text import agreeing
 
@@ -53,6 +53,7 @@ RANGES = {
 _REQUEST = Resources.gpu_request
 MOST_RANKS = 10_000_000
 LONGEST_TIME = 3650 * 86400
+_LARGEST_FACTOR = 100
 _NO_LIMIT = ("UNLIMITED", "INFINITE", "NONE", "-1")
 # Linux starts no program with one argument or variable of 131,072 bytes, or with 2 MB of them.
 LONGEST_WORD, LONGEST_WORDS = 120_000, 1_500_000
@@ -245,6 +246,37 @@ def _check_nodes(name: str, value: Any, report: Reporter) -> None:
         hostlist.expand(str(value or ""))
     except HpcrunError as error:
         report.at((name,), f"{error.message}; accepted is {FORMS['exclude'][1]}")
+
+
+def check_grow(grow: dict[str, Any] | None, resources: dict[str, Any], report: Reporter) -> None:
+    """Report growth (``recovery.grow``) of what cannot grow, or by what is no factor."""
+    if grow is None:
+        return
+    readers = {"mem": megabytes, "time": parse_duration}
+    if grow["mem"] is None and grow["time"] is None:
+        report.at((), "says of neither mem nor time how much more is asked for", "as in mem: 1.5")
+    for key, reader in readers.items():
+        factor, most, now = grow[key], grow["most"].get(key), str(resources[key] or "")
+        if factor is not None and not 1 < factor <= _LARGEST_FACTOR:
+            accepted = f"more than 1, and at most {_LARGEST_FACTOR}"
+            report.at(key, f"found {factor}; accepted is a factor of {accepted}")
+        elif factor is not None and reader(now.upper()) is None and now:
+            report.at(key, f"resources.{key} is {now}, which has nothing above it")
+        elif factor is not None and key == "mem" and now and not int(megabytes(now.upper()) or 0):
+            report.at(key, f"resources.mem is {now}, all of a node's", "leave one of both out")
+        if most is None:
+            continue
+        limit = reader(most.upper())
+        if limit is None:
+            form = FORMS["mem"][1] if key == "mem" else 'a time such as "12:00:00"'
+            report.at(f"most.{key}", f"found {most!r}; accepted is {form}")
+        elif factor is None:
+            report.at(f"most.{key}", f"grow.{key} says by how much it grows, and is not given")
+        elif limit <= (reader(now.upper()) or 0):
+            report.at(f"most.{key}", f"found {most}, and resources.{key} is {now} already")
+    for key in grow["most"].keys() - readers.keys():
+        found, near = "accepted are mem and time", did_you_mean(key, sorted(readers))
+        report.at(("most", key), found, near)
 
 
 def check_words(words: Sequence[str], what: str, report: Reporter) -> None:

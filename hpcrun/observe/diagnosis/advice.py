@@ -21,7 +21,6 @@ _FIGURES = (
     (re.compile(r"total capacity of ([\d.]+ ?\w+)|([\d.]+ ?\w+) total capacity"), "the GPU has {}"),
     (re.compile(r"of which ([\d.]+ ?\w+) is free|([\d.]+ ?\w+) free"), "{} were free"),
 )
-_OF_GPUS = ("OutOfMemoryError", "RuntimeError", "AcceleratorError")
 # Kinds whose advice needs no more than a run's name and what leads it on.
 _OUTSIDE = "The run did nothing wrong. {go_on}."
 _OTHER = "`hpcrun logs {name} --stream all --tail 50` may tell more. {go_on}."
@@ -200,7 +199,7 @@ def _crash(case: _Case) -> str:
 
 
 def _memory(case: _Case) -> str:
-    if case.cause.get("exception") in _OF_GPUS and "CPUAlloc" not in str(case.cause.get("message")):
+    if causes.too_little(case.cause) != "mem":
         return _gpu_memory(case)
     resources, ranks = case.plan.resources, case.plan.ranks_per_node
     more = "not set, so the partition's default holds: set it"
@@ -210,6 +209,8 @@ def _memory(case: _Case) -> str:
         f"The memory of the node ran out; resources.mem is {more} and `hpcrun submit` again, which "
         f"{case.again_from.removesuffix(',')}."
     )
+    if not case.plan.recovery.grow:
+        text += " recovery.grow: {mem: 1.5} has the next start ask for more by itself."
     if ranks > 1:
         key = "gpus_per_node" if resources.gpus_per_node else "ntasks_per_node"
         text += (

@@ -16,6 +16,7 @@ from hpcrun.observe.read import run_files
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state, slurm_cache
 from hpcrun.observe.status.status import Ask, RunStatus, observe
+from hpcrun.policy import recovery
 from hpcrun.state import history, journal, metrics_file, session_log
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.plan import RunPlan
@@ -147,6 +148,15 @@ class RunStory:
         if bad is not None and self.kind == bad.kind:
             return bad.message
         return one_line(self.status.reason or self.status.state)
+
+    @property
+    def grown(self) -> list[dict[str, Any]]:
+        """What its job asked for in place of what was too little, after which attempt."""
+        return [
+            {"attempt": one.attempt.number, **{key: grow[key] for key in ("key", "was", "now")}}
+            for one in self.attempts
+            if recovery.is_grown(one.attempt) and (grow := (one.attempt.decided or {})["grow"])
+        ]
 
     def plan_of(self, attempt: int | None) -> RunPlan:
         """Return an attempt's plan; for None, or if it cannot be read, the newest."""

@@ -41,6 +41,9 @@ class Cost:
     roles: dict[str, float] = field(default_factory=dict)
     """Role -> its part of the hours that were paid, by the processors or GPUs of its ranks; what is
     left of a node's is nobody's. Empty where a run has none."""
+    grown: list[dict[str, Any]] = field(default_factory=list)
+    """What was asked for in place of what was too little (``recovery.grow``): ``attempt``, after
+    which, ``key``, ``was`` and ``now``."""
 
     @property
     def paid(self) -> float:
@@ -81,6 +84,7 @@ class Cost:
             "money": None if self.money is None else round(self.money, 4),
             "currency": self.currency or None,
             **({"roles": {n: round(v, 3) for n, v in self.roles.items()}} if self.roles else {}),
+            **({"grown": self.grown} if self.grown else {}),
             "causes": {kind: round(value, 3) for kind, value in self.causes.items()},
         }
 
@@ -167,6 +171,15 @@ def table(costs: Sequence[Cost]) -> Table:
         name = f"{one.experiment}/{one.run}"
         found.add(name, one.unit, *(cells if known else [""] * len(cells)))
     return found
+
+
+def growth(cost: Cost) -> list[str]:
+    """Describe what a run's job asked for in place of what was too little."""
+    return [
+        f"{cost.experiment}/{cost.run} asked for {one['key']} {one['now']} after attempt "
+        f"{one['attempt']}, in place of {one['was']}"
+        for one in cost.grown
+    ]
 
 
 def sentences(total: Cost) -> list[str]:

@@ -347,7 +347,7 @@ def _followed(one: AttemptStory, run: RunStory) -> str:
     later = [other.attempt for other in run.attempts if other.attempt.number > found.number]
     following = later[0] if later else None
     action, decided = found.action, found.decided or {}
-    reason = decided.get("reason")
+    reason, more = decided.get("reason"), recovery.growth_words(decided.get("grow") or {})
     did = then = ""
     unqueued = action == recovery.REQUEUE and str(found.job_id).startswith("local:")
     if unqueued and following is not None and following.submission == found.submission:
@@ -356,9 +356,9 @@ def _followed(one: AttemptStory, run: RunStory) -> str:
         did = "hpcrun left it as it was: this machine has no queue to put it back into"
     elif action == recovery.REQUEUE:
         exclude = ", ".join(decided.get("exclude") or ())
-        did = "hpcrun requeued it" + (f", excluding {exclude}" if exclude else "")
+        did = "hpcrun requeued it" + (f", excluding {exclude}" if exclude else "") + more
     elif action == recovery.RESTART:
-        did = "hpcrun restarted it in place" + _with_spares(found, following)
+        did = "hpcrun restarted it in place" + _with_spares(found, following) + more
     elif action == recovery.STOP:
         did = f"hpcrun stopped it: {reason}"
     elif action == recovery.NOTHING and found.outcome != "cancelled":

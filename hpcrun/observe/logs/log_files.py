@@ -16,7 +16,7 @@ from hpcrun.observe.logs.tail import Source
 from hpcrun.observe.read.selection import Selected, begun
 from hpcrun.slurm.hostlist import parse_ranges, write_out
 from hpcrun.state import files, ledger
-from hpcrun.state.layout import AttemptPaths
+from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.ledger import Attempt
 from hpcrun.text import listed, range_text, shortened, whole_number
 
@@ -200,7 +200,7 @@ class RunLogs:
             if wanted & {stream, "all"}:
                 found += map(logs, some)
         if wanted & {"batch", "all"}:
-            found.append(self._batch())
+            found.append(self._batch(attempts))
         # Attempts of one start of a job share their agents' and trackers' logs.
         once: dict[Path, Source] = {}
         for source in chain.from_iterable(found):
@@ -240,14 +240,24 @@ class RunLogs:
         for path in (*filter(Path.is_file, own), *self._first_of_start(attempt).tracker_logs()):
             yield self._source(path, attempt=attempt.number, stream=path.stem)
 
-    def _batch(self) -> Iterator[Source]:
-        submission = self._one.submission
-        if submission is None or submission.job_id is None:
-            return
-        if submission.is_local or submission.foreground:
-            path = submission.paths.local_log(self._one.run.number)
-        else:
-            path = submission.paths.batch_log(submission.job_id)
+    def _batch(self, attempts: Sequence[AttemptPaths]) -> Iterator[Source]:
+        """Yield the log of the newest job, or those of the jobs that attempts were part of."""
+        newest, number = self._one.submission, self._one.run.number
+        jobs: dict[tuple[int, str], SubmissionPaths] = {}
+        if self._choice.attempt is not None:
+            wanted = {one.number for one in attempts}
+            for one in self._ledger:
+                if one.number in wanted and isinstance(one.submission, int) and one.job_id:
+                    paths = self._one.experiment.submission(one.submission)
+                    jobs.setdefault((one.submission, one.job_id), paths)
+        if newest is not None and newest.job_id and not isinstance(self._choice.attempt, int):
+            jobs.setdefault((newest.submission, newest.job_id), newest.paths)
+        for (submission, job), paths in jobs.items():
+            is_newest = newest is not None and newest.submission == submission
+            here = job.startswith("local:") or (is_newest and newest and newest.foreground)
+            yield from self._batch_log(paths.local_log(number) if here else paths.batch_log(job))
+
+    def _batch_log(self, path: Path) -> Iterator[Source]:
         if shared_look.is_there(path) and os.path.isfile(path):  # noqa: PTH113 - `is_file` may raise
             yield self._source(path, attempt=None, stream="batch")
 

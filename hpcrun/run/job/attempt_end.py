@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,14 +20,17 @@ from hpcrun.policy.recovery import Action
 from hpcrun.run.job import evidence
 from hpcrun.run.job.launchers import Launcher
 from hpcrun.run.protocol.output import say
+from hpcrun.slurm import client, requeue_nodes, suspect_exclusion
 from hpcrun.slurm import job as slurm_job
-from hpcrun.slurm import requeue_nodes, suspect_exclusion
 from hpcrun.slurm.queue import JobMark
-from hpcrun.state import files, ledger, plan_file
+from hpcrun.state import files, journal, ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.suspects.suspect_nodes import SuspectNodes
+from hpcrun.text import one_line
 
+# The part of an array's script that is one run's alone, less its number.
+_ALONE = 1_000_000
 # Seconds before each further try to write to a full disk.
 _PAUSES = (0.5, 2.0, 5.0)
 
@@ -110,13 +115,35 @@ class AttemptEnd:
         attempts[-1].ended = fields
         if not concluded:
             self._record_suspects(attempts[-1])
-        planned = Triple.known(self._run.deepspeed)
-        action = recovery.decide(attempts, self._run.recovery, here=here, planned=planned)
+        planned, growth = Triple.known(self._run.deepspeed), self._growth(attempts)
+        policy = self._run.recovery
+        action = recovery.decide(attempts, policy, here=here, planned=planned, growth=growth)
         action = self._bearable(attempts, action)
         why, exclude = action.reason, list(action.exclude)
-        decided = {"action": action.kind, "reason": why, "exclude": exclude}
+        more = {"grow": dict(action.grow)} if action.grow else {}
+        decided = {"action": action.kind, "reason": why, "exclude": exclude, **more}
         self._write(ledger.DECIDED, attempt, decided)
         return action
+
+    def _growth(self, attempts: Sequence[ledger.Attempt]) -> dict[str, str] | None:
+        """Return what a next start asks for in place of what was too little; None of nothing."""
+        key = causes.too_little(attempts[-1].cause)
+        asked: Mapping[str, Any] = self._run.spec["recovery"].get("grow") or {}
+        factor = asked.get(key) if key else None
+        if key is None or factor is None or not self._launcher.requeues:
+            return None
+        most = (asked.get("most") or {}).get(key)
+        found = slurm_job.growth(self._launcher.job_id, key, factor, most)
+        mine = self._submission.number
+        before = [
+            one.decided["grow"]
+            for one in attempts
+            if one.submission == mine and one.decided and recovery.is_grown(one)
+        ]
+        if any((one["key"], one["was"]) == (key, found.get("was")) for one in before):
+            told = f"more was asked for before, and Slurm gave {found['was']} again"
+            return {"key": key, "problem": told}
+        return found
 
     def _record_suspects(self, attempt: ledger.Attempt) -> None:
         """Write the nodes whose hardware ended an attempt to the user's record. Best effort.
@@ -168,7 +195,7 @@ class AttemptEnd:
             self._intend(ledger.CANCELLED)
             return False
 
-        return slurm_job.requeue(
+        accepted = slurm_job.requeue(
             self._launcher.job_id,
             action.exclude,
             mark=JobMark(self._submission.directory),
@@ -178,6 +205,45 @@ class AttemptEnd:
             between=still_wanted,
             say=say,
         )
+        if accepted and action.grow and "now" in action.grow:
+            self._enlarge(action.grow)
+        return accepted
+
+    def _enlarge(self, more: Mapping[str, str]) -> None:
+        """Have the requeued job ask for more; where Slurm does not change it, submit it anew.
+
+        That job takes the place of the requeued one, which is cancelled.
+        """
+        job, told = self._launcher.job_id, f"{more['key']} {more['now']}"
+        problem = slurm_job.enlarge(job, more)
+        if problem is None:
+            say(f"job {job} asks for {told} now")
+            return
+        say(f"Slurm does not change job {job} ({one_line(problem)}): a new one asks for {told}")
+        newest = journal.newest_jobs(self._submission.experiment).get(self._run.number)
+        if newest is None or newest.paths != self._submission or newest.job_id != job:
+            say(f"not submitted anew: job {job} is not the newest of the run's")
+            return
+        try:
+            new = self._submit_alone(newest, more)
+        except (client.CommandFailed, OSError) as error:
+            say(f"not submitted anew, job {job} asks for what it did: {one_line(str(error))}")
+            return
+        say(f"submitted job {new} in place of job {job}")
+        with contextlib.suppress(HpcrunError):
+            client.cancel([job])
+
+    def _submit_alone(self, newest: journal.Job, more: Mapping[str, str]) -> str:
+        """Submit this run as a job of its own, which asks for more; return the job's id."""
+        number, paths = self._run.number, self._submission
+        array, part = newest.record.get("array") or 0, _ALONE + number
+        text = re.sub(r"^#SBATCH --array=.*\n", "", newest.script.read_text(), flags=re.MULTILINE)
+        text = re.sub(r'--run "\$.*"$', f"--run {number}", text, flags=re.MULTILINE)
+        files.write_bytes(paths.script(array, part), text.encode())
+        output = paths.batch_log_pattern(array=False)
+        new = slurm_job.submit_enlarged(paths.script(array, part), more, output)
+        journal.write(paths, journal.SUBMITTED, array, [number], part=part, job_id=new)
+        return new
 
     def _bearable(self, attempts: Sequence[ledger.Attempt], action: Action) -> Action:
         if not action.exclude or not self._launcher.requeues:

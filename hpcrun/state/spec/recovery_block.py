@@ -47,6 +47,23 @@ class Resume:
 
 
 @spec_dataclass
+class Grow:
+    """What a run's next start asks of Slurm in place of what was too little: the job is requeued
+    with more of it. An end that is answered so counts for no budget. Restarts in place, the local
+    executor and `hpcrun run` in an allocation have what they have."""
+
+    mem: float | None = None
+    """Factor of `resources.mem` after a node's memory ran out (not a GPU's), such as 1.5."""
+
+    time: float | None = None
+    """Factor of `resources.time` after the time limit, such as 2."""
+
+    most: dict[str, str] = field(default_factory=dict)
+    """The most that may be asked for, by key: ``{mem: 256G, time: "2-00:00:00"}``. Without it, what
+    Slurm takes; where it takes no more, the run goes on with what it has, and ``why`` says so."""
+
+
+@spec_dataclass
 class Recovery:
     """What happens when an attempt ends before the run is finished."""
 
@@ -79,6 +96,10 @@ class Recovery:
     rank's share. For functions, and programs that read ``${hpcrun:deepspeed_config}`` or ask
     ``session.deepspeed_config``; values that were interpolated from the batch stay what they
     were."""
+
+    grow: Grow | None = None
+    """How much more is asked of Slurm after memory or time were too little; null for the same
+    again."""
 
     max_failures: int = 3
     """Ends in a row that the run itself caused (a crash, out of memory, a time limit, …) and that

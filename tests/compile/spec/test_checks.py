@@ -168,6 +168,21 @@ TABLE = [
     wrong("no limit of the profile", "limits.max_time:", "leave it out for no limit",
           drop="cluster", add="cluster: mine",
           files={"configs/clusters/mine.yaml": "limits: {max_time: UNLIMITED}\n"}),
+    wrong("a factor that is none", "recovery.grow.mem:", "found 1.0", "more than 1",
+          add="recovery: {grow: {mem: 1.0}}"),
+    wrong("a factor without end", "recovery.grow.time:", "found inf", "at most 100",
+          add="recovery: {grow: {time: .inf}}"),
+    wrong("nothing grows", "recovery.grow:", "neither mem nor time", add="recovery: {grow: {}}"),
+    wrong("less than there is", "recovery.grow.most.time:", "found 00:01, and resources.time is",
+          add="recovery: {grow: {time: 2, most: {time: '00:01'}}}"),
+    wrong("the most of nothing", "recovery.grow.most.mem:", "grow.mem says by how much",
+          add="recovery: {grow: {time: 2, most: {mem: 4G}}}"),
+    wrong("a size that is none", "recovery.grow.most.mem:", "found 'much'", "a size such as 64G",
+          add="recovery: {grow: {mem: 2, most: {mem: much}}}"),
+    wrong("the most of another key", "recovery.grow.most.nodes:", "accepted are mem and time",
+          add="recovery: {grow: {mem: 2, most: {nodes: '4'}}}"),
+    wrong("all of the memory already", "recovery.grow.mem:", "resources.mem is 0",
+          drop="resources", add="recovery: {grow: {mem: 2}}\nresources: {mem: '0'}"),
     wrong("a stop as it ends", "recovery.stop_before:", "found '0'",
           add="recovery: {stop_before: '0'}"),
     # YAML
@@ -555,3 +570,10 @@ def test_ranks_that_nothing_compares_are_told(
     text = f"cluster: local\nentry: {entry}\nrecovery: {{check_replicas: {every}}}\n"
     found = compile_spec(project.write("spec.yaml", text))
     assert any("recovery.check_replicas" in note for note in found.notes) is told
+
+
+@pytest.mark.parametrize("cluster", ["local", "slurm"])
+def test_growth_where_nothing_is_asked_for_is_told(project: Any, cluster: str) -> None:
+    text = f"cluster: {cluster}\nentry: [python, x.py]\nrecovery: {{grow: {{mem: 2}}}}\n"
+    notes = compile_spec(project.write("spec.yaml", text)).notes
+    assert any("recovery.grow" in note for note in notes) is (cluster == "local")

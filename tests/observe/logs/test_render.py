@@ -114,6 +114,20 @@ def test_attempts_without_a_line_have_no_heading(tmp_path: Path) -> None:
     ]
 
 
+def test_the_batch_log_is_that_of_the_attempts_job(tmp_path: Path) -> None:
+    """A run that was submitted twice has two; without a choice the newest is shown."""
+    study, _ = runs(tmp_path, 1)
+    study.submit(job_id="200")
+    study.start(0, 2, job_id="200", submission=2)
+    logs = [study.paths.submission(n).batch_log(job) for n, job in ((1, "100"), (2, "200"))]
+    for log in logs:
+        log.write_text("said\n")
+    chosen = Finder(tmp_path).resolve(["study"])
+    for attempt, expected in ((1, logs[:1]), (2, logs[1:]), (None, logs[1:]), ("all", logs)):
+        found = sources(chosen, LogChoice(streams="batch", attempt=attempt))
+        assert [source.path for source in found] == expected
+
+
 def test_what_is_highlighted_is_text_and_no_colour(tmp_path: Path) -> None:
     _, selected = runs(tmp_path, 1)
     printer = Printer(selected, color=True, highlight=re.compile("3|m|^"))
