@@ -803,7 +803,5 @@ def test_more_is_asked_for_by_a_new_job_where_slurm_changes_none(
     assert found[0]["job_id"] == after
     assert place.cluster.wait_job(before) == "CANCELLED"
     assert _asked(place, found[0]["job_id"])[0].startswith("1050M")
-    assert (
-        "jobs are not changed here"
-        in place.hpcrun("logs", "e/0", "-a", "1", "--stream", "batch").stdout
-    )
+    log = place.hpcrun("logs", "e/0", "--attempt", "1", "--stream", "batch").stdout
+    assert f"Slurm does not change job {before}" in log, log
