@@ -7,7 +7,7 @@ written or submitted.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -90,18 +90,12 @@ def _memory(
     notes: list[str] = []
     gpus = run.resources.gpus_per_node
     per_node = gpus or run.ranks_per_node
-    block = run.spec.get("estimate") or {}
-    setup = training_setup.read(
-        _filled(run.deepspeed, run.config),
-        run.nodes * per_node,
-        **_layout(run),
-        checkpointing=_checkpointing(run, block),
-    )
+    setup = training_setup.of_run(run)
     if EXPERT in laid_out(run.spec.get("parallel")):
         notes.append("all experts are counted on each rank, and parallel.expert divides them")
     if "sequence" in divided(run.spec.get("parallel")):
         notes.append("activations are those of whole sequences, which parallel.sequence divides")
-    elif _whole(run.deepspeed.get("sequence_parallel_size")) > 1:
+    elif training_setup.whole(run.deepspeed.get("sequence_parallel_size")) > 1:
         notes.append("activations are those of whole sequences, which their ranks divide")
     gpu = asked or _own_gpu(plan, run, notes)
     on_cpu = not gpus and asked is None
@@ -197,23 +191,6 @@ def _own_gpu(plan: Plan, run: RunPlan, notes: list[str]) -> Gpu | None:
     return gpu
 
 
-def _layout(run: RunPlan) -> dict[str, int]:
-    """Return how many ranks hold a model together, and what is known of how they divide it."""
-    # Ranks of a sequence hold whole weights, and ZeRO divides its states between them.
-    axes = divided(run.spec.get("parallel"))
-    tensor, stages = axes.get("tensor", 1), axes.get("pipeline", 1)
-    if not axes:
-        parallel = run.deepspeed.get("tensor_parallel")
-        tensor = _whole(parallel.get("autotp_size") if isinstance(parallel, Mapping) else 1)
-        if (given := run.spec.get("model_parallel_size")) is not None:
-            return {"model_ranks": _whole(given), "tensor": tensor if given == tensor else 1}
-    return {"model_ranks": tensor * stages, "tensor": tensor, "stages": stages}
-
-
-def _whole(value: Any) -> int:
-    return value if type(value) is int and value > 0 else 1
-
-
 def _why(shape: ShapeEstimate) -> str:
     """Return why it is not known how ranks divide a model."""
     model, setup = shape.model, shape.setup
@@ -225,34 +202,6 @@ def _why(shape: ShapeEstimate) -> str:
     if setup.stages > 1 and not model.stages:
         return "no torch.nn.Sequential was followed"
     return "the model has no tensor_parallel_plan, and its matrices are DeepSpeed's choice"
-
-
-def _checkpointing(run: RunPlan, block: Mapping[str, Any]) -> bool:
-    told = block.get("activation_checkpointing")
-    if told is None and "pipeline" in divided(run.spec.get("parallel")):
-        pipeline = run.deepspeed.get("pipeline")
-        return isinstance(pipeline, Mapping) and bool(
-            pipeline.get("activation_checkpoint_interval")
-        )
-    return bool(run.config.get("gradient_checkpointing") is True if told is None else told)
-
-
-def _filled(deepspeed: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill in what a Trainer takes from its own flags, where the configuration says auto."""
-    found = dict(deepspeed)
-    for name in ("bf16", "fp16"):
-        block = found.get(name)
-        if isinstance(block, Mapping) and block.get("enabled") == "auto":
-            found[name] = {**block, "enabled": config.get(name) is True}
-    flags = {
-        batch.MICRO: "per_device_train_batch_size",
-        batch.ACCUMULATION: "gradient_accumulation_steps",
-    }
-    for key, flag in flags.items():
-        value = config.get(flag)
-        if found.get(key, batch.AUTO) == batch.AUTO and isinstance(value, int) and value > 0:
-            found[key] = value
-    return found
 
 
 def _steps(run: RunPlan) -> int | None:
@@ -318,12 +267,7 @@ def _measured_pace(
     alike = (bool(mine.gpus_per_node), mine.gpu_type) == (bool(its.gpus_per_node), its.gpu_type)
     if found.step_seconds is None or not alike:
         return None
-    other = training_setup.read(
-        _filled(found.plan.deepspeed, found.plan.config),
-        found.plan.nodes * (its.gpus_per_node or found.plan.ranks_per_node),
-        **_layout(found.plan),
-        checkpointing=_checkpointing(found.plan, found.plan.spec.get("estimate") or {}),
-    )
+    other = training_setup.of_run(found.plan)
     own, its_own = setup.micro * setup.accumulation, other.micro * other.accumulation
     step = found.step_seconds * own / its_own
     said = f"measured by {found.run}"

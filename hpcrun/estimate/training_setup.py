@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hpcrun.policy.batch import ACCUMULATION, MICRO, TRAIN
+from hpcrun.policy.batch import ACCUMULATION, AUTO, MICRO, TRAIN
+from hpcrun.state.plan import RunPlan
+from hpcrun.state.spec.parallel_block import divided
 
 FP32, BF16, FP16 = "fp32", "bf16", "fp16"
 BYTES = {FP32: 4, BF16: 2, FP16: 2}
@@ -96,6 +98,63 @@ class TrainingSetup:
         if self.checkpointing:
             parts.append("activation checkpointing")
         return ", ".join(parts)
+
+
+def of_run(run: RunPlan) -> TrainingSetup:
+    """Return the setup of a run, as its plan has it."""
+    per_node = run.resources.gpus_per_node or run.ranks_per_node
+    return read(
+        _filled(run.deepspeed, run.config),
+        run.nodes * per_node,
+        **_layout(run),
+        checkpointing=_checkpointing(run, run.spec.get("estimate") or {}),
+    )
+
+
+def _layout(run: RunPlan) -> dict[str, int]:
+    """Return how many ranks hold a model together, and what is known of how they divide it."""
+    # Ranks of a sequence hold whole weights, and ZeRO divides its states between them.
+    axes = divided(run.spec.get("parallel"))
+    tensor, stages = axes.get("tensor", 1), axes.get("pipeline", 1)
+    if not axes:
+        parallel = run.deepspeed.get("tensor_parallel")
+        tensor = whole(parallel.get("autotp_size") if isinstance(parallel, Mapping) else 1)
+        if (given := run.spec.get("model_parallel_size")) is not None:
+            return {"model_ranks": whole(given), "tensor": tensor if given == tensor else 1}
+    return {"model_ranks": tensor * stages, "tensor": tensor, "stages": stages}
+
+
+def whole(value: Any) -> int:
+    """Return a positive whole number of a configuration; 1 for all else."""
+    return value if type(value) is int and value > 0 else 1
+
+
+def _checkpointing(run: RunPlan, block: Mapping[str, Any]) -> bool:
+    told = block.get("activation_checkpointing")
+    if told is None and "pipeline" in divided(run.spec.get("parallel")):
+        pipeline = run.deepspeed.get("pipeline")
+        return isinstance(pipeline, Mapping) and bool(
+            pipeline.get("activation_checkpoint_interval")
+        )
+    return bool(run.config.get("gradient_checkpointing") is True if told is None else told)
+
+
+def _filled(deepspeed: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill in what a Trainer takes from its own flags, where the configuration says auto."""
+    found = dict(deepspeed)
+    for name in ("bf16", "fp16"):
+        block = found.get(name)
+        if isinstance(block, Mapping) and block.get("enabled") == "auto":
+            found[name] = {**block, "enabled": config.get(name) is True}
+    flags = {
+        MICRO: "per_device_train_batch_size",
+        ACCUMULATION: "gradient_accumulation_steps",
+    }
+    for key, flag in flags.items():
+        value = config.get(flag)
+        if found.get(key, AUTO) == AUTO and isinstance(value, int) and value > 0:
+            found[key] = value
+    return found
 
 
 def read(
