@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hpcrun.policy.causes import JobFacts
 from hpcrun.slurm import client, queue, requeue_nodes, steps
-from hpcrun.slurm.parse import megabytes, parse_duration, parse_time
+from hpcrun.slurm.parse import megabytes, parse_duration, parse_size, parse_time
 from hpcrun.slurm.queue import JobMark
 from hpcrun.state import files as records
 from hpcrun.text import Say, one_line, whole_number
@@ -358,7 +358,7 @@ def _of_attempt(
 def _memory(rows: Sequence[dict[str, str]]) -> str:
     asked = next((row["ReqMem"] for row in rows if row["ReqMem"]), "")
     sizes = [row["MaxRSS"] for row in rows if row["MaxRSS"] not in ("", "0")]
-    most = max(sizes, key=lambda size: megabytes(size) or 0.0, default="")
+    most = max(sizes, key=parse_size, default="")
     parts = [f"it asked for {asked}"] if asked else []
     return ", ".join([*parts, *([f"one rank was seen to use {most}"] if most else [])])
 

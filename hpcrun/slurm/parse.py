@@ -33,6 +33,12 @@ def parse_text(field: str) -> str:
     return "" if field in _ABSENT else field
 
 
+def parse_size(text: str) -> int:
+    """Return the bytes of a size of sacct's, such as ``59136K`` or ``1.50G``; 0 for other text."""
+    match = _SIZE.fullmatch(text.strip())
+    return round(float(match[1]) * 1024 ** " KMGTP".find(match[2] or " ")) if match else 0
+
+
 def parse_duration(text: str) -> int | None:
     """Return the seconds of one of Slurm's forms of a length of time; None for other text.
 

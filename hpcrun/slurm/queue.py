@@ -7,17 +7,18 @@ import dataclasses
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from hpcrun.errors import ClusterUnreachable
 from hpcrun.shared_look import SEEN_WITHIN
 from hpcrun.slurm import client
 from hpcrun.slurm.background import BackgroundCall
 from hpcrun.slurm.hostlist import expand_job_id
-from hpcrun.slurm.parse import parse_rows, parse_text, parse_time
+from hpcrun.slurm.parse import parse_rows, parse_size, parse_text, parse_time
 from hpcrun.state import permissions
 from hpcrun.state.layout import is_slurm_id
 from hpcrun.text import whole_number
@@ -29,6 +30,7 @@ _LAST = ("End", "Submit", "UID", "WorkDir")
 # The last field of a row is `End`, and after bars the rest of `_LAST`.
 _ROW = (*_FIELDS, "ExitCode", "End")
 _SACCT = (*_FIELDS, "ExitCode", *_LAST)
+_SIZES = ("JobID", "MaxRSS", "UID", "WorkDir")
 
 UNKNOWN = "UNKNOWN"
 # The state of a local process that has ended.
@@ -226,6 +228,40 @@ def query(
 def current(job: str) -> JobState | None:
     """Ask slurmctld alone about one job, once; None if it knows none. Raises CommandFailed."""
     return _ask_squeue({job}, partial(client.command, timeout=20.0)).get(job)
+
+
+class LargestTask(NamedTuple):
+    """The task of a job's that was seen to hold most memory."""
+
+    size: int
+    """sacct's MaxRSS, in bytes: of one task, not of its node."""
+    step: str
+    """``123.0`` or ``123_4.batch``."""
+
+
+def largest_tasks(marks: Mapping[str, JobMark]) -> dict[str, LargestTask]:
+    """Ask accounting once for the largest task of jobs, in all of their starts.
+
+    A job is absent whose number is another's by its mark, was never sampled, or left no account.
+    Of a heterogeneous job its first part counts. Raises CommandFailed.
+    """
+    jobs = ",".join(sorted(filter(is_slurm_id, marks)))
+    if not jobs:
+        return {}
+    argv = ["sacct", "--noheader", "--parsable2", "--duplicates", f"--jobs={jobs}"]
+    found: dict[str, LargestTask] = {}
+    is_mine = False
+    for row in parse_rows(client.ask([*argv, f"--format={','.join(_SIZES)}"]), _SIZES):
+        full, dot, _ = row["JobID"].partition(".")
+        job = full.partition("+")[0]
+        if not dot:
+            where, user = parse_text(row["WorkDir"]), whole_number(row["UID"])
+            state = JobState(job, UNKNOWN, user=user, directory=where)
+            is_mine = bool(where) and job in marks and marks[job].problem(state) is None
+        size = parse_size(row["MaxRSS"])
+        if is_mine and not client.FURTHER_PART.search(full) and size > found.get(job, (0,))[0]:
+            found[job] = LargestTask(size, row["JobID"])
+    return found
 
 
 def _problem(daemon: str, error: client.CommandFailed) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcrun.slurm.parse import array_size, parse_duration, parse_rows, parse_time
+from hpcrun.slurm.parse import array_size, parse_duration, parse_rows, parse_size, parse_time
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,14 @@ def test_rows() -> None:
 )
 def test_how_long_an_array_may_be(size: str, parameters: str, most: int | None) -> None:
     assert array_size({"MaxArraySize": size, "SchedulerParameters": parameters}) == most
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        *(("59136K", 59136 << 10), ("812.50M", 851_968_000), ("1.50G", 3 << 29)),
+        *(("2T", 2 << 40), ("0", 0), ("512", 512), ("", 0), ("16?", 0), ("K", 0), ("9" * 19, 0)),
+    ],
+)
+def test_sizes_of_accounting(text: str, size: int) -> None:
+    assert parse_size(text) == size

@@ -163,6 +163,29 @@ def test_a_job_is_ours_by_its_number_and_its_mark(
         assert ours or "given the number 7 to another" in checked.reason
 
 
+def test_the_largest_task_of_each_of_my_jobs(shim: Shim) -> None:
+    """Of all starts and steps of a requeued job; a number that is another's by its mark is none."""
+    mine, other = f"{os.getuid()}|/mnt/study/submissions/3", "12345|/root/study/submissions/3"
+    rows = [
+        f"7||{mine}",
+        *("7.batch|59136K||", "7.extern|0||", "7.0|1.50G||"),
+        f"7||{mine}",
+        *("7.batch|2M||", "7.0|||", "7.1|812.50M||"),
+        f"7||{other}",
+        *("7.0|90G||", f"9_4||{mine}", "9_4.0|7K||", f"9_5||{mine}", "9_5.0|80G||"),
+        *(f"5+0||{mine}", "5+0.0|3M||", f"5+1||{mine}", "5+1.0|70G||"),
+        *(f"6||{os.getuid()}|/home/me", "6.0|60G||", f"4||{os.getuid()}|", "4.0|50G||"),
+        f"3||{mine} | 4",
+    ]
+    shim.answer("sacct", {"out": "\n".join(rows)})
+    found = queue.largest_tasks(dict.fromkeys(("7", "9_4", "5", "6", "4", "3", "local:8"), OURS))
+    assert found == {"7": (3 << 29, "7.0"), "9_4": (7 << 10, "9_4.0"), "5": (3 << 20, "5+0.0")}
+    (asked,) = shim.calls
+    assert "--jobs=3,4,5,6,7,9_4" in asked
+    assert queue.largest_tasks({"local:8": OURS}) == {}
+    assert len(shim.calls) == 1
+
+
 def test_rubbish_is_passed_over() -> None:
     assert queue.parse_squeue("slurm_load_jobs: notice\n\n1|2\n") == {}
     assert queue.parse_sacct("garbage\n|||\n") == {}
