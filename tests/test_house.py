@@ -91,7 +91,6 @@ COVERED_BY: dict[str, str] = {
     "doctor/doctor_profile": "doctor/test_examination.py",
     "doctor/node_examination": "cluster/test_doctor.py",
     "doctor/promise": "doctor/test_machine_promises.py",
-    "estimate/earlier_runs": "cli/test_estimate.py",
     "estimate/estimate": "cli/test_estimate.py",
     "estimate/estimate_report": "cli/test_estimate.py",
     "estimate/estimate_text": "cli/test_estimate.py",

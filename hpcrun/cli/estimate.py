@@ -77,6 +77,8 @@ def command(
         estimate_text.overview(report).print(color=output.color)
         for line in estimate_text.nearest_of_all(report) if not in_full else ():
             output.line(line)
+        for line in estimate_text.taken_of_all(report) if not in_full else ():
+            output.line(line)
         if (told := estimate_text.total(report)) is not None:
             output.line(f"all runs: {told}")
     for shape in report.shapes if in_full else ():

@@ -5,7 +5,7 @@ configuration decides), `rank_share` (the parameters that a rank has), `memory_f
 formulas of memory, pure), `fitting` (what fits them, and what is nearest), `run_costs` (time,
 hours, money; pure), `model_program` (counts a model in the job's Python), `step_follower` (follows
 a step of it there), `model_counter` (starts it), `model_source` (where a run's model comes from),
-`earlier_runs` (what was measured), `estimate` (asks all of them for each group of runs),
+`earlier_runs` (what was measured, and taken), `estimate` (asks all of them for each group of runs),
 `estimate_report` and `estimate_text` (what it says).
 
 To add a GPU: a line of `hpcrun.gpu_catalogue.GPUS` and its data sheet in docs/estimate.md. To

@@ -1,7 +1,7 @@
 """Estimates an experiment: groups its runs by what they need, and asks and computes for each group.
 
-It reads the history under the root and asks Slurm once when the largest job would start; nothing is
-written or submitted.
+It reads the history under the root and asks Slurm once what earlier jobs took, and once when the
+largest job would start; nothing is written or submitted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hpcrun.estimate import (
     run_costs,
     training_setup,
 )
-from hpcrun.estimate.earlier_runs import Measured
+from hpcrun.estimate.earlier_runs import EarlierRun, Measured, MemoryTaken
 from hpcrun.estimate.estimate_report import EstimateReport, ShapeEstimate, Wishes
 from hpcrun.estimate.fitting import Setting
 from hpcrun.estimate.model_source import ModelSource, sequence_length
@@ -32,13 +32,16 @@ from hpcrun.gpu_catalogue import Gpu
 from hpcrun.observe.diagnosis.price_list import PriceList
 from hpcrun.policy import batch
 from hpcrun.site import slurm_records
-from hpcrun.slurm import client, site_queries
+from hpcrun.slurm import client, patience, queue, site_queries
 from hpcrun.slurm.parse import parse_duration
+from hpcrun.slurm.queue import LargestTask
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.state.spec.parallel_block import EXPERT, divided, laid_out
-from hpcrun.text import runs_text
+from hpcrun.text import one_line, runs_text
 
 _STEPS = ("total_steps", "max_steps", "num_steps", "train_steps", "num_train_steps", "steps")
+# Jobs of one question to accounting.
+_MOST_JOBS = 200
 
 
 def estimate(compiled: Compiled, plan: Plan, wishes: Wishes) -> EstimateReport:
@@ -57,12 +60,18 @@ def estimate(compiled: Compiled, plan: Plan, wishes: Wishes) -> EstimateReport:
             )
             shapes.setdefault(key, []).append(shape)
     runs = {run.number: run for run in plan.runs}
-    found = []
+    found: list[ShapeEstimate] = []
     with activity.doing("reading what earlier runs measured"):
+        earlier = [*earlier_runs.known(compiled.root, plan.name)]
         for group in shapes.values():
             numbers = tuple(number for one in group for number in one.runs)
             shape = replace(group[0], runs=numbers, label=_label([runs[one] for one in numbers]))
-            found.append(_with_costs(compiled, plan, runs[numbers[0]], shape, source, wishes))
+            found.append(_with_costs(earlier, plan, runs[numbers[0]], shape, source, wishes))
+        nearest = [
+            earlier_runs.memory(earlier, run, source.same_model(run))
+            for run in (runs[one.runs[0]] for one in found)
+        ]
+    found = _with_taken(found, nearest)
     start, note = _expected_start(plan)
     return EstimateReport(plan.name, str(plan.cluster.get("name")), found, start, note)
 
@@ -100,17 +109,26 @@ def _memory(
     gpu = asked or _own_gpu(plan, run, notes)
     on_cpu = not gpus and asked is None
     notes += setup.notes
+    megabytes = slurm_records.megabytes(run.resources.mem)
     shape = ShapeEstimate(
-        (run.number,), run.label, setup, per_node, run.nodes, gpu, on_cpu, notes=tuple(notes)
+        (run.number,),
+        run.label,
+        setup,
+        per_node,
+        run.nodes,
+        gpu,
+        on_cpu,
+        host_memory=int(megabytes * 2**20) if megabytes else None,
+        notes=tuple(notes),
     )
     try:
         model = source.of(run, setup.precision)
     except UsageError as error:
         return replace(shape, problem=error.message, hint=error.hint)
-    return _judged(replace(shape, model=model), run, wishes)
+    return _judged(replace(shape, model=model), wishes)
 
 
-def _judged(shape: ShapeEstimate, run: RunPlan, wishes: Wishes) -> ShapeEstimate:
+def _judged(shape: ShapeEstimate, wishes: Wishes) -> ShapeEstimate:
     """Add what fits."""
     model, setup, gpu = shape.model, shape.setup, shape.gpu
     assert model is not None
@@ -133,15 +151,13 @@ def _judged(shape: ShapeEstimate, run: RunPlan, wishes: Wishes) -> ShapeEstimate
             "activations are not in it: give estimate.layers, hidden_size and sequence_length, or "
             "a function sample_batch(config, micro_batch) beside build_model"
         )
-    asked = slurm_records.megabytes(run.resources.mem)
-    host = int(asked * 2**20) if asked else None
+    host = shape.host_memory
     of_node = memory.host.peak * shape.ranks_per_node
     if shape.on_cpu:
         of_node += memory.gpu.peak * shape.ranks_per_node
     shape = replace(
         shape,
         memory=memory,
-        host_memory=host,
         fits_host=None if host is None else of_node <= host,
     )
     if gpu is None:
@@ -210,8 +226,34 @@ def _steps(run: RunPlan) -> int | None:
     return next((one for one in given if type(one) is int and one > 0), None)
 
 
+def _with_taken(
+    shapes: Sequence[ShapeEstimate], nearest: Sequence[Sequence[MemoryTaken]]
+) -> list[ShapeEstimate]:
+    """Add what earlier runs took, the likest that is known; accounting is asked once."""
+    jobs = {job: mark for taken in nearest for one in taken for job, mark in one.jobs.items()}
+    tasks: dict[str, LargestTask] = {}
+    problem = None
+    with activity.doing("asking Slurm what earlier runs took"), patience.reading():
+        try:
+            tasks = queue.largest_tasks(dict([*jobs.items()][:_MOST_JOBS]))
+        except client.CommandFailed as error:
+            problem = one_line(str(error))
+    found = []
+    for shape, taken in zip(shapes, nearest, strict=True):
+        asked = [
+            replace(one, largest=max(filter(None, map(tasks.get, one.jobs)), default=None))
+            for one in taken
+        ]
+        best = next((one for one in asked if one.node or one.gpu or one.largest), None)
+        note = None
+        if problem and taken and taken[0].jobs and (best is None or best.node is None):
+            note = f"what {taken[0].run} took of its nodes is not known: {problem}"
+        found.append(replace(shape, taken=best, taken_note=note))
+    return found
+
+
 def _with_costs(
-    compiled: Compiled,
+    earlier: Sequence[EarlierRun],
     plan: Plan,
     run: RunPlan,
     shape: ShapeEstimate,
@@ -228,7 +270,7 @@ def _with_costs(
     notes = list(shape.notes)
     asked_other = wishes.gpu is not None
     pace, saved = TrainingPace(None, None, ""), None
-    for found in earlier_runs.find(compiled.root, plan.name, source.same_model(run)):
+    for found in earlier_runs.find(earlier, source.same_model(run)):
         if saved is None and found.save_seconds is not None:
             saved = found.save_seconds, f"measured by {found.run}"
         if not asked_other and pace.step_seconds is None:

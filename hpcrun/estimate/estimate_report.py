@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrun.estimate import memory_formulas, run_costs
+from hpcrun.estimate.earlier_runs import MemoryTaken
 from hpcrun.estimate.fitting import Nearest, Setting
 from hpcrun.estimate.memory_formulas import Memory
 from hpcrun.estimate.model_facts import ModelFacts
@@ -55,7 +56,32 @@ class ShapeEstimate:
     elsewhere: Sequence[tuple[str, bool]] = ()
     """GPUs of the catalogue, and whether it fits them, if the spec names none."""
     costs: RunCosts | None = None
+    taken: MemoryTaken | None = None
+    """The memory that the likest earlier run of the program took."""
+    taken_note: str | None = None
+    """Why accounting does not tell, where telemetry does not either."""
     notes: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def took_fits_host(self) -> bool | None:
+        """Whether what an earlier run took of a node fits what is asked now; None if unknown."""
+        taken, asked = self.taken, self.host_memory
+        if taken is None or asked is None:
+            return None
+        if taken.least > asked:
+            return False
+        return True if taken.node and taken.node[0] <= asked and taken.is_whole else None
+
+    @property
+    def took_fits_gpu(self) -> bool | None:
+        """The same of a GPU."""
+        taken, gpu = self.taken, self.gpu
+        if taken is None or taken.gpu is None:
+            return None
+        used, total = taken.gpu
+        # What a driver tells is some per cent more than what the data sheet says.
+        fits = gpu is None or total <= 1.1 * gpu.memory or used <= gpu.memory
+        return None if fits and not taken.is_whole else fits
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data; unknown is null."""
@@ -91,6 +117,14 @@ class ShapeEstimate:
             "nearest": None if self.nearest is None else self.nearest.to_data(),
             "fits_on": dict(self.elsewhere),
             "costs": None if self.costs is None else self.costs.to_data(),
+            "taken": None
+            if self.taken is None
+            else {
+                **self.taken.to_data(),
+                "fits_host": self.took_fits_host,
+                "fits_gpu": self.took_fits_gpu,
+            },
+            "taken_note": self.taken_note,
             "notes": list(self.notes),
         }
 
@@ -109,8 +143,8 @@ class EstimateReport:
 
     @property
     def is_empty(self) -> bool:
-        """The model of no run is known."""
-        return all(one.model is None for one in self.shapes)
+        """The model of no run is known, and no earlier one tells what it takes."""
+        return all(one.model is None and one.taken is None for one in self.shapes)
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data; unknown is null."""

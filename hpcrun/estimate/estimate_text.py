@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from hpcrun.estimate.earlier_runs import MemoryTaken
 from hpcrun.estimate.estimate_report import EstimateReport, ShapeEstimate
 from hpcrun.estimate.fitting import Setting
 from hpcrun.estimate.memory_formulas import Held, with_context
@@ -12,6 +13,8 @@ from hpcrun.observe.tables import Table
 from hpcrun.text import duration, hours_text, plural, runs_text, size
 
 _NAMES = ("parameters", "gradients", "optimizer", "buffers", "gathered", "activations")
+# Less of what there is, and the rest is told.
+_LITTLE = 0.6
 _WORDS = {
     "optimizer": "optimizer states, master weights",
     "gathered": "parameters gathered for layers",
@@ -57,6 +60,7 @@ def overview(report: EstimateReport) -> Table:
 def lines(one: ShapeEstimate) -> Iterator[str]:
     """Yield all about one shape."""
     yield _head(one)
+    yield from _taken(one)
     if one.model is None or one.memory is None:
         yield f"  {one.problem}"
         if one.hint:
@@ -71,6 +75,64 @@ def lines(one: ShapeEstimate) -> Iterator[str]:
     yield from _costs(one)
     for note in one.notes:
         yield f"  note: {note}"
+
+
+def _taken(one: ShapeEstimate) -> Iterator[str]:
+    """Yield what an earlier run took, and what follows for what is asked now."""
+    taken = one.taken
+    if one.taken_note:
+        yield f"  {one.taken_note}"
+    if taken is None:
+        return
+    shape = f"{plural(taken.nodes, 'node')} x {plural(taken.ranks_per_node, 'rank')}"
+    micro = "" if taken.micro is None else f", {taken.setup}, micro batch {taken.micro}"
+    ended = ", ran out of memory" if taken.ran_out else ""
+    cut = "; of its telemetry the newest part was read" if taken.is_cut else ""
+    yield f"  measured by {taken.run}: {shape}{micro}{ended}{cut}"
+    if taken.differs:
+        yield f"    other than now: {'; '.join(taken.differs)}"
+    if taken.node is not None:
+        whose = "" if taken.is_of_job else ", with all else that ran there"
+        yield f"    memory of a node: {_part(taken.node)}{whose}"
+    if taken.largest is not None:
+        most, step = taken.largest
+        yield f"    largest task: {size(most)} (sacct's MaxRSS of {step})"
+    if taken.gpu is not None:
+        yield f"    memory of a GPU: {_part(taken.gpu)}"
+    yield from (f"    {line}" for line in _following(one, taken))
+
+
+def _part(taken: tuple[int, int]) -> str:
+    return f"{size(taken[0])} of {size(taken[1])} at most"
+
+
+def _following(one: ShapeEstimate, taken: MemoryTaken) -> Iterator[str]:
+    """Yield what does not fit, and what of as much was never used."""
+    is_alike, asked, node, gpu = not taken.differs, one.host_memory or 0, taken.node, taken.gpu
+    if one.took_fits_host is False:
+        more = f"more than resources.mem asks now, {size(asked)}"
+        yield f"{more}: it would not fit as it ran; resources.mem={_roomy(taken.least)} has room"
+    elif one.took_fits_host and is_alike and node and node[0] < _LITTLE * asked:
+        never = f"{size(asked - node[0])} of resources.mem, {size(asked)}, were never used"
+        yield f"{never}; resources.mem={_roomy(node[0])} has room"
+    if one.took_fits_gpu is False and one.gpu is not None:
+        yield f"more than {one.gpu.name} has, {size(one.gpu.memory)}: it would not fit as it ran"
+    elif one.took_fits_gpu and is_alike and gpu and gpu[0] < _LITTLE * gpu[1]:
+        batch = "batch" if taken.micro is None else "deepspeed.train_micro_batch_size_per_gpu"
+        yield f"{size(gpu[1] - gpu[0])} of a GPU were never used; a larger {batch} may fit"
+
+
+def _roomy(used: int) -> str:
+    """Return a quarter more than was used, as Slurm's ``mem`` has it."""
+    return f"{-(-used * 5 // (4 << 30))}G"
+
+
+def taken_of_all(report: EstimateReport) -> Iterator[str]:
+    """Yield a line for each shape of several of which what was measured tells more than a row."""
+    for one in report.shapes:
+        if one.taken and (one.model is None or any(_following(one, one.taken))):
+            told = "; ".join(line.strip() for line in _taken(one))
+            yield f"{runs_text(one.runs)}: {told}"
 
 
 def _head(one: ShapeEstimate) -> str:

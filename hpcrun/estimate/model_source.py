@@ -89,7 +89,7 @@ class ModelSource:
             ),
             None,
         )
-        whole = _without_seeds(run.config)
+        whole = without_seeds(run.config)
 
         def test(other: RunPlan) -> bool:
             entry, mine = other.entry, run.entry
@@ -98,7 +98,7 @@ class ModelSource:
             ):
                 return False
             if read is None:
-                return _without_seeds(other.config) == whole
+                return without_seeds(other.config) == whole
             return all(other.config.get(name) == run.config.get(name) for name in read)
 
         return test
@@ -303,6 +303,7 @@ def _agrees(known: _Answer, run: RunPlan) -> bool:
     return all(run.config.get(name) == value for name, value in known.read.items())
 
 
-def _without_seeds(config: Mapping[str, Any]) -> dict[str, Any]:
+def without_seeds(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of ``config`` on which the memory of a run may depend."""
     others = ("seed", "lr", "learning_rate", "total_steps", "max_steps", "output_dir")
     return {name: value for name, value in config.items() if name not in others}
