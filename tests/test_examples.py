@@ -69,6 +69,10 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "hpcrun doctor --nodes 4 --save-baseline": NODES,
         "hpcrun doctor --clear node07": NODES,
     },
+    "docs/estimate.md": {
+        "run 0: 1 node x 2 h100; ZeRO 0, fp32, adamw, micro batch 1 x accumulation 1": "needs "
+        "telemetry of GPUs, and accounts: tests/estimate/test_earlier_runs.py",
+    },
     "docs/roles.md": {
         "hpcrun logs parameters/0 --role server": "the stand-in starts two ranks of one kind: "
         "tests/cluster/test_roles.py",
