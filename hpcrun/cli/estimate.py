@@ -66,7 +66,7 @@ def command(
     output.notes(chain)
     *_, plan = in_order(chain, lambda one, waits: freeze(one, depends_on=waits))
     patience.act()
-    report = estimate(chain[-1], plan, Wishes(gpu, parameters, fit, utilization))
+    report = estimate(chain[-1], plan, Wishes(gpu, parameters, fit, utilization, taken=True))
     if output.json:
         output.data(report.to_data())
         return EXIT_USAGE if report.is_empty else EXIT_OK

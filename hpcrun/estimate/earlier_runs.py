@@ -13,6 +13,7 @@ from typing import Any
 from hpcrun.errors import UsageError
 from hpcrun.estimate import training_setup
 from hpcrun.estimate.model_source import without_seeds
+from hpcrun.estimate.training_setup import TrainingSetup
 from hpcrun.fields import WHOLE, Kinds, wrong
 from hpcrun.policy import stop_lead_time
 from hpcrun.policy.batch import MICRO
@@ -119,6 +120,11 @@ class EarlierRun:
     plan: RunPlan
 
     @cached_property
+    def setup(self) -> TrainingSetup:
+        """How it trained."""
+        return training_setup.of_run(self.plan)
+
+    @cached_property
     def taken(self) -> MemoryTaken | None:
         """What it took by its telemetry; None if it never began."""
         run, plan, number = self.experiment.run(self.plan.number), self.plan, self.submission.number
@@ -150,14 +156,13 @@ class EarlierRun:
         # Accounting does not tell attempts of one job from another.
         jobs = {one.job_id for one in same} - {one.job_id for one in attempts if one not in same}
         asked = slurm_records.megabytes(plan.resources.mem)
-        planned = training_setup.of_run(plan)
         mark = JobMark(self.submission.directory)
         return MemoryTaken(
             f"{self.experiment.name}/{plan.number}",
             plan.nodes,
             plan.ranks_per_node,
-            (micro or planned.micro) if MICRO in plan.deepspeed else None,
-            str(planned),
+            (micro or self.setup.micro) if MICRO in plan.deepspeed else None,
+            str(self.setup),
             node=of_node,
             # A limit that is not the job's is the node's memory.
             is_of_job=bool(of_node and asked and of_node[1] <= asked * 2**20 * 1.01),
@@ -253,10 +258,10 @@ def memory(
 
     The last one may be the first of which telemetry knows; ``suits`` tells the same model.
     """
-    nearest = []
+    nearest, program, own = [], _program(run), training_setup.of_run(run)
     for one in runs:
-        if _program(one.plan) == _program(run):
-            differs = differences(run, one.plan)
+        if _program(one.plan) == program:
+            differs = _differences(run, own, one)
             nearest.append(((not suits(one.plan), len(differs)), one, differs))
     found: list[MemoryTaken] = []
     for _, one, differs in sorted(nearest, key=lambda each: each[0])[:_MOST_LOOKED_AT]:
@@ -274,10 +279,9 @@ def _program(run: RunPlan) -> list[Any]:
     return [entry.kind, entry.module, entry.function, entry.file, *(named or words[:1])]
 
 
-def differences(run: RunPlan, other: RunPlan) -> tuple[str, ...]:
-    """Return what another run has otherwise that memory may depend on, in words."""
-    found = []
-    own, its = training_setup.of_run(run), training_setup.of_run(other)
+def _differences(run: RunPlan, own: TrainingSetup, earlier: EarlierRun) -> tuple[str, ...]:
+    """Return what an earlier run had otherwise that memory may depend on, in words."""
+    found, other, its = [], earlier.plan, earlier.setup
     if _layout(other) != _layout(run):
         found.append(f"{_layout(other)} (now {_layout(run)})")
     if (its.micro, its.accumulation) != (own.micro, own.accumulation):

@@ -69,9 +69,10 @@ def estimate(compiled: Compiled, plan: Plan, wishes: Wishes) -> EstimateReport:
             found.append(_with_costs(earlier, plan, runs[numbers[0]], shape, source, wishes))
         nearest = [
             earlier_runs.memory(earlier, run, source.same_model(run))
-            for run in (runs[one.runs[0]] for one in found)
+            for run in (runs[one.runs[0]] for one in found if wishes.taken)
         ]
-    found = _with_taken(found, nearest)
+    if wishes.taken:
+        found = _with_taken(found, nearest)
     start, note = _expected_start(plan)
     return EstimateReport(plan.name, str(plan.cluster.get("name")), found, start, note)
 

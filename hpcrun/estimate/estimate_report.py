@@ -24,6 +24,8 @@ class Wishes:
     parameters: str | None = None
     fit: bool = False
     utilization: float = run_costs.UTILIZATION
+    taken: bool = False
+    """Look what earlier runs took of memory, and ask accounting."""
 
 
 @dataclass(frozen=True)
