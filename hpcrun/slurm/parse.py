@@ -17,7 +17,7 @@ _DURATION = re.compile(
     r"|(?P<h>N):(?P<m>N):(?P<s>N)|(?P<mm>N):(?P<ss>N)|(?P<minutes>N))".replace("N", "[0-9]{1,9}")
 )
 _SECONDS = re.compile("[0-9]{1,11}")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)[Bb]?")
+_SIZE = re.compile(r"([0-9]{1,18}(?:[.][0-9]{1,9})?)([KMGTP]?)[Bb]?")
 _ABSENT = ("", "(null)", "None", "N/A", "Unknown", "NONE", "None assigned")
 
 
