@@ -11,6 +11,7 @@
     ├── Interrupted            exit 130 by Ctrl-C, in the middle of something that it reports
     ├── CheckpointError        exit 1   a checkpoint cannot be written or read
     ├── NonFiniteLossError     exit 1   the loss is not a number any more
+    ├── LossSpikeError         exit 1   the loss or the gradient norm is far above the usual
     └── ReplicasDifferError    exit 1   ranks that hold the same weights do not any more
 
 Workers end with ``EXIT_SAVED`` (75) when they saved and want to be started again.
@@ -144,6 +145,10 @@ class CheckpointError(HpcrunError):
 
 class NonFiniteLossError(HpcrunError):
     """The loss was infinite or not a number for several steps in a row."""
+
+
+class LossSpikeError(HpcrunError):
+    """The loss or the gradient norm was far above those of the steps before."""
 
 
 class ReplicasDifferError(HpcrunError):

@@ -134,6 +134,15 @@ def of_device(name: str) -> Gpu | None:
     return None
 
 
+def operations_per_token(trainable: int, frozen: int, attention: int) -> float:
+    """Return the floating-point operations of a token, forward and backward.
+
+    6 for each trainable parameter and 4 for a frozen one, and 12 for each of layers x width x
+    length (``attention``) for the scores (arXiv:2204.02311, appendix B).
+    """
+    return 6.0 * trainable + 4.0 * frozen + 12.0 * attention
+
+
 def is_ambiguous(name: str) -> bool:
     """Return whether a name stands for GPUs of different memory."""
     return _normal(name) in _AMBIGUOUS

@@ -186,7 +186,6 @@ COVERED_BY: dict[str, str] = {
     "run/rank/collectives": "run/checkpoint/test_restore.py",
     "run/rank/rank_environment": "run/test_worker.py",
     "run/rank/rank_view": "run/test_session.py",
-    "run/rank/samples": "run/test_session.py",
     "run/rank/session_writer": "run/test_session.py",
     "run/rank/warm_up": "run/job/test_warm_ranks.py",
     "run/script": "run/job/test_warm_ranks.py",

@@ -12,7 +12,7 @@ from hpcrun.compile import identity
 from hpcrun.compile.freeze import CompiledRun
 from hpcrun.compile.source.marked_tree import Key
 from hpcrun.compile.source.problems import Problems, Reporter
-from hpcrun.compile.spec import checks, objective, schema
+from hpcrun.compile.spec import checks, left_out_batches, objective, schema
 from hpcrun.compile.sweep.resolver import Resolved
 from hpcrun.compile.target import (
     deepspeed,
@@ -189,6 +189,7 @@ class RunTemplates:
             )
         if not problems.under("deepspeed", "recovery", "framework"):
             smaller_batches.check(spec, kind, framework, report, note)
+            left_out_batches.check(spec, kind, framework, report, note)
         learning_rate.settle(spec, kind, framework, report, note)
         if self._is_slurm and not frameworks.of(framework).one_per_run:
             slurm_options.tell_cpus(spec, note)

@@ -16,7 +16,7 @@ from hpcrun.errors import BrokenFile, ClusterUnreachable, UsageError
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state
 from hpcrun.observe.status.status import statuses
-from hpcrun.policy import recovery
+from hpcrun.policy import next_attempt
 from hpcrun.slurm import client, queue
 from hpcrun.state import history, ledger, permissions, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
@@ -260,7 +260,7 @@ def _as_grown(
     """Return a run's spec, with the memory and time that its job came to ask for (and say so)."""
     more: dict[str, str] = {}
     for attempt in ledger.read(experiment.run(run.number)):
-        if attempt.submission == source.number and recovery.is_grown(attempt):
+        if attempt.submission == source.number and next_attempt.is_grown(attempt):
             grow = (attempt.decided or {})["grow"]
             # Memory of a processor is an option of the user's.
             if grow["field"] != "MinMemoryCPU":

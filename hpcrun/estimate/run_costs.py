@@ -11,7 +11,7 @@ from typing import Any
 from hpcrun.estimate import memory_formulas
 from hpcrun.estimate.model_facts import ModelFacts
 from hpcrun.estimate.training_setup import TrainingSetup
-from hpcrun.gpu_catalogue import Gpu
+from hpcrun.gpu_catalogue import Gpu, operations_per_token
 from hpcrun.observe.diagnosis import price_list
 from hpcrun.observe.diagnosis.price_list import PriceList
 
@@ -35,11 +35,10 @@ class TrainingPace:
 def flops_per_token(model: ModelFacts, setup: TrainingSetup) -> float:
     """Return the floating-point operations of a token, forward and backward.
 
-    6 for each trainable parameter and 4 for a frozen one, and 12 layers x width x length for the
-    scores of attention (arXiv:2204.02311, appendix B); a third more with checkpointing.
+    Those of `gpu_catalogue.operations_per_token`, and a third more with checkpointing.
     """
-    scores = 12 * (model.layers or 0) * (model.hidden_size or 0) * (model.sequence_length or 0)
-    counted = 6 * model.trainable + 4 * model.frozen + scores
+    scores = (model.layers or 0) * (model.hidden_size or 0) * (model.sequence_length or 0)
+    counted = operations_per_token(model.trainable, model.frozen, scores)
     return counted * (4 / 3 if setup.checkpointing else 1)
 
 

@@ -7,7 +7,7 @@ In reading order:
 - `recovery`: what is done after that: restart, requeue or stop; which nodes are avoided.
 - `node_health`: what follows from the check of the nodes as an attempt begins.
 - `resume`: what a script or command is started with to go on, and the recipes that ship.
-- `notifications`: the ends of which a person is notified.
+- `next_attempt`: what an attempt has otherwise than its plan, after the ends before it.
 - `stop_lead_time`: how long before its time limit a run is asked to stop.
 - `retention`: which checkpoints stay.
 - `batch`: train batch = micro batch x accumulation x ranks.

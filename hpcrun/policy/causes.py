@@ -36,6 +36,8 @@ SUPERVISOR_LOST = "supervisor_lost"
 RANK_CRASH = "rank_crash"
 OUT_OF_MEMORY = "out_of_memory"
 NON_FINITE = "non_finite_loss"
+# The loss or the gradient norm was far above the usual.
+LOSS_SPIKE = "loss_spike"
 # Ranks that hold the same weights do not any more.
 REPLICAS_DIFFER = "replicas_differ"
 BAD_CHECKPOINT = "bad_checkpoint"
@@ -46,7 +48,7 @@ UNKNOWN = "unknown"
 KINDS = (
     *(TIME_LIMIT, PREEMPTED, REQUEUED, SIGNAL, SAVED, NODE_FAILURE, BAD_NODE, STORAGE),
     SUPERVISOR_LOST,
-    *(RANK_CRASH, OUT_OF_MEMORY, NON_FINITE, REPLICAS_DIFFER, BAD_CHECKPOINT),
+    *(RANK_CRASH, OUT_OF_MEMORY, NON_FINITE, LOSS_SPIKE, REPLICAS_DIFFER, BAD_CHECKPOINT),
     *(HANG, LAUNCH, UNKNOWN, CANCELLED),
 )
 
@@ -54,7 +56,7 @@ KINDS = (
 OWN = frozenset(
     {
         *(TIME_LIMIT, SAVED, RANK_CRASH, OUT_OF_MEMORY, NON_FINITE, REPLICAS_DIFFER),
-        *(BAD_CHECKPOINT, HANG, LAUNCH, UNKNOWN),
+        *(LOSS_SPIKE, BAD_CHECKPOINT, HANG, LAUNCH, UNKNOWN),
     }
 )
 
@@ -69,6 +71,7 @@ _FROM_OUTSIDE = {*TAKEN_AWAY, SAVED, NODE_FAILURE, BAD_NODE, STORAGE, SUPERVISOR
 
 _EXCEPTIONS = {
     "NonFiniteLossError": NON_FINITE,
+    "LossSpikeError": LOSS_SPIKE,
     "ReplicasDifferError": REPLICAS_DIFFER,
     "CheckpointError": BAD_CHECKPOINT,
     "OutOfMemoryError": OUT_OF_MEMORY,

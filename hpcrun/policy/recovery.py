@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hpcrun.policy import causes, node_health
+from hpcrun.policy import causes, next_attempt, node_health
 from hpcrun.policy.batch import Triple
 from hpcrun.policy.permanent_errors import USAGE
 from hpcrun.state.ledger import Attempt, same_start
@@ -36,19 +36,20 @@ BUDGETS: dict[str, int] = {
     causes.RANK_CRASH: 10,
     causes.OUT_OF_MEMORY: 3,
     causes.NON_FINITE: 2,
+    causes.LOSS_SPIKE: 2,
     causes.REPLICAS_DIFFER: 3,
     causes.BAD_CHECKPOINT: 2,
     causes.HANG: 10,
     causes.LAUNCH: 5,
     causes.UNKNOWN: 3,
 }
-
-
+# The same where batches are left out: each is another one, and the run gets on in between.
+SKIPS = 10
 # Ends after which the same allocation can be used again at once, with spares for lost nodes.
 _IN_PLACE = frozenset(
     {
         *(causes.RANK_CRASH, causes.OUT_OF_MEMORY, causes.NON_FINITE, causes.HANG, causes.UNKNOWN),
-        causes.REPLICAS_DIFFER,
+        *(causes.LOSS_SPIKE, causes.REPLICAS_DIFFER),
         *(causes.NODE_FAILURE, causes.BAD_NODE, causes.LAUNCH, causes.STORAGE),
     }
 )
@@ -67,6 +68,8 @@ class Action:
     """Nodes that the next start must not use."""
     grow: Mapping[str, str] | None = None
     """What the next start asks for in place of what was too little: `hpcrun.slurm.job.growth`."""
+    left_out: tuple[int, int] | None = None
+    """The first and last sample of a batch that no later attempt trains on; None without one."""
 
 
 def decide(
@@ -76,6 +79,21 @@ def decide(
     here: bool = False,
     planned: Triple | None = None,
     growth: Mapping[str, str] | None = None,
+) -> Action:
+    """Decide the action after the end of the last attempt, and which batch is left out from now on.
+
+    The parameters are those of `_decide`.
+    """
+    action = _decide(attempts, policy, here, planned, growth)
+    return replace(action, left_out=next_attempt.to_leave_out(attempts[-1], policy))
+
+
+def _decide(
+    attempts: Sequence[Attempt],
+    policy: Recovery,
+    here: bool,
+    planned: Triple | None,
+    growth: Mapping[str, str] | None,
 ) -> Action:
     """Decide the action after the end of the last attempt.
 
@@ -94,15 +112,20 @@ def decide(
         return _not_again(last)
     if kind == causes.BAD_NODE and last.cause.get("response") == node_health.REFUSE:
         return Action(STOP, "health in the cluster profile refuses such a node")
+    answer = next_attempt.answer(policy, kind)
+    if answer == next_attempt.STOPS:
+        return Action(STOP, f"recovery.{next_attempt.ANSWERS[kind]} is {answer}")
     if not policy.requeue:
         return Action(STOP, "recovery.requeue is false")
     grows = growth is not None and "now" in growth
-    grown = {one.number for one in mine if is_grown(one)} | ({last.number} if grows else set())
+    grown = {one.number for one in mine if next_attempt.is_grown(one)}
+    grown |= {last.number} if grows else set()
     others = [one for one in mine if one.number not in grown]
-    halved = _answered_by_halving(others, policy, planned)
+    halved = next_attempt.answered_by_halving(others, policy, planned)
     answered = halved | grown
     number = sum(attempt.kind == kind and attempt.number not in answered for attempt in mine)
-    budget = {**BUDGETS, **policy.budgets}.get(kind)
+    usual = {**BUDGETS, kind: SKIPS} if answer == next_attempt.SKIP else BUDGETS
+    budget = {**usual, **policy.budgets}.get(kind)
     if budget is not None and number >= budget:
         return Action(STOP, f"{_times(number, kind)}; recovery.budgets.{kind} is {budget}")
     known = dict(zip((one.number for one in attempts), kept_steps(attempts), strict=True))
@@ -117,11 +140,13 @@ def decide(
     reason = "it goes on from its newest checkpoint" if kept else "it starts again"
     if kept and any(map(_saves_itself, attempts)):
         reason = "it starts again, and has saved something by itself"
-    reason += growth_words(growth or {})
+    reason += next_attempt.growth_words(growth or {})
     if grows:
         return Action(REQUEUE, reason, suspects(attempts), growth)
     if planned is not None and last.number in halved:
         reason += f", with micro batches of {planned.halved(len(halved)).micro}"
+    if next_attempt.to_leave_out(last, policy):
+        reason += f", without the batch of step {last.end['bad_step'].get('step')}"
     # What is wrong with all nodes at once takes longer to mend.
     is_of_all = kind in (causes.LAUNCH, causes.STORAGE) and not last.cause.get("nodes")
     stays = kind in _IN_PLACE and not is_of_all
@@ -198,48 +223,6 @@ def _of_submission(attempts: Sequence[Attempt]) -> list[Attempt]:
     """Return the attempts since a person last submitted the run."""
     submission = attempts[-1].submission
     return [attempt for attempt in attempts if attempt.submission == submission]
-
-
-def halvings(attempts: Sequence[Attempt], policy: Recovery, planned: Triple | None) -> int:
-    """Return how often the next attempt halves the micro batch that was frozen.
-
-    Once for each end out of memory among the attempts, which are those since a person last
-    submitted the run, but for those that more memory answered; as often as
-    ``recovery.shrink_micro_batch`` allows, and down to 1.
-    """
-    if planned is None:
-        return 0
-    ends = sum(one.kind == causes.OUT_OF_MEMORY and not is_grown(one) for one in attempts)
-    return min(ends, policy.shrink_micro_batch, planned.most_halvings)
-
-
-def _answered_by_halving(
-    attempts: Sequence[Attempt], policy: Recovery, planned: Triple | None
-) -> frozenset[int]:
-    """Return the numbers of the attempts after which the micro batch was, or is, halved."""
-    ends = [attempt.number for attempt in attempts if attempt.kind == causes.OUT_OF_MEMORY]
-    return frozenset(ends[: halvings(attempts, policy, planned)])
-
-
-def is_grown(attempt: Attempt) -> bool:
-    """Check whether the start after an attempt asks for more of what was too little."""
-    return "now" in ((attempt.decided or {}).get("grow") or {})
-
-
-def growth_words(growth: Mapping[str, str]) -> str:
-    """Return ``, with mem 750M in place of 500M``, or why it is no more; empty of nothing."""
-    if "problem" in growth:
-        return f", with no more than before: {growth['problem']}"
-    return f", with {growth['key']} {growth['now']} in place of {growth['was']}" if growth else ""
-
-
-def smaller_batch(attempt: Attempt) -> str | None:
-    """Return in words that an attempt had smaller micro batches than planned; None if not."""
-    micro, planned = (attempt.started.get(key) for key in ("micro_batch", "planned_micro_batch"))
-    if micro is None or planned is None:
-        return None
-    times = attempt.started.get("accumulation")
-    return f"micro batches of {micro} ({times} accumulated) in place of {planned}: memory ran out"
 
 
 def _without_progress(

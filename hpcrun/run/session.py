@@ -14,13 +14,15 @@ from typing import Any
 
 from hpcrun.errors import EXIT_SAVED, HpcrunError, UsageError
 from hpcrun.policy.retention import Retention
-from hpcrun.run.checkpoint import deepspeed_io, init_weights
+from hpcrun.run.checkpoint import init_weights, rank_state
 from hpcrun.run.checkpoint.node_copy import NodeCopies
 from hpcrun.run.checkpoint.restore import CheckpointStore
 from hpcrun.run.checkpoint.save_policy import SavePolicy
 from hpcrun.run.health import progress
+from hpcrun.run.health.bad_steps import BadSteps
 from hpcrun.run.health.replica_check import ReplicaCheck
 from hpcrun.run.parallel import engine_setup
+from hpcrun.run.profile.engine_metrics import EngineMetrics
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.rank import (
@@ -74,25 +76,27 @@ class Session(RankView):
         self._own_seconds = self._step_seconds = 0.0
         self._metrics: MetricsLog | None = None
         self._progress = progress.writer(self.scratch, self.rank)
+        self._measured = EngineMetrics(self._spec.spec.get("estimate") or {}, self)
         self._store: CheckpointStore | None = None
         self._saves: SavePolicy | None = None
         fence = self._fence
         if launch and self.scratch and fence:
-            checkpoint = self._spec.checkpoint
-            self._non_finite_steps = self._spec.recovery.non_finite_steps
+            checkpoint, recovery = self._spec.checkpoint, self._spec.recovery
+            watched = frozenset({"loss", self._spec.effective_objective.metric})
+            self._bad_steps = BadSteps(recovery, watched, self)
             self._metrics = MetricsLog(
                 launch.paths.metrics,
                 self.rank,
                 self.world_size,
                 fence,
-                frozenset({"loss", self._spec.effective_objective.metric}),
+                self._bad_steps.judge,
                 ScratchPaths(self.scratch).stop.exists,
             )
             copies = NodeCopies.of(launch, self._ranks, self.scratch)
             retention = Retention.of(self._spec)
             run, attempt = launch.run_paths, launch.attempt
-            every = self._spec.recovery.check_replicas
-            self._replicas = ReplicaCheck(self._ranks, self.layout, launch.own_node.name, every)
+            every, node = recovery.check_replicas, launch.own_node.name
+            self._replicas = ReplicaCheck(self._ranks, self.layout, node, every)
             self._store = CheckpointStore(run, attempt, self._ranks, fence, retention, copies)
             self._saves = SavePolicy(
                 self._store.saver,
@@ -101,6 +105,7 @@ class Session(RankView):
                 self._events,
                 self._progress,
                 self._replicas,
+                self._bad_steps,
                 every=checkpoint.every,
                 asynchronous=checkpoint.asynchronous,
                 node_copies=copies,
@@ -170,23 +175,14 @@ class Session(RankView):
         """
         self._engine = engine
         self._states = {**({"loader": loader} if loader is not None else {}), **states}
-        for key, stateful in self._states.items():
-            if not (hasattr(stateful, "state_dict") and hasattr(stateful, "load_state_dict")):
-                raise TypeError(
-                    f"restore({key}=…): {type(stateful).__name__} has no state_dict() and "
-                    "load_state_dict(), so its position cannot be saved"
-                )
+        rank_state.check(self._states)
+        if self._saves is not None:
+            self._bad_steps.check_source(has_own_loader=loader is not None)
         self._averaged = averaged_weights.of(self._spec.optimization, engine, self.rank)
         if self._averaged is not None:
             # First, as restoring it is collective, and a state of the user's may fail.
             self._states = {averaged_weights.STATE: self._averaged, **self._states}
-        if (made := deepspeed_io.parallel(engine)) != self.layout.divided and self.layout.divided:
-            raise UsageError(
-                f"the spec's parallel divides the model ({self.layout}), and this engine's is "
-                f"divided by {', '.join(made) or 'nothing'}",
-                hint="make the engine with session.initialize(…), or say model_parallel_size in "
-                "place of parallel",
-            )
+        engine_setup.check_division(engine, self.layout)
         step, began = 0, time.perf_counter()
         name: str | None = None
         if self._launch is not None and self._store is not None and self._saves is not None:
@@ -203,6 +199,7 @@ class Session(RankView):
                     write("initialized", checkpoint=str(path), step=at)
             self._saves.step = self._store.shared_step
         self.restored_step = self._last_step = step
+        self._measured.begin(engine)
         seconds = time.perf_counter() - began
         self._events.write("restored", step=step, checkpoint=name, seconds=seconds)
         self._step_began = time.perf_counter()
@@ -224,8 +221,8 @@ class Session(RankView):
         ------
         HpcrunError
             `restore` was not called, or the loop's body did not take exactly one optimizer step.
-        NonFiniteLossError, ReplicasDifferError
-            As ``recovery.non_finite_steps`` and ``recovery.check_replicas`` say.
+        NonFiniteLossError, LossSpikeError, ReplicasDifferError
+            As ``recovery.non_finite_steps``, ``on_spike`` and ``check_replicas`` say.
         """
         if self.restored_step is None:
             raise HpcrunError(
@@ -356,7 +353,9 @@ class Session(RankView):
         if waited is not None:
             seconds["data_seconds"] = waited
         self._metrics.log(seconds, step)
-        self._metrics.check(self._non_finite_steps)
+        known = self._measured.after_step(self._engine, seconds["step_seconds"])
+        self._metrics.log(known, step, spare=True)
+        self._bad_steps.after_step(self._engine, step, self._metrics)
         self._replicas.after_step(self._engine, step, began - self._step_began)
         last = step == self.total_steps
         leaving = self._metrics.stop_agreed(step) and not last
@@ -372,7 +371,7 @@ class Session(RankView):
     def _save_last(self) -> None:
         if self._metrics is not None:
             self._metrics.flush()
-            self._metrics.check(min(1, self._non_finite_steps))
+            self._bad_steps.check(most=1)
         if self._last_step:
             self.save()
 

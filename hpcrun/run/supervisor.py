@@ -23,7 +23,7 @@ from typing import Any
 from hpcrun import python_packages
 from hpcrun.container.rank_python import RankPython, image_facts
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
-from hpcrun.policy import causes, recovery
+from hpcrun.policy import causes, next_attempt, recovery
 from hpcrun.policy.batch import Triple
 from hpcrun.policy.causes import End, Evidence, JobFacts
 from hpcrun.run.job import fewer_nodes, notify
@@ -158,7 +158,7 @@ class Supervisor:
         """
         planned, now = Triple.known(self.run.deepspeed), Triple.known(run.deepspeed)
         mine = [one for one in ledger.read(self.paths) if one.submission == self.submission.number]
-        times = recovery.halvings(mine, self.run.recovery, planned)
+        times = next_attempt.halvings(mine, self.run.recovery, planned)
         if not times or planned is None or now is None:
             return run, {}
         divided = now.within(planned.halved(times).micro)

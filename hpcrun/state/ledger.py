@@ -29,11 +29,12 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     it, where one may be at fault), ``failed_on`` (of all ranks that ended so). ``restored_step``,
     ``reached_step``, ``checkpoint_step``, ``first_step``, ``saves``, ``total_steps`` and ``unit``
     are its progress, ``metrics`` the last values, ``logged`` their time (`AttemptProgress`).
+    ``bad_step`` are the fields of that event (`hpcrun.state.session_log`), if there was one.
     The next supervisor records an end that its own did not live to, with ``time`` as Slurm has it.
 ``decided``
-    The response to that end, before Slurm is asked for it: ``action`` (``restart`` in the same
-    allocation, ``requeue``, ``stop``, ``nothing``), ``reason``, ``exclude`` (nodes), and ``grow``
-    where the next start is to have more of something: `hpcrun.slurm.job.growth`.
+    The response, before Slurm is asked for it: ``action`` (``restart`` in the same allocation,
+    ``requeue``, ``stop``, ``nothing``), ``reason``, ``exclude`` (nodes), ``left_out`` (samples) and
+    ``grow`` (what the next start is to have more of: `hpcrun.slurm.job.growth`).
 ``resume``
     How a script or command goes on from what earlier attempts saved: whether it ``resumes``, the
     ``source`` (a path; None where none was asked for), its ``step`` or other number, new
@@ -82,7 +83,7 @@ from hpcrun.fields import (
     mapping,
     wrong,
 )
-from hpcrun.state import files
+from hpcrun.state import files, session_log
 from hpcrun.state.layout import RunPaths, is_job_id
 from hpcrun.state.roles import role_log
 from hpcrun.state.staging import staging_record
@@ -123,19 +124,17 @@ _CAUSE: Kinds = {
     **{"rank": INDEX, "exit_code": WHOLE, "response": TEXT, "role": TEXT, "hardware": mapping({})},
     **dict.fromkeys(("log_tail", "nodes", "seen_on", "failed_on"), TEXTS),
 }
-_FINDING: Kinds = dict.fromkeys(("node", "kind", "message", "port"), TEXT)
+_NAMED = ("node", "kind", "message")
+_FINDING: Kinds = dict.fromkeys((*_NAMED, "port"), TEXT)
 _FINDINGS = Kind(
     *(None, None, None, "a list of findings"),
     lambda value: (
         type(value) is list
-        and all(
-            type(one) is dict and not wrong(one, _FINDING, ("node", "kind", "message"))
-            for one in value
-        )
+        and all(type(one) is dict and not wrong(one, _FINDING, _NAMED) for one in value)
     ),
 )
 _GROW: Kinds = dict.fromkeys(("key", "field", "was", "now", "problem"), TEXT)
-_DECIDED: Kinds = {"action": TEXT, "reason": TEXT, "exclude": TEXTS, "grow": mapping(_GROW)}
+_DECISION = {"action": TEXT, "reason": TEXT, "exclude": TEXTS, "left_out": session_log.SAMPLES}
 _HEALTH: Kinds = {"action": TEXT, "reason": TEXT, "nodes": TEXTS}
 # Event -> the kinds of its fields, and those that it may not be without.
 _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
@@ -164,11 +163,12 @@ _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
             **dict.fromkeys(("restored_step", "reached_step", "checkpoint_step"), WHOLE),
             **{"first_step": WHOLE, "saves": INDEX, "unit": TEXT, "doubt": TEXT},
             **{"total_steps": WHOLE, "metrics": METRICS, "logged": TIME},
+            "bad_step": mapping(session_log.BAD_STEP_KINDS),
         },
         ("outcome",),
     ),
     STOPPING: ({**_HEAD, "reason": TEXT, "signal": TEXT}, ()),
-    DECIDED: ({**_HEAD, **_DECIDED}, ()),
+    DECIDED: ({**_HEAD, **_DECISION, "grow": mapping(_GROW)}, ()),
     STRAGGLER: (
         {**_HEAD, "rank": INDEX, "node": TEXT, "waits": NUMBER, "others_wait": NUMBER},
         ("rank", "node", "waits", "others_wait"),
@@ -188,7 +188,6 @@ _EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
     SHARED_WRITE: ({**_HEAD, "file": TEXT, "ranks": INDICES}, ("file", "ranks")),
     KEPT: ({**_HEAD, "files": WHOLE, "names": TEXTS, "apart": TEXTS, "failed": TEXTS}, ("files",)),
 }
-_OTHER: tuple[Kinds, tuple[str, ...]] = (_HEAD, ())
 # More than any run has.
 _MOST_RECORDS, _MOST_BYTES, _MOST_INTENT = 300_000, 1 << 26, 1 << 20
 
@@ -346,7 +345,7 @@ def _records(run: RunPaths) -> list[tuple[str, dict[str, Any]]]:
                 rest += [(line, record)][len(rest) >= _MOST_TOLD :]
                 continue
             event = str(record.get("event"))
-            kinds, needed = _EVENTS.get(event, _OTHER)
+            kinds, needed = _EVENTS.get(event, (_HEAD, ()))
             if problem := wrong(record, kinds, needed):
                 raise BrokenFile.of(path, problem, line)
             found.append((event, record))

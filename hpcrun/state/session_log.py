@@ -24,6 +24,10 @@ Each line has ``event`` and ``time`` (seconds since the epoch); the events are
     The same in the nodes' own storage: ``step``, ``bytes``, ``seconds``.
 ``save_failed``, ``save_skipped``
     ``step``, ``message``.
+``bad_step``
+    The ranks end, as of ``step`` on the loss was not finite, or as it was a spike: the kind of
+    ``cause``, ``message``; of the step's global batch its number ``batch`` in the order of the run
+    (from 1), ``samples`` (the first and the last) and their ``epoch`` (from 0), where known.
 ``left``
     All ranks left after ``step``, because the run was asked to stop.
 ``finished``
@@ -53,7 +57,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from hpcrun.errors import BrokenFile
-from hpcrun.fields import NUMBER, TIME, WHOLE
+from hpcrun.fields import NUMBER, TEXT, TIME, WHOLE, Kind, Kinds, wrong
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths
 
@@ -63,10 +67,20 @@ DATA = "data"
 DATA_WAITS = "data_waits"
 SAVED = "saved"
 SAVED_NEARBY = "saved_nearby"
+BAD_STEP = "bad_step"
 FINISHED = "finished"
 ALONE = "alone"
 READ_FROM = "read_from"
 SEEN = "seen"
+
+SAMPLES = Kind(
+    *(None, None, None, "the numbers of two samples"),
+    lambda value: type(value) is list and len(value) == 2 and all(map(WHOLE.accepts, value)),
+)
+BAD_STEP_KINDS: Kinds = {
+    **{"step": WHOLE, "cause": TEXT, "message": TEXT},
+    **{"batch": WHOLE, "samples": SAMPLES, "epoch": WHOLE},
+}
 
 
 class SessionEvent(NamedTuple):
@@ -131,6 +145,15 @@ class SessionLog(tuple[SessionEvent, ...]):
     def saved_step(self) -> int | None:
         """The furthest step that was saved; None if no save has one."""
         return max(self._steps(SAVED), default=None)
+
+    @property
+    def bad_step(self) -> dict[str, Any] | None:
+        """The fields of the newest event of a bad step; None without one."""
+        for event in reversed([*self.of(BAD_STEP)]):
+            found = {key: value for key, value in event.record.items() if key in BAD_STEP_KINDS}
+            if not wrong(found, BAD_STEP_KINDS, ("step", "cause", "message")):
+                return found
+        return None
 
     @property
     def read_from(self) -> Mapping[str, Any] | None:

@@ -34,7 +34,7 @@ from hpcrun.text import Say
 # A run of trials restarts its ranks after each that failed.
 _ENDS = (
     *(causes.RANK_CRASH, causes.OUT_OF_MEMORY, causes.NON_FINITE, causes.HANG, causes.UNKNOWN),
-    causes.REPLICAS_DIFFER,
+    *(causes.LOSS_SPIKE, causes.REPLICAS_DIFFER),
     *(causes.LAUNCH, causes.BAD_CHECKPOINT),
 )
 _LOOK_EVERY = 0.3

@@ -130,6 +130,10 @@ TABLE: dict[str, tuple[Evidence, tuple[str, int, str | None, str]]] = {
         Evidence(failure=_failure(exit_code=1, exception="NonFiniteLossError", message="step 9")),
         ("failed", 1, "non_finite_loss", "step 9"),
     ),
+    "a loss that is far too high": (
+        Evidence(failure=_failure(exit_code=1, exception="LossSpikeError", message="step 9")),
+        ("failed", 1, "loss_spike", "step 9"),
+    ),
     "nothing to go on from": (
         Evidence(failure=_failure(exit_code=1, exception="CheckpointError", message="damaged")),
         ("failed", 1, "bad_checkpoint", "damaged"),

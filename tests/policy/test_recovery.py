@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.policy import causes, recovery
+from hpcrun.policy import causes, next_attempt, recovery
 from hpcrun.policy.batch import Triple
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.spec.experiment import Recovery
@@ -30,6 +30,7 @@ def ledger(*ends: str | tuple[str, int], submission: int = 1) -> list[Attempt]:
 
 CRASH = causes.RANK_CRASH
 REQUEUE, STOP, NOTHING = recovery.REQUEUE, recovery.STOP, recovery.NOTHING
+RESTART = recovery.RESTART
 
 TABLE: dict[str, tuple[list[Attempt], Recovery, str]] = {
     "a crash": (ledger(CRASH), Recovery(), REQUEUE),
@@ -141,7 +142,7 @@ def test_micro_batches_after_out_of_memory(name: str) -> None:
     attempts, policy, planned, expected = HALVINGS[name]
     action = recovery.decide(attempts, policy, planned=planned)
     assert (action.kind == STOP) == (expected is None)
-    times = recovery.halvings(attempts, policy, planned)
+    times = next_attempt.halvings(attempts, policy, planned)
     if planned is not None and expected is not None:
         assert planned.halved(times).micro == expected
         told = f"with micro batches of {expected}" in action.reason
@@ -161,9 +162,9 @@ def test_ends_before_the_last_submission_halve_nothing() -> None:
 
 def test_a_smaller_batch_is_told() -> None:
     started = {"micro_batch": 2, "accumulation": 8, "planned_micro_batch": 4}
-    said = recovery.smaller_batch(Attempt(2, started))
+    said = next_attempt.smaller_batch(Attempt(2, started))
     assert said == "micro batches of 2 (8 accumulated) in place of 4: memory ran out"
-    assert recovery.smaller_batch(Attempt(1)) is None
+    assert next_attempt.smaller_batch(Attempt(1)) is None
 
 
 def test_nodes_that_were_lost_are_excluded() -> None:
@@ -597,5 +598,68 @@ def test_what_more_answers_counts_for_no_budget(kind: str) -> None:
 def test_memory_that_grew_halves_no_micro_batch() -> None:
     planned = Triple(64, 8, 4)
     attempts = grown(OOM, OOM, grow=MORE)
-    assert recovery.halvings(attempts, HALVE, planned) == 1
+    assert next_attempt.halvings(attempts, HALVE, planned) == 1
     assert "micro" not in recovery.decide(attempts, HALVE, planned=planned, growth=MORE).reason
+
+
+def bad(*ends: tuple[int, int], cause: str = causes.NON_FINITE) -> list[Attempt]:
+    """Attempts that went bad: the step that was kept by then, and the batch of four samples."""
+    attempts = ledger(*((cause, kept) for kept, _ in ends))
+    for one, (_, batch) in zip(attempts, ends, strict=True):
+        samples = [4 * batch - 4, 4 * batch - 1]
+        told = {"step": batch, "cause": cause, "message": "", "batch": batch, "samples": samples}
+        one.end["bad_step"] = told
+    return attempts
+
+
+SKIPS = Recovery(on_nan="skip", on_spike="skip")
+BAD: dict[str, tuple[list[Attempt], Recovery, str, str, tuple[int, int] | None]] = {
+    "as ever": (bad((4, 5)), Recovery(), RESTART, "its newest checkpoint", None),
+    "twice, as ever": (bad((4, 5), (4, 5)), Recovery(), STOP, "non_finite_loss is 2", None),
+    "stop": (bad((4, 5)), Recovery(on_nan="stop"), STOP, "recovery.on_nan is stop", None),
+    "stop at a spike alone": (bad((4, 5)), Recovery(on_spike="stop"), RESTART, "newest", None),
+    "a spike, stop": (
+        *(bad((4, 5), cause="loss_spike"), Recovery(on_spike="stop"), STOP),
+        *("recovery.on_spike is stop", None),
+    ),
+    "skip": (bad((4, 5)), SKIPS, RESTART, "without the batch of step 5", (16, 19)),
+    "a spike, skip": (
+        *(bad((4, 5), cause="loss_spike"), SKIPS, RESTART, "without the batch of step 5"),
+        (16, 19),
+    ),
+    "three that get further": (
+        *(bad((4, 5), (8, 9), (12, 13)), SKIPS, RESTART, "without the batch of step 13"),
+        (48, 51),
+    ),
+    "three that do not": (
+        *(bad((4, 5), (4, 6), (4, 7), (4, 8)), SKIPS, STOP, "max_failures is 3", (28, 31)),
+    ),
+    "ten": (
+        bad(*((step, step + 1) for step in range(10, 110, 10))),
+        *(SKIPS, STOP, "10 times; recovery.budgets.non_finite_loss is 10", (400, 403)),
+    ),
+    "a budget of the user's": (
+        *(bad((4, 5)), Recovery(on_nan="skip", budgets={"non_finite_loss": 1}), STOP),
+        *("budgets.non_finite_loss is 1", (16, 19)),
+    ),
+    "samples that are not known": (
+        *(ledger((causes.NON_FINITE, 4)), SKIPS, RESTART, "its newest checkpoint", None),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_follows_a_batch_with_which_it_went_bad(name: str) -> None:
+    attempts, policy, expected, reason, left_out = BAD[name]
+    action = recovery.decide(attempts, policy, here=True)
+    assert action.kind == expected
+    assert reason in action.reason
+    assert action.left_out == left_out
+
+
+def test_what_is_left_out_stays_so_whatever_the_spec_says_later() -> None:
+    attempts = bad((4, 9), (4, 5), (4, 5))
+    assert next_attempt.left_out(attempts) == []
+    for one in attempts:
+        one.decided = {"action": "restart", "left_out": one.end["bad_step"]["samples"]}
+    assert next_attempt.left_out([*attempts, Attempt(4)]) == [(16, 19), (32, 35)]

@@ -5,7 +5,7 @@ files of a spec and the command line become one tree), `short_keys` (``lr`` for 
 `misreadings` (values that are read otherwise than they look), `profile_files` (finds cluster
 profiles), `profile` (loads them), `checks` (values that must agree, beyond their types),
 `objective` (whether less of it is better), `container_keys` (those of ``environment.container``),
-`batch_script_key` (the shell file around the ranks),
+`batch_script_key` (the shell file around the ranks), `left_out_batches` (``recovery.on_nan``),
 `reference` (writes docs/spec.md) and `json_schema` (the same for editors).
 
 To add a check, add a line to ``AT_LEAST`` or a function that ``check`` calls, in `checks`;

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcrun.observe.diagnosis import known_troubles, left_behind
 from hpcrun.observe.diagnosis.attempts import CANCELLED, NO_END, RunStory
-from hpcrun.observe.status import run_state
+from hpcrun.observe.status import bad_batches, run_state
 from hpcrun.policy import batch, causes, node_health, recovery, resume
 from hpcrun.state import history
 from hpcrun.state.plan import RunPlan
@@ -301,8 +301,14 @@ def _non_finite(case: _Case) -> str:
         good = "No checkpoint was saved before."
     return (
         f"{good} Look at the data of the steps before, or try {', '.join(parts)}. "
-        f"Note that {_NEW_RUN}; a fix in the code alone goes on from the checkpoint."
+        f"Note that {_NEW_RUN}; a fix in the code alone goes on from the checkpoint. "
+        f"{_without_batch(case)}"
     )
+
+
+def _without_batch(case: _Case) -> str:
+    kind, attempts = str(case.cause["kind"]), [one.attempt for one in case.run.attempts]
+    return bad_batches.advice(kind, case.plan.recovery, attempts, case.go_on)
 
 
 def _node(case: _Case) -> str:
@@ -382,6 +388,7 @@ _KINDS: dict[str, Callable[[_Case], str]] = {
     causes.RANK_CRASH: _crash,
     causes.OUT_OF_MEMORY: _memory,
     causes.NON_FINITE: _non_finite,
+    causes.LOSS_SPIKE: _without_batch,
     causes.REPLICAS_DIFFER: _replicas,
     causes.NODE_FAILURE: _node,
     causes.BAD_NODE: _bad_node,

@@ -16,7 +16,7 @@ from hpcrun.observe.read import run_files
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state, slurm_cache
 from hpcrun.observe.status.status import Ask, RunStatus, observe
-from hpcrun.policy import recovery
+from hpcrun.policy import next_attempt
 from hpcrun.state import history, journal, metrics_file, session_log
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.plan import RunPlan
@@ -155,7 +155,7 @@ class RunStory:
         return [
             {"attempt": one.attempt.number, **{key: grow[key] for key in ("key", "was", "now")}}
             for one in self.attempts
-            if recovery.is_grown(one.attempt) and (grow := (one.attempt.decided or {})["grow"])
+            if next_attempt.is_grown(one.attempt) and (grow := (one.attempt.decided or {})["grow"])
         ]
 
     def plan_of(self, attempt: int | None) -> RunPlan:

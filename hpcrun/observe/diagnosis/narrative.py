@@ -12,8 +12,8 @@ from typing import Any
 from hpcrun.observe.diagnosis import data_wait, never_came, unread_progress
 from hpcrun.observe.diagnosis.attempts import AttemptStory, RunStory, one_line
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
-from hpcrun.observe.status import run_state
-from hpcrun.policy import frameworks, node_health, recovery
+from hpcrun.observe.status import bad_batches, run_state
+from hpcrun.policy import frameworks, next_attempt, node_health, recovery
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.roles import role_log
 from hpcrun.state.staging import staging_record
@@ -54,7 +54,7 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
         _beginning(one),
         _packages(one),
         _progress(one),
-        f"It had {smaller}." if (smaller := recovery.smaller_batch(one.attempt)) else "",
+        f"It had {smaller}." if (smaller := next_attempt.smaller_batch(one.attempt)) else "",
         f"{listed(spares, _MOST)} stood by." if spares else "",
         _did_nothing(one, run) or (_read_from(one, run) if one is run.attempts[-1] else ""),
         *(_never_came(run) if one is run.attempts[-1] else ()),
@@ -62,6 +62,7 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
         _health(one),
         *_staged(one),
         _straggler(one),
+        bad_batches.of_attempt(one.attempt),
         _starved(one, run) if one is run.attempts[-1] else "",
         *_events(one.events),
         *_kept(one),
@@ -347,7 +348,7 @@ def _followed(one: AttemptStory, run: RunStory) -> str:
     later = [other.attempt for other in run.attempts if other.attempt.number > found.number]
     following = later[0] if later else None
     action, decided = found.action, found.decided or {}
-    reason, more = decided.get("reason"), recovery.growth_words(decided.get("grow") or {})
+    reason, more = decided.get("reason"), next_attempt.growth_words(decided.get("grow") or {})
     did = then = ""
     unqueued = action == recovery.REQUEUE and str(found.job_id).startswith("local:")
     if unqueued and following is not None and following.submission == found.submission:

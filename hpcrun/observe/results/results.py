@@ -19,7 +19,7 @@ from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.read.value_columns import swept_keys, tagged, value
 from hpcrun.observe.status.status import Observed, RunStatus
 from hpcrun.observe.tables import number
-from hpcrun.policy import recovery
+from hpcrun.policy import next_attempt
 from hpcrun.state.layout import RunPaths
 from hpcrun.text import Say, listed, one_line
 
@@ -132,7 +132,8 @@ def smaller_batches(observed: Sequence[Observed]) -> list[str]:
     """Return a sentence for each kind of smaller micro batches that runs had, with their names."""
     runs: dict[str, list[str]] = {}
     for one in observed:
-        last = next((it for at in one.attempts[::-1] if (it := recovery.smaller_batch(at))), None)
+        sizes = map(next_attempt.smaller_batch, reversed(one.attempts))
+        last = next(filter(None, sizes), None)
         if last is not None:
             runs.setdefault(last, []).append(one.status.name)
     return [f"{listed(names, 8)}: {words}" for words, names in runs.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hpcrun.policy import causes, recovery
+from hpcrun.policy import causes, next_attempt, recovery
 from hpcrun.slurm import pending_reason
 from hpcrun.slurm.queue import GONE, JobState
 from hpcrun.state.journal import BROKEN, SUBMITTED, SUBMITTING, Job
@@ -121,7 +121,7 @@ def _decide(evidence: RunEvidence) -> Verdict:
     if evidence.intent == INTENT_FINISHED or (last and last.outcome == "completed"):
         found = None
         if last is not None:
-            smaller = recovery.smaller_batch(last)
+            smaller = next_attempt.smaller_batch(last)
             found = _notices(last.end.get("doubt"), last.alone, last.overwriting, smaller)
         return Verdict(COMPLETED, found, over=True)
     if evidence.intent == INTENT_CANCELLED:
@@ -240,7 +240,7 @@ def _attempt_open(evidence: RunEvidence, last: Attempt) -> Verdict:
     if not job.is_alive:
         return Verdict(UNKNOWN, job.reason or None)
     beginning = last.beginning if last.workers_started else PREPARING
-    return Verdict(RUNNING, _notices(beginning, last.overwriting, recovery.smaller_batch(last)))
+    return Verdict(RUNNING, _notices(beginning, last.overwriting, next_attempt.smaller_batch(last)))
 
 
 def _notices(*sentences: str | None) -> str | None:

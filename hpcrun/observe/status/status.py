@@ -14,7 +14,7 @@ from hpcrun.fields import TIME, WHOLE, Kinds, wrong
 from hpcrun.observe.read import metric_curves
 from hpcrun.observe.read.metric_curves import Latest
 from hpcrun.observe.read.selection import Selected, begun
-from hpcrun.observe.status import preparation, run_state, slurm_cache
+from hpcrun.observe.status import bad_batches, preparation, run_state, slurm_cache
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.run_state import RunEvidence, Verdict
 from hpcrun.slurm import patience as slurm_patience
@@ -291,6 +291,8 @@ def _status(
     if last and last.roles and not verdict.over:
         reason = "; ".join(filter(None, (verdict.reason, role_log.summary(last.roles))))
         verdict = replace(verdict, reason=reason)
+    if told := bad_batches.left_out(attempts):
+        verdict = replace(verdict, reason="; ".join(filter(None, (verdict.reason, told))))
     cause = last.cause if last and verdict.state in _WITH_CAUSE else {}
     nodes, spares = (last.nodes, last.spare_nodes) if last else (None, None)
     if evidence.job is not None and evidence.current is None:

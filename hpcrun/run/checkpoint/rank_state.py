@@ -16,6 +16,16 @@ def name(rank: int) -> str:
     return f"rank-{rank:05d}.pt"
 
 
+def check(states: Mapping[str, Any]) -> None:
+    """Raise TypeError for a state that cannot be saved."""
+    for key, stateful in states.items():
+        if not (hasattr(stateful, "state_dict") and hasattr(stateful, "load_state_dict")):
+            raise TypeError(
+                f"restore({key}=…): {type(stateful).__name__} has no state_dict() and "
+                "load_state_dict(), so its position cannot be saved"
+            )
+
+
 def collect(states: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of this rank's file, raising whatever a state raises."""
     saved = {name: stateful.state_dict() for name, stateful in states.items()}

@@ -10,6 +10,7 @@ from hpcrun.errors import CheckpointError
 from hpcrun.run.checkpoint.node_copy import NodeCopies
 from hpcrun.run.checkpoint.save import CheckpointSaver
 from hpcrun.run.health import progress
+from hpcrun.run.health.bad_steps import BadSteps
 from hpcrun.run.health.progress import ProgressWriter
 from hpcrun.run.health.replica_check import ReplicaCheck
 from hpcrun.run.protocol.output import tell
@@ -35,6 +36,7 @@ class SavePolicy:
         log: SessionLogWriter,
         progress_writer: ProgressWriter,
         replicas: ReplicaCheck,
+        bad_steps: BadSteps,
         *,
         every: int | None,
         asynchronous: bool,
@@ -42,6 +44,7 @@ class SavePolicy:
     ) -> None:
         self._saver, self._ranks, self._metrics = saver, ranks, metrics
         self._log, self._progress, self._replicas = log, progress_writer, replicas
+        self._bad_steps = bad_steps
         self._every, self._asynchronous, self._node_copies = every, asynchronous, node_copies
         self._blocked = 0.0
         self.step = 0
@@ -122,7 +125,7 @@ class SavePolicy:
 
     def _may_save(self, engine: Any, step: int) -> bool:
         self._metrics.flush()
-        wrong = "the loss is not finite" if self._metrics.not_finite else None
+        wrong = self._bad_steps.reason
         if wrong is None and not _has_finite_weights(engine):
             wrong = "a weight is not finite"
         if any(said := self._ranks.gather(wrong)):

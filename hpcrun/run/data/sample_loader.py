@@ -118,6 +118,12 @@ class SampleLoader:
             yield from self(step)
             step += 1
 
+    def epoch_of(self, sample: int) -> int | None:
+        """Return the epoch of a sample of the run, from 0; None with a curriculum, in which none
+        has an end.
+        """
+        return sample // self._order.samples if self._pool is None else None
+
     def take_wait(self) -> float:
         """Return the seconds that this rank has waited for data since the last call."""
         waited, self._waited = self._waited, 0.0

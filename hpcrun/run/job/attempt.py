@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpcrun.errors import EXIT_SAVED, HpcrunError
-from hpcrun.policy import frameworks
+from hpcrun.policy import frameworks, next_attempt
 from hpcrun.policy.causes import Evidence
 from hpcrun.run.check_in.start_check import StartCheck
 from hpcrun.run.fabric import link_check
@@ -218,6 +218,7 @@ class RunningAttempt:
             ranks_per_node=self._run.ranks_per_node,
             master_port=port,
             nodes=tuple(replace(node, adapters=None) for node in nodes),
+            left_out=tuple(next_attempt.left_out(ledger.read(self._paths.run))),
             tracked=identity(self._paths.run),
             rank_python=asdict(python) if python.is_container else None,
         )

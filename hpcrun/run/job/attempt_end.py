@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import HpcrunError, UsageError
-from hpcrun.policy import causes, faults, recovery
+from hpcrun.policy import causes, faults, next_attempt, recovery
 from hpcrun.policy.batch import Triple
 from hpcrun.policy.causes import End, Evidence, JobFacts
 from hpcrun.policy.recovery import Action
@@ -103,7 +103,8 @@ class AttemptEnd:
             self._intend(ledger.CANCELLED)
         came = evidence.progress(self._paths, self._paths.attempt(attempt))
         known = {**dataclasses.asdict(end), **dataclasses.asdict(came)}
-        for name in ("doubt", "unit"):
+        known["bad_step"] = evidence.session(self._paths.attempt(attempt)).bad_step
+        for name in ("doubt", "unit", "bad_step"):
             if known[name] is None:
                 del known[name]
         fields = {"time": time.time(), **known, **details}
@@ -120,8 +121,9 @@ class AttemptEnd:
         action = recovery.decide(attempts, policy, here=here, planned=planned, growth=growth)
         action = self._bearable(attempts, action)
         why, exclude = action.reason, list(action.exclude)
-        more = {"grow": dict(action.grow)} if action.grow else {}
-        decided = {"action": action.kind, "reason": why, "exclude": exclude, **more}
+        decided: dict[str, Any] = {"action": action.kind, "reason": why, "exclude": exclude}
+        decided |= {"left_out": list(action.left_out)} if action.left_out else {}
+        decided |= {"grow": dict(action.grow)} if action.grow else {}
         self._write(ledger.DECIDED, attempt, decided)
         return action
 
@@ -138,7 +140,7 @@ class AttemptEnd:
         before = [
             one.decided["grow"]
             for one in attempts
-            if one.submission == mine and one.decided and recovery.is_grown(one)
+            if one.submission == mine and one.decided and next_attempt.is_grown(one)
         ]
         if any((one["key"], one["was"]) == (key, found.get("was")) for one in before):
             told = f"more was asked for before, and Slurm gave {found['was']} again"

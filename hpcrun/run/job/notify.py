@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcrun.policy import notifications
+from hpcrun.policy import causes, recovery
 from hpcrun.run.protocol import stop_flag
 from hpcrun.state import ledger
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.plan import RunPlan
+from hpcrun.state.spec.notify_block import FAILED, FINISHED, NEEDS_PERSON
 from hpcrun.text import Say, brief, json_line, one_line, signal_name
 
 # Seconds that the command has; the nodes are held for as long.
@@ -42,7 +43,7 @@ def tell(
     if not wanted.command or not attempts or ledger.intent(paths) == ledger.CANCELLED:
         return
     last = attempts[-1]
-    event = notifications.event(last, goes_on=goes_on)
+    event = event_of(last, goes_on=goes_on)
     if event is None or event not in wanted.events or last.notified is not None:
         return
     try:
@@ -113,3 +114,28 @@ def _call(command: list[str], facts: Mapping[str, Any], timeout: float) -> str |
 def _text(value: Any) -> str:
     """Return a value as the head of a mail may hold it: one line, of a variable's length."""
     return one_line(str(value)[:_LONGEST])[:_LONGEST]
+
+
+def event_of(last: ledger.Attempt, *, goes_on: bool) -> str | None:
+    """Decide the event that the end of an attempt is.
+
+    Parameters
+    ----------
+    goes_on
+        It will be started again by itself.
+
+    Returns
+    -------
+    str or None
+        ``finished``; ``failed``, where it stops for what it did itself; ``needs_person``, where it
+        stops for what it could not help, or was to be started again and is not. None while it goes
+        on, and where a person has ended it.
+    """
+    if last.outcome == causes.COMPLETED:
+        return FINISHED
+    action = last.action
+    if last.outcome in (None, causes.CANCELLED) or goes_on:
+        return None
+    if action == recovery.STOP:
+        return FAILED if last.kind in causes.OWN else NEEDS_PERSON
+    return NEEDS_PERSON if action in recovery.GOES_ON else None

@@ -21,6 +21,17 @@ from hpcrun.state.spec.parallel_block import EXPERT
 Engine = tuple[Any, Any, Any, Any]
 
 
+def check_division(engine: Any, layout: RankLayout) -> None:
+    """Raise UsageError for an engine that is not divided as the spec's ``parallel`` says."""
+    if layout.divided and (made := deepspeed_io.parallel(engine)) != layout.divided:
+        raise UsageError(
+            f"the spec's parallel divides the model ({layout}), and this engine's is "
+            f"divided by {', '.join(made) or 'nothing'}",
+            hint="make the engine with session.initialize(…), or say model_parallel_size in "
+            "place of parallel",
+        )
+
+
 def initialize(
     model: Any, loss: Callable[..., Any] | None, arguments: dict[str, Any], layout: RankLayout
 ) -> Engine:

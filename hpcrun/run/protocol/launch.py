@@ -106,6 +106,8 @@ class Launch(SpecBlocks):
     resume: dict[str, Any] | None = None
     """How it goes on from earlier attempts: the ledger's event ``resume``, and the ``variables``
     that the ranks get then. None for a first attempt, and for functions."""
+    left_out: tuple[tuple[int, int], ...] = ()
+    """The first and last sample of each batch that is not trained on, in order."""
     tracked: str = ""
     """The identity by which trackers know the run, the same for all its attempts."""
     rank_python: dict[str, Any] | None = None
@@ -170,6 +172,7 @@ class Launch(SpecBlocks):
         data = files.read_json(path)
         nodes = tuple(LaunchNode(**node) for node in data["nodes"])
         own = {"entry": Entry.from_data(data["entry"]), "places": tuple(data.get("places") or ())}
+        own["left_out"] = tuple(map(tuple, data.get("left_out") or ()))
         return cls(**{**data, **own, "nodes": nodes})
 
     @classmethod

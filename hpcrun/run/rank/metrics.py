@@ -5,7 +5,6 @@ The all-reduce that averages them also carries the ranks' votes on a stop.
 
 from __future__ import annotations
 
-import math
 import queue
 import threading
 import time
@@ -14,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcrun.errors import NonFiniteLossError
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank.async_allreduce import AsyncAllReduce
@@ -33,6 +31,8 @@ class _Step:
 
     number: int
     time: float
+    names: set[str] = field(default_factory=set)
+    """Those of all values, also on ranks that do not keep them."""
     plain: dict[str, float] = field(default_factory=dict)
     averaged: dict[str, Any] = field(default_factory=dict)
 
@@ -110,9 +110,9 @@ class MetricsLog:
     lines are written once a second at most: 500 runs of short steps would otherwise keep the
     metadata server of a shared file system busy.
 
-    Only rank 0 writes to ``path``, behind the training and after checking the ``fence``. The
-    ``watched`` metrics have to be finite. ``told_to_stop`` is called once per all-reduce for this
-    rank's vote on a stop.
+    Only rank 0 writes to ``path``, behind the training and after checking the ``fence``. ``judge``
+    is given each step's values, as they are known and in order, and returns those to keep.
+    ``told_to_stop`` is called once per all-reduce for this rank's vote on a stop.
     """
 
     def __init__(
@@ -121,11 +121,11 @@ class MetricsLog:
         rank: int,
         world_size: int,
         fence: AttemptFence,
-        watched: frozenset[str] = frozenset(),
+        judge: Callable[[int, dict[str, float]], dict[str, float]] = lambda _, values: values,
         told_to_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._rank, self._world_size = rank, world_size
-        self._watched, self._told_to_stop = watched, told_to_stop
+        self._judge, self._told_to_stop = judge, told_to_stop
         self._steps: list[_Step] = []
         self._over = 0
         self._sent: tuple[list[_Step], AsyncAllReduce] | None = None
@@ -139,18 +139,17 @@ class MetricsLog:
         self._written = float("-inf")
         # The last values that this rank knows: all on rank 0, elsewhere those that were averaged.
         self.latest: dict[str, float] = {}
-        # The last steps in a row at which a watched metric was infinite or not a number.
-        self.not_finite: list[int] = []
 
     @property
     def error(self) -> OSError | None:
         """The error that keeps lines out of the file; None if all are in it."""
         return self._file.error
 
-    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+    def log(self, metrics: Mapping[str, Any], step: int, *, spare: bool = False) -> None:
         """Log numbers or one-element tensors of a finished step, as `Session.log` does.
 
-        Several calls for one step become one line. Raises `ValueError` for a name that is one of
+        Several calls for one step become one line, where the last value of a name counts; one that
+        is ``spare`` counts only without any other. Raises `ValueError` for a name that is one of
         the line's own fields.
         """
         if taken := RESERVED.intersection(metrics):
@@ -160,6 +159,11 @@ class MetricsLog:
             )
         current = self._step(step)
         for name, value in metrics.items():
+            if spare and name in current.names:
+                continue
+            current.names.add(name)
+            current.plain.pop(name, None)
+            current.averaged.pop(name, None)
             if not hasattr(value, "detach"):
                 if self._rank == 0:
                     current.plain[name] = float(value)
@@ -223,15 +227,6 @@ class MetricsLog:
                     return False
         return True
 
-    def check(self, steps: int) -> None:
-        """Raise `NonFiniteLossError` if the last ``steps`` (0: never) all had non-finite values."""
-        if steps and len(self.not_finite) >= steps:
-            raise NonFiniteLossError(
-                f"the loss has not been finite since step {self.not_finite[0]}",
-                hint="lower the learning rate, clip gradients, or use bf16 in place of fp16; the "
-                "checkpoints before that step are kept",
-            )
-
     def _step(self, number: int) -> _Step:
         """Return the record of a step; the step before it ends with its first record."""
         if not self._steps or self._steps[-1].number != number:
@@ -280,13 +275,8 @@ class MetricsLog:
             self._write()
 
     def _finish(self, step: _Step, averages: dict[str, float]) -> None:
-        values = {**step.plain, **averages}
+        values = self._judge(step.number, {**step.plain, **averages})
         self.latest.update(values)
-        seen = [values[name] for name in self._watched if name in values]
-        if not all(map(math.isfinite, seen)):
-            self.not_finite.append(step.number)
-        elif seen:
-            self.not_finite.clear()
         if self._rank == 0 and values:
             self._lines.append({"step": step.number, "time": step.time, **values})
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import UsageError
+from hpcrun.policy import batch
 from hpcrun.run.data import evaluation, order_record
 from hpcrun.run.data.order_record import SampleOrder
 from hpcrun.run.data.sample_loader import SampleLoader
@@ -27,6 +28,7 @@ from hpcrun.run.rank.replica_engine import ReplicaEngine
 from hpcrun.run.rank.session_writer import SessionLogWriter
 from hpcrun.run.staging import staged_path
 from hpcrun.run.weights.averaged_weights import AveragedWeights
+from hpcrun.state import session_log
 from hpcrun.state.spec.blocks import SpecBlocks
 
 
@@ -55,6 +57,7 @@ class RankView:
         self._engine: Any = None
         self._averaged: AveragedWeights | None = None
         self._took_part = False
+        self.gave_samples = False
         self._fence = AttemptFence(launch.paths) if launch else None
         self._events = SessionLogWriter(launch, self.rank, self._fence)
         self._loaders: list[SampleLoader] = []
@@ -148,8 +151,27 @@ class RankView:
         own = process_groups.data_rank
         if self.layout.divided:
             own = partial(self.layout.place, self.rank, "data")
-        found = samples.micro_batches(sizes, step, self.rank, self.world_size, own)
+        self.gave_samples = True
+        left_out = self._launch.left_out if self._launch else ()
+        number = samples.batch_number(step, int(sizes[batch.TRAIN]), left_out)
+        found = samples.micro_batches(sizes, number, self.rank, self.world_size, own)
         return step_recorder.marked(found)
+
+    def record_bad_step(self, step: int, cause: str, message: str) -> None:
+        """Record from which step on a training went bad, and that step's batch where it is known.
+
+        ``cause`` is the kind of the end that follows.
+        """
+        found: dict[str, Any] = {}
+        if self.gave_samples and self._launch:
+            sizes = samples.batch_sizes(self._spec.deepspeed, self._engine)
+            whole = int(sizes[batch.TRAIN])
+            found["batch"] = samples.batch_number(step, whole, self._launch.left_out)
+            first = (found["batch"] - 1) * whole
+            found["samples"] = [first, first + whole - 1]
+            if self._loaders:
+                found["epoch"] = self._loaders[0].epoch_of(first)
+        self._events.write(session_log.BAD_STEP, step=step, cause=cause, message=message, **found)
 
     def loader(
         self,

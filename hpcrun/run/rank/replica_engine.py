@@ -80,7 +80,7 @@ class ReplicaEngine:
         self._clipping = gradient_clipping
         self.lr_scheduler = lr_scheduler(optimizer) if callable(lr_scheduler) else lr_scheduler
         self._outer_lr, self._momentum = outer_lr, outer_momentum
-        self._micro = 0
+        self._micro, self._norm = 0, None
         self._forward = model
         self._world, self._rank = 1, 0
         if torch.distributed.is_initialized():
@@ -128,7 +128,8 @@ class ReplicaEngine:
         if self._clipping > 0:
             import torch
 
-            torch.nn.utils.clip_grad_norm_(self.module.parameters(), self._clipping)
+            parameters = self.module.parameters()
+            self._norm = torch.nn.utils.clip_grad_norm_(parameters, self._clipping)
         self.optimizer.step()
         if self.lr_scheduler is not None:
             self.lr_scheduler.step()
@@ -136,6 +137,10 @@ class ReplicaEngine:
         self.global_steps += 1
         if self._own and self.global_steps % self._every == 0:
             self._agree()
+
+    def get_global_grad_norm(self) -> Any:
+        """Return the norm of the last step's gradients; None where they are not clipped."""
+        return self._norm
 
     def zero_optimization_stage(self) -> int:
         return 0

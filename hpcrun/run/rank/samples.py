@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcrun.errors import HpcrunError
@@ -51,6 +52,25 @@ def ranks_with_own_samples(deepspeed: Mapping[str, Any]) -> int:
     """Return how many ranks see different samples, of the three batch sizes."""
     share = int(deepspeed[batch.MICRO]) * int(deepspeed[batch.ACCUMULATION])
     return int(deepspeed[batch.TRAIN]) // share
+
+
+def batch_number(step: int, whole: int, left_out: Sequence[Sequence[int]]) -> int:
+    """Return the global batch of a step: those that are left out have no step, and later ones move.
+
+    Parameters
+    ----------
+    step
+        From 1, as are the batches.
+    whole
+        Samples of a global batch.
+    left_out
+        The first and last sample of each part of the data that is left out.
+    """
+    out = (range(first // whole + 1, last // whole + 2) for first, last in left_out)
+    number = step
+    for one in sorted({*itertools.chain(*out)}):
+        number += one <= number
+    return number
 
 
 def micro_batches(

@@ -7,9 +7,9 @@ from hpcrun.state.spec.spec_dataclass import spec_dataclass
 
 @spec_dataclass
 class Estimate:
-    """What ``hpcrun estimate`` is told of the model; nothing else reads it, and it makes no other
-    run. Without it the function ``build_model(config)`` of a function's module is looked for, then
-    a Hugging Face model in ``config``."""
+    """What ``hpcrun estimate`` is told of the model; only the metric ``mfu`` reads it too, and it
+    makes no other run. Without it the function ``build_model(config)`` of a function's module is
+    looked for, then a Hugging Face model in ``config``."""
 
     model: str | None = None
     """What makes the model: a function ``package.module:function`` or ``file.py:function`` that is
@@ -33,7 +33,7 @@ class Estimate:
     """Tokens that a language model knows."""
 
     sequence_length: int | None = None
-    """Tokens of a sample; null for what the model or ``config`` says."""
+    """Tokens of a sample; null for what the model or ``config`` says, and for no metric ``mfu``."""
 
     activation_checkpointing: bool | None = None
     """Whether the program computes activations again in backward; null for what

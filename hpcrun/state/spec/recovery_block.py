@@ -109,8 +109,9 @@ class Recovery:
     budgets: dict[str, int] = field(default_factory=dict)
     """Kind of end -> how many of them stop the run, counted from its last submission; see
     ``hpcrun why``. By default node_failure and bad_node 20, storage, supervisor_lost, rank_crash
-    and hang 10, launch 5, out_of_memory, replicas_differ and unknown 3, non_finite_loss and
-    bad_checkpoint 2; the others have none."""
+    and hang 10, launch 5, out_of_memory, replicas_differ and unknown 3, non_finite_loss, loss_spike
+    and bad_checkpoint 2; the others have none. Where ``on_nan`` or ``on_spike`` is ``skip``, its
+    kind has 10."""
 
     hang_after: str | None = "00:05:00"
     """How long no rank may move while the run trains, in one of Slurm's forms, before it counts as
@@ -154,3 +155,16 @@ class Recovery:
     non_finite_steps: int = 3
     """Steps in a row with an infinite or undefined loss (or objective) after which the run fails;
     0 for never. Nothing is saved at such steps."""
+
+    on_nan: Literal["stop", "skip"] | None = None
+    """What follows where the loss is not finite any more. Null: the run goes back to its newest
+    save, until the budget of non_finite_loss is spent. ``stop``: it stops at once. ``skip``: it
+    goes back, and the global batch with which that began is left out, in later replays too; see
+    docs/recovery.md. For steps whose samples are those of ``hpcrun.session()``."""
+
+    on_spike: Literal["stop", "skip"] | None = None
+    """The same where ``loss`` or ``gradient_norm`` is more than ``spike`` times the median of the
+    last 50 steps of the attempt, of which there have to be 20; null for never."""
+
+    spike: float = 5.0
+    """How many times the median is a spike, for ``on_spike``; more than 1."""

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from hpcrun.policy import notifications
+from hpcrun.policy import causes, recovery
 from hpcrun.run.job import notify
 from hpcrun.run.protocol import stop_flag
 from hpcrun.state import files, ledger
 from hpcrun.state.plan import Entry, RunPlan
+from hpcrun.state.spec import notify_block
 from hpcrun.state.spec.notify_block import EVENTS
 from tests.support.place import Place
 from tests.support.waiting import until
@@ -138,7 +139,7 @@ def test_signals_that_slurm_sends_to_all_do_not_end_it(place: Place) -> None:
 
 
 def test_only_the_events_that_are_wanted(place: Place) -> None:
-    run = finished(place, ["touch", "ran"], events=[notifications.FAILED])
+    run = finished(place, ["touch", "ran"], events=[notify_block.FAILED])
     notify.tell("study", run, place.run, print)
     assert not (place.run.directory / "ran").exists()
     assert place.attempt().notified is None
@@ -207,6 +208,39 @@ def test_what_cannot_be_recorded_is_not_run(place: Place, monkeypatch: pytest.Mo
 
 def test_one_that_was_about_to_be_run_is_not_run_again(place: Place) -> None:
     run = finished(place, ["touch", "ran"])
-    ledger.write(place.run, ledger.NOTIFIED, 1, what=notifications.FINISHED)
+    ledger.write(place.run, ledger.NOTIFIED, 1, what=notify_block.FINISHED)
     notify.tell("study", run, place.run, print)
     assert not (place.run.directory / "ran").exists()
+
+
+ENDS = {
+    "completed": (causes.COMPLETED, None, recovery.NOTHING, False, notify_block.FINISHED),
+    "a crash, tried again": (causes.FAILED, causes.RANK_CRASH, recovery.REQUEUE, True, None),
+    "crashes, given up": (
+        *(causes.FAILED, causes.RANK_CRASH, recovery.STOP, False, notify_block.FAILED),
+    ),
+    "its own time limits, given up": (
+        *(causes.STOPPED, causes.TIME_LIMIT, recovery.STOP, False, notify_block.FAILED),
+    ),
+    "lost nodes, given up": (
+        *(causes.FAILED, causes.NODE_FAILURE, recovery.STOP, False, notify_block.NEEDS_PERSON),
+    ),
+    "Slurm did not requeue it": (
+        *(causes.STOPPED, causes.PREEMPTED, recovery.REQUEUE, False, notify_block.NEEDS_PERSON),
+    ),
+    "Slurm had requeued it": (causes.STOPPED, causes.REQUEUED, recovery.NOTHING, False, None),
+    "cancelled": (causes.CANCELLED, causes.CANCELLED, recovery.NOTHING, False, None),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_events(case: str) -> None:
+    outcome, kind, action, goes_on, expected = ENDS[case]
+    cause = {"kind": kind, "message": ""} if kind else None
+    ended = {"outcome": outcome, "cause": cause}
+    last = ledger.Attempt(1, ended=ended, decided={"action": action})
+    assert notify.event_of(last, goes_on=goes_on) == expected
+
+
+def test_an_attempt_without_an_end_is_none() -> None:
+    assert notify.event_of(ledger.Attempt(1), goes_on=False) is None

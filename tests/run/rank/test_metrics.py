@@ -157,6 +157,25 @@ def test_several_logs_of_a_step_are_one_line(tmp_path: Path) -> None:
     assert (second["step"], second["loss"]) == (2, 1.5)
 
 
+def test_the_user_s_value_counts_wherever_it_is_logged(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl", 0, 1, _fence(tmp_path))
+    log.log({"learning_rate": 1.0}, 1)
+    log.log({"learning_rate": 2.0, "mfu": 0.5, "gradient_norm": torch.tensor(4.0)}, 1, spare=True)
+    log.log({"gradient_norm": 3.0}, 1)
+    log.flush()
+    (line,) = files.read_lines(tmp_path / "metrics.jsonl")
+    found = (line["learning_rate"], line["mfu"], line["gradient_norm"])
+    assert found == (1.0, 0.5, 3.0)
+
+
+def test_a_rank_that_keeps_no_numbers_knows_which_names_the_user_has(tmp_path: Path) -> None:
+    """Else its part of the average would be longer than that of rank 0."""
+    log = MetricsLog(tmp_path / "metrics.jsonl", 1, 2, _fence(tmp_path))
+    log.log({"gradient_norm": 3.0}, 1)
+    log.log({"gradient_norm": torch.tensor(4.0)}, 1, spare=True)
+    assert log._steps[-1].averaged == {}
+
+
 def test_lines_of_short_steps_are_written_together(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     log = MetricsLog(path, 0, 1, _fence(tmp_path))
