@@ -327,6 +327,11 @@ HOST = {
             ["a lower learning rate", "deepspeed.gradient_clipping=1.0 (now none)"],
         ),
         (
+            {"kind": "loss_spike", "message": "x"},
+            {},
+            ["recovery.on_spike=skip has it leave out the batch", "`hpcrun requeue study/0`"],
+        ),
+        (
             {"kind": "time_limit", "message": "x"},
             {"resources": {"time": "00:10:00"}},
             ["`hpcrun requeue study/0`", "resources.time is 00:10:00"],
