@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from hpcrun.errors import EXIT_SAVED
 from hpcrun.observe.status import bad_batches
+from hpcrun.run.protocol.launch import Launch
 from hpcrun.state import ledger
 from hpcrun.state.plan import Entry
 from tests.support import operators
@@ -179,8 +181,18 @@ def test_the_batch_is_left_out_also_where_its_steps_are_replayed(train: Train, r
     assert bad_batches.left_out(found.attempts) == "1 global batch left out"
 
 
+def test_a_requeue_leaves_it_out_too(train: Train) -> None:
+    found = train(nan=NAN, on_nan="skip", in_place=0, total=8)
+    assert (found.code, found.kinds) == (EXIT_SAVED, ["non_finite_loss"]), found.explained()
+    code, _ = found.place.supervise(timeout=170.0)
+    assert (code, found.kinds) == (0, ["non_finite_loss", None]), found.explained()
+    launches = [Launch.read(one.launch).left_out for one in found.place.run.attempts()]
+    assert launches == [(), ((16, 19),)]
+    assert len(found.losses) == 8
+
+
 ZERO = {"zero_optimization": {"stage": 1}}
-# The other kinds of ZeRO leave such steps out by themselves.
+# Other kinds of ZeRO leave such steps out by themselves.
 UNCHECKED = {"enabled": True, "check_grad_overflow": False}
 
 

@@ -100,6 +100,7 @@ class AttemptStory:
             **{name: _without_head(one) for name in _WHERE_ANY if (one := getattr(found, name))},
             "micro_batch": found.started.get("micro_batch"),
             "events": list(self.events),
+            **({"bad_step": bad} if (bad := found.end.get("bad_step")) else {}),
             **({"roles": [_without_head(one) for one in found.roles]} if found.roles else {}),
         }
 

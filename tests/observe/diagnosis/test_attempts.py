@@ -159,6 +159,23 @@ def test_how_far_it_came(
     assert bool(text) == bool(sentence)
 
 
+def test_a_batch_that_is_left_out_is_told(study: Experiment) -> None:
+    study.submit((0,))
+    study.start(0, 1)
+    bad = {"step": 35, "cause": "non_finite_loss", "message": "x", "batch": 35}
+    bad |= {"samples": [136, 139], "epoch": 0}
+    cause = {"kind": "non_finite_loss", "message": "the loss has not been finite since step 35"}
+    came, decided = (0, 37, 30), {**REQUEUE, "left_out": bad["samples"]}
+    end(study, cause=cause, came=came, decided=decided, bad_step=bad)
+    study.start(0, 2, when=T0 + 112)
+    run = one(study, "RUNNING")
+    wanted = "Left out from then on: global batch 35, samples 136 to 139 of epoch 1, on which step"
+    assert f"{wanted} 35 trained." in lines(run)
+    assert "1 global batch left out" in str(run.status.reason)
+    data = run.attempts[0].to_data()
+    assert (data["decided"]["left_out"], data["bad_step"]) == ([136, 139], bad)
+
+
 def test_ranks_that_were_never_started(study: Experiment) -> None:
     study.submit((0,))
     study.start(workers=False)
