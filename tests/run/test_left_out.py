@@ -90,8 +90,9 @@ class Trained:
         """The last line of each step, in order."""
         found: dict[int, dict[str, float]] = {}
         for attempt in self.place.run.attempts():
-            for line in attempt.metrics.open():
-                record = json.loads(line)
+            # One that was killed early has none.
+            text = attempt.metrics.read_text() if attempt.metrics.exists() else ""
+            for record in map(json.loads, text.splitlines()):
                 found[record["step"]] = record
         return [line for _, line in sorted(found.items())]
 

@@ -108,8 +108,8 @@ class BadSteps:
         was_applied = getattr(engine, "was_step_applied", None)
         if was_applied is not None and not was_applied():
             self._not_applied.add(step)
-        if self._skips and not _tells_norm(engine):
-            metrics.log(_weights(engine), step)
+        if self._skips and self._view.rank == 0 and not _tells_norm(engine):
+            metrics.log(_weights(engine), step, spare=True)
         self.check()
 
     def check(self, most: int | None = None) -> None:

@@ -33,7 +33,7 @@ class _Step:
     time: float
     names: set[str] = field(default_factory=set)
     """Those of all values, also on ranks that do not keep them."""
-    plain: dict[str, float] = field(default_factory=dict)
+    plain: dict[str, Any] = field(default_factory=dict)
     averaged: dict[str, Any] = field(default_factory=dict)
 
 
@@ -149,8 +149,9 @@ class MetricsLog:
         """Log numbers or one-element tensors of a finished step, as `Session.log` does.
 
         Several calls for one step become one line, where the last value of a name counts; one that
-        is ``spare`` counts only without any other. Raises `ValueError` for a name that is one of
-        the line's own fields.
+        is ``spare`` counts only without any other, and is rank 0's alone: where users log the same
+        name on one rank, all-reduces would differ in length. Raises `ValueError` for a name that is
+        one of the line's own fields.
         """
         if taken := RESERVED.intersection(metrics):
             raise ValueError(
@@ -164,11 +165,10 @@ class MetricsLog:
             current.names.add(name)
             current.plain.pop(name, None)
             current.averaged.pop(name, None)
-            if not hasattr(value, "detach"):
-                if self._rank == 0:
-                    current.plain[name] = float(value)
-            else:
-                current.averaged[name] = _GpuValue(value) if value.is_cuda else float(value)
+            is_tensor = hasattr(value, "detach")
+            kept = current.averaged if is_tensor and not spare else current.plain
+            if kept is current.averaged or self._rank == 0:
+                kept[name] = _GpuValue(value) if is_tensor and value.is_cuda else float(value)
 
     def stop_agreed(self, step: int) -> bool:
         """Check whether all ranks stop now; collective, called once after each optimizer step.
@@ -243,10 +243,12 @@ class MetricsLog:
         self._receive()
         if self._since >= self._every:
             last = self._steps[-1] if self._steps else None
-            # To read what the GPU still computes would make this step wait for it.
-            waits = last is not None and any(
-                isinstance(value, _GpuValue) for value in last.averaged.values()
-            )
+            # To read what the GPU still computes would make this step wait for it; all ranks have
+            # to decide alike.
+            values = [] if last is None else [*last.averaged.values()]
+            if last is not None and self._world_size == 1:
+                values += last.plain.values()
+            waits = any(isinstance(value, _GpuValue) for value in values)
             self._send(self._steps[:-1] if waits else self._steps)
             if self._world_size == 1:
                 self._receive()
@@ -275,7 +277,8 @@ class MetricsLog:
             self._write()
 
     def _finish(self, step: _Step, averages: dict[str, float]) -> None:
-        values = self._judge(step.number, {**step.plain, **averages})
+        plain = {name: float(value) for name, value in step.plain.items()}
+        values = self._judge(step.number, {**plain, **averages})
         self.latest.update(values)
         if self._rank == 0 and values:
             self._lines.append({"step": step.number, "time": step.time, **values})

@@ -43,7 +43,8 @@ class Log:
     def __init__(self) -> None:
         self.logged: list[dict[str, Any]] = []
 
-    def log(self, metrics: dict[str, Any], step: int) -> None:
+    def log(self, metrics: dict[str, Any], step: int, *, spare: bool) -> None:
+        assert spare
         self.logged.append(metrics)
 
 

@@ -168,12 +168,12 @@ def test_the_user_s_value_counts_wherever_it_is_logged(tmp_path: Path) -> None:
     assert found == (1.0, 0.5, 3.0)
 
 
-def test_a_rank_that_keeps_no_numbers_knows_which_names_the_user_has(tmp_path: Path) -> None:
-    """Else its part of the average would be longer than that of rank 0."""
-    log = MetricsLog(tmp_path / "metrics.jsonl", 1, 2, _fence(tmp_path))
-    log.log({"gradient_norm": 3.0}, 1)
-    log.log({"gradient_norm": torch.tensor(4.0)}, 1, spare=True)
-    assert log._steps[-1].averaged == {}
+def test_what_is_spare_is_in_no_average(tmp_path: Path) -> None:
+    """Where the user logs that name on rank 0 alone, its part would be shorter than the others'."""
+    for rank, kept in ((0, {"gradient_norm": 4.0}), (1, {})):
+        log = MetricsLog(tmp_path / "metrics.jsonl", rank, 2, _fence(tmp_path))
+        log.log({"gradient_norm": torch.tensor(4.0)}, 1, spare=True)
+        assert (log._steps[-1].plain, log._steps[-1].averaged) == (kept, {})
 
 
 def test_lines_of_short_steps_are_written_together(tmp_path: Path) -> None:
