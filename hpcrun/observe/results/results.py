@@ -133,7 +133,7 @@ def smaller_batches(observed: Sequence[Observed]) -> list[str]:
     runs: dict[str, list[str]] = {}
     for one in observed:
         sizes = map(next_attempt.smaller_batch, reversed(one.attempts))
-        last = next(filter(None, sizes), None)
+        last = next((words for words in sizes if words), None)
         if last is not None:
             runs.setdefault(last, []).append(one.status.name)
     return [f"{listed(names, 8)}: {words}" for words, names in runs.items()]
