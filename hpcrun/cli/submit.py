@@ -19,7 +19,7 @@ from hpcrun.cli.options import (
 )
 from hpcrun.cli.where import confirm
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
-from hpcrun.slurm import patience
+from hpcrun.slurm import client, patience
 from hpcrun.text import listed
 
 if TYPE_CHECKING:
@@ -89,6 +89,10 @@ def command(
 
     request = Request(command_line(), output.say, new, only, avoid=not no_suspects)
     if dry_run:
+        if client.available():
+            from hpcrun.submission import preflight
+
+            preflight.check_executor(chain[-1].cluster)
         previews = preview_chain(chain, request)
         _show(chain, previews, str(chain[-1].root), output)
         if above := hours_above_limit(previews):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -785,6 +787,87 @@ def test_more_is_asked_for_where_it_was_too_little(place: Workplace) -> None:
     assert "e/0 asked for mem 800M after attempt 1, in place of 350M" in cost, cost
     why = " ".join(place.hpcrun("why", "e/1").stdout.split())
     assert "with time 0-00:03 in place of 0-00:01" in why, why
+
+
+# A site's wrapper: a banner with numbers before and after what sbatch itself says.
+BANNER = """\
+#!/bin/bash
+echo "Quota: job 4711 of 9000; ticket 123456 is open since 2026"
+real=$(PATH=${PATH#*:} command -v sbatch)
+"$real" $OTHER "$@" || exit
+echo "Submitted jobs today: 42"
+echo "Questions: 555-0199" >&2
+"""
+
+
+@contextlib.contextmanager
+def _second_controller(cluster: Cluster) -> Iterator[None]:
+    """A slurmctld of another cluster that is in the same accounting, and has the bed's nodes."""
+    place = cluster.layout
+    text = (place.etc / "slurm.conf").read_text()
+    for key, value in (
+        ("ClusterName", "other"),
+        ("StateSaveLocation", str(place.spool("other"))),
+        ("SlurmctldPidFile", "/run/other.pid"),
+        ("SlurmctldLogFile", str(place.logs / "other.log")),
+    ):
+        text = re.sub(f"^{key}=.*", f"{key}={value}", text, flags=re.MULTILINE)
+    (place.etc / "other.conf").write_text(f"{text}SlurmctldPort=6827\n")
+    cluster.run(["mkdir", "-p", str(place.spool("other"))], user=False)
+    cluster.run(["sacctmgr", "-i", "add", "cluster", "other"], user=False)
+    account = ["add", "user", cluster.user, "account=research", "cluster=other"]
+    cluster.run(["sacctmgr", "-i", "add", "account", "research", "cluster=other"], user=False)
+    cluster.run(["sacctmgr", "-i", *account], user=False)
+    cluster.run(["slurmctld", "-f", str(place.etc / "other.conf")], user=False)
+    known = ["sacctmgr", "--noheader", "show", "cluster", "other", "format=ControlPort"]
+    until(lambda: cluster.run(known).stdout.strip() == "6827", "the other cluster known", 30)
+    try:
+        yield
+    finally:
+        cluster.run(["sh", "-c", "kill $(cat /run/other.pid)"], user=False)
+
+
+def test_a_site_with_small_arrays_a_talking_sbatch_and_two_clusters(
+    make_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = make_cluster(VERSIONS[0], 1, max_array_size=300)
+    place = Workplace(cluster)
+    place.write("sbatch", BANNER)
+    wrapper = str(place.code / "sbatch")
+    cluster.run(["chmod", "+x", wrapper])
+    path = cluster.run(["sh", "-c", "echo $PATH"]).stdout.strip()
+    wrapped = {"PATH": f"{place.code}:{path}"}
+    held = {"sbatch": {"hold": True}}
+    sweep = {"grid": {"config.x": {"range": [320]}}}
+    place.spec(["true"], resources=held, config={"x": 0}, sweep=sweep)
+    submitted = place.submit(env=wrapped)
+    first, second = submitted["arrays"]
+    assert len(first["runs"]) + len(second["runs"]) == 320
+    assert max(len(array["runs"]) for array in (first, second)) <= 300
+    queued = cluster.run(["squeue", "--me", "--noheader", "--format=%F"]).stdout.split()
+    assert {first["job_id"], second["job_id"]} == {*queued}
+    assert place.hpcrun("cancel", "e", "--yes", env=wrapped).returncode == 0
+
+    place.spec(["true"], name="f", resources=held)
+    with _second_controller(cluster):
+        own = {"SLURM_CLUSTERS": "other"}
+        for command in (["submit"], ["submit", "--dry-run"], ["check"]):
+            answer = place.hpcrun(*command, "e.yaml", "name=f", env=own)
+            assert answer.returncode != 0, (command, answer)
+            assert "SLURM_CLUSTERS is other" in answer.stderr, answer.stderr
+            assert "unset SLURM_CLUSTERS" in answer.stderr
+        sent = place.hpcrun(
+            "submit", "e.yaml", "name=f", env={**wrapped, "OTHER": "--clusters=other"}
+        )
+        assert sent.returncode != 0, sent
+        assert "sbatch sent the job to another cluster" in sent.stderr, sent.stderr
+        (cancels,) = re.findall(r"`(scancel --clusters=other \d+)`", sent.stderr)
+        cluster.run(cancels.split())
+        there = ["squeue", "--clusters=other", "--me", "--noheader", "--format=%T"]
+        assert "PENDING" not in cluster.run(there).stdout
+        # Another shell submits here, as if nothing had been.
+        assert place.hpcrun("submit", "e.yaml", "name=f").returncode == 0
+    place.hpcrun("cancel", "f", "--yes")
 
 
 @pytest.mark.parametrize(
