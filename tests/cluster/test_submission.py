@@ -789,6 +789,30 @@ def test_more_is_asked_for_where_it_was_too_little(place: Workplace) -> None:
     assert "with time 0-00:03 in place of 0-00:01" in why, why
 
 
+REDUCE = """\
+import os, sys, torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+one = torch.ones(1) * (1 + dist.get_rank())
+dist.all_reduce(one)
+print(f"{int(one)} by {os.environ['MASTER_ADDR']}", flush=True)
+if not os.path.exists("again"):
+    open("again", "w").close()
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_nodes_with_ipv6_alone(make_cluster: Callable[..., Cluster]) -> None:
+    """Agents, the check of links, the rendezvous, gloo, and a restart in place."""
+    place = Workplace(make_cluster(VERSIONS[0], 2, ipv6=True))
+    place.write("reduce.py", REDUCE)
+    place.spec(["python", "reduce.py"], resources={"nodes": 2, "mem": "2G"})
+    answer = place.hpcrun("submit", "e.yaml", "--wait")
+    log = place.hpcrun("logs", "e", "--stream", "all", "--attempt", "all").stdout
+    assert answer.returncode == 0, (answer.stderr, log)
+    assert place.rank_log(attempt=2).strip() == "3 by fd87::11", log
+
+
 # A site's wrapper: a banner with numbers before and after what sbatch itself says.
 BANNER = """\
 #!/bin/bash

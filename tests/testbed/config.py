@@ -36,6 +36,8 @@ class Settings:
         Further directories of this machine that the bed's machines can read, at the same paths.
     storage
         How the clients of the shared file system cache (`tests.testbed.storage`).
+    ipv6
+        Whether the machines have no other addresses.
     light
         Whether Python leaves out what ranks import and do not use (`tests/testbed/light`).
     """
@@ -56,6 +58,7 @@ class Settings:
     features: Mapping[str, str] = field(default_factory=dict)
     visible: tuple[str, ...] = ()
     storage: str = storage.TENTH
+    ipv6: bool = False
     light: bool = False
 
 
@@ -63,7 +66,7 @@ def slurm_conf(settings: Settings, layout: Layout) -> str:
     """Return slurm.conf."""
     options = {
         "ClusterName": CLUSTER_NAME,
-        "SlurmctldHost": f"{LOGIN}({network.address(LOGIN)})",
+        "SlurmctldHost": f"{LOGIN}({network.address(LOGIN, ipv6=settings.ipv6)})",
         "SlurmUser": "root",
         "AuthType": "auth/munge",
         "AuthInfo": f"cred_expire={settings.cred_expire}",
@@ -102,13 +105,14 @@ def slurm_conf(settings: Settings, layout: Layout) -> str:
     if not settings.gpus:
         for key in ("GresTypes", "AccountingStorageTRES"):
             del options[key]
-    options |= settings.extra
+    options |= {**_only_ipv6(settings), **settings.extra}
     gres = f" Gres=gpu:{settings.gpus}" if settings.gpus else ""
     lines = [f"{key}={value}" for key, value in options.items()]
     for name in network.node_names(settings.nodes):
         features = f" Features={settings.features[name]}" if name in settings.features else ""
+        address = network.address(name, ipv6=settings.ipv6)
         lines.append(
-            f"NodeName={name} NodeAddr={network.address(name)} CPUs={settings.cpus}"
+            f"NodeName={name} NodeAddr={address} CPUs={settings.cpus}"
             f" RealMemory={settings.memory_mb}{gres}{features} State=UNKNOWN"
         )
     everywhere = "Nodes=ALL MaxTime=1-00:00:00 DefaultTime=01:00:00"
@@ -127,7 +131,7 @@ def slurm_conf(settings: Settings, layout: Layout) -> str:
     return "\n".join(lines) + "\n"
 
 
-def slurmdbd_conf(layout: Layout) -> str:
+def slurmdbd_conf(settings: Settings, layout: Layout) -> str:
     """Return slurmdbd.conf; the database has the bed's name, so that no two share one."""
     options = {
         "AuthType": "auth/munge",
@@ -142,7 +146,12 @@ def slurmdbd_conf(layout: Layout) -> str:
         "StorageUser": "root",
         "StorageLoc": layout.name.replace("-", "_").lower(),
     }
+    options |= _only_ipv6(settings)
     return "".join(f"{key}={value}\n" for key, value in options.items())
+
+
+def _only_ipv6(settings: Settings) -> dict[str, str]:
+    return {"CommunicationParameters": "EnableIPv6,DisableIPv4"} if settings.ipv6 else {}
 
 
 def cgroup_conf() -> str:

@@ -33,7 +33,7 @@ def write_files(layout: Layout, settings: Settings) -> None:
     layout.munge_key.chmod(0o400)
     files = {
         "slurm.conf": slurm_conf(settings, layout),
-        "slurmdbd.conf": slurmdbd_conf(layout),
+        "slurmdbd.conf": slurmdbd_conf(settings, layout),
         "cgroup.conf": cgroup_conf(),
         "gres.conf": gres_conf(settings, layout),
         **settings.files,

@@ -154,6 +154,11 @@ def is_light(layout: Layout) -> bool:
     return bool(_settings(layout)["light"])
 
 
+def is_ipv6(layout: Layout) -> bool:
+    """Check whether the bed's machines have no addresses but IPv6."""
+    return bool(_settings(layout)["ipv6"])
+
+
 def visible_paths(layout: Layout) -> list[tuple[str, bool]]:
     """Return what must be at the same path inside: (path, whether it is read-only there)."""
     wanted = {str(REPOSITORY): True, sys.prefix: True, sys.base_prefix: True}

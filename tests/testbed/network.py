@@ -7,6 +7,7 @@ from pathlib import Path
 
 BRIDGES = {"eth0": "br-eth", "ib0": "br-ib"}
 _SUBNETS = {"eth0": "10.86.0.", "ib0": "10.87.0."}
+_SUBNETS_6 = {"eth0": "fd86::", "ib0": "fd87::"}
 
 
 def node_names(count: int) -> list[str]:
@@ -19,19 +20,19 @@ def interfaces(machine: str) -> tuple[str, ...]:
     return ("eth0", "ib0") if machine.startswith("n") else ("eth0",)
 
 
-def address(machine: str, interface: str = "eth0") -> str:
-    """Return the IPv4 address of a machine's interface."""
+def address(machine: str, interface: str = "eth0", *, ipv6: bool = False) -> str:
+    """Return the only address of a machine's interface, of IPv4 or IPv6."""
     host = 10 + int(machine[1:]) if machine.startswith("n") else 1
-    return f"{_SUBNETS[interface]}{host}"
+    return f"{(_SUBNETS_6 if ipv6 else _SUBNETS)[interface]}{host}"
 
 
-def hosts_file(machines: list[str]) -> str:
+def hosts_file(machines: list[str], *, ipv6: bool = False) -> str:
     """Return /etc/hosts for the bed: NAME is the management address, NAME-ib0 the fabric's."""
-    lines = ["127.0.0.1 localhost"]
+    lines = ["127.0.0.1 localhost", *(["::1 localhost"] if ipv6 else [])]
     for machine in machines:
         for interface in interfaces(machine):
             name = machine if interface == "eth0" else f"{machine}-{interface}"
-            lines.append(f"{address(machine, interface)} {name}")
+            lines.append(f"{address(machine, interface, ipv6=ipv6)} {name}")
     return "\n".join(lines) + "\n"
 
 
@@ -55,12 +56,13 @@ def plug_commands(machine: str, pid: int) -> list[str]:
     return commands
 
 
-def machine_commands(machine: str) -> list[str]:
+def machine_commands(machine: str, *, ipv6: bool = False) -> list[str]:
     """Return the commands that a machine gives itself."""
     commands = ["link set lo up"]
     for interface in interfaces(machine):
+        own = address(machine, interface, ipv6=ipv6) + ("/64" if ipv6 else "/24")
         commands += [
-            f"addr add {address(machine, interface)}/24 dev {interface}",
+            f"addr add {own} dev {interface}" + (" nodad" if ipv6 else ""),
             f"link set {interface} up",
         ]
     return commands

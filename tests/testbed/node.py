@@ -13,7 +13,7 @@ from pathlib import Path
 
 from . import cgroups, daemons, kernel, network, rootfs, storage
 from .enter import script_environment
-from .layout import LOGIN, Layout, is_light, visible_paths
+from .layout import LOGIN, Layout, is_ipv6, is_light, visible_paths
 
 
 def main() -> None:
@@ -70,8 +70,10 @@ def _boot(layout: Layout, machine: str, cgroup: str, up: int, plugged: int) -> N
     if not os.read(plugged, 1):
         raise RuntimeError("no cables")
     kernel.set_hostname(machine)
-    network.quiet_ipv6()
-    network.apply(network.machine_commands(machine))
+    ipv6 = is_ipv6(layout)
+    if not ipv6:
+        network.quiet_ipv6()
+    network.apply(network.machine_commands(machine, ipv6=ipv6))
     root = str(layout.rootfs)
     rootfs.make_private(root, visible_paths(layout), is_light(layout))
     kernel.mount("tmpfs", f"{root}/sys/fs/cgroup", "tmpfs", 0, "mode=755,size=1m")

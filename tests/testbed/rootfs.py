@@ -7,7 +7,7 @@ import sysconfig
 from pathlib import Path
 
 from . import kernel, network
-from .layout import LOGIN, Layout
+from .layout import LOGIN, Layout, is_ipv6
 
 # A machine's own: gone with its power, invisible to the others. Sizes are limits, not reserves.
 PRIVATE = {"/tmp": "mode=1777,size=4g", "/run": "mode=755,size=64m"}
@@ -67,7 +67,7 @@ def _write_names(etc: Path, layout: Layout, user: tuple[str, int], nodes: list[s
     entry = f"{name}:x:{uid}:{uid}:test bed:{layout.home}:/bin/bash\n"
     replace("passwd", without("passwd") + entry)
     replace("group", without("group") + f"{name}:x:{uid}:\n")
-    replace("hosts", network.hosts_file([LOGIN, *nodes]))
+    replace("hosts", network.hosts_file([LOGIN, *nodes], ipv6=is_ipv6(layout)))
     # Asking a name server that cannot be reached costs time and prints warnings.
     lines = (etc / "nsswitch.conf").read_text().splitlines(keepends=True)
     others = "".join(line for line in lines if not line.startswith("hosts:"))

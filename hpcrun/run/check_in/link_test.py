@@ -58,6 +58,6 @@ class LinkTest:
     def _measure(self, message: dict[str, Any]) -> dict[str, Any]:
         if not self._address:
             raise OSError("it has no address to measure from")
-        peer = messages.ipv4(message["address"]), int(message["port"])
+        peer = messages.ip_address(message["address"]), int(message["port"])
         speed = pair_link.measure(peer, self._address, self._secret, self._seconds)
         return {"sends": speed.sends, "receives": speed.receives, "latency": speed.latency}

@@ -17,6 +17,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+from hpcrun.run.protocol.channel import listen
 from hpcrun.run.protocol.job_secret import JobSecret
 
 # Seconds to reach a peer, and of the whole proof; of one direction, and after which it is given up.
@@ -48,7 +49,7 @@ class PairListener:
 
     def __init__(self, address: str, secret: JobSecret, seconds: float = SECONDS) -> None:
         self._secret, self._seconds = secret, seconds
-        self._server = socket.create_server((address, 0), backlog=16)
+        self._server = listen(address, backlog=16)
         self.port = int(self._server.getsockname()[1])
         self._room = threading.Semaphore(_STRANGERS)
         threading.Thread(target=self._accept, daemon=True).start()

@@ -78,9 +78,10 @@ def collectives(torch: Any, device: Any, place: dict[str, Any]) -> None:
     import torch.distributed as dist
 
     os.environ.update(place["environment"])
+    address = place["address"]
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        init_method=f"tcp://{place['address']}:{place['port']}",
+        init_method=f"tcp://{f'[{address}]' if ':' in address else address}:{place['port']}",
         rank=place["rank"],
         world_size=place["world_size"],
         timeout=timedelta(seconds=_PATIENCE),

@@ -1,4 +1,4 @@
-"""A node's network interfaces and IPv4 addresses, and whether its links are up."""
+"""A node's network interfaces and addresses, and whether its links are up."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from hpcrun.text import listed
 
 _SIOCGIFFLAGS, _SIOCGIFADDR = 0x8913, 0x8915
 _IFF_RUNNING = 0x40
+# The scope of an address that is not of a link or of this machine alone; flags of one that is
+# temporary, or not to be used for something new: deprecated, tentative, failed.
+_GLOBAL, _PASSING = "00", 0x01 | 0x20 | 0x40 | 0x08
 _ARPHRD_INFINIBAND = "32"
 # The kernel's and systemd's names of IPoIB interfaces (ib0, ibp65s0, ibs1), and Slingshot's.
 _FAST_NAME = re.compile(r"ib(?:\d|[ps]\d)|hsn\d")
@@ -39,21 +42,28 @@ def is_infiniband(interface: str, sysfs: Path = Path("/sys")) -> bool:
 
 
 def address(interface: str) -> str | None:
-    """Return the interface's first IPv4 address; None if it has none or does not exist."""
+    """Return the interface's first IPv4 address, else its first lasting IPv6 address.
+
+    One that other nodes can reach: not of the link alone. None if it has none or does not exist.
+    """
     answer = _ask(_SIOCGIFADDR, interface)
-    return None if answer is None else socket.inet_ntoa(answer[20:24])
+    if answer is not None:
+        return socket.inet_ntoa(answer[20:24])
+    for digits, _, _, scope, flags, name in _table("if_inet6", 6):
+        if name == interface and scope == _GLOBAL and not int(flags, 16) & _PASSING:
+            return socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
+    return None
 
 
 def default_interface() -> str | None:
     """Return the default route's interface, else the first with an address that is not loopback."""
-    try:
-        routes = Path("/proc/net/route").read_text().splitlines()[1:]
-    except OSError:
-        routes = []
-    for route in routes:
-        fields = route.split()
-        if len(fields) > 1 and fields[1] == "00000000":
-            return fields[0]
+    for name, destination, *_ in _table("route", 11):
+        if destination == "00000000":
+            return name
+    for destination, length, *_, name in _table("ipv6_route", 10):
+        # The kernel's own route to nowhere is on `lo`.
+        if length == "00" and not destination.strip("0") and name != "lo":
+            return name
     return next((name for name in interfaces() if name != "lo" and address(name)), None)
 
 
@@ -215,10 +225,19 @@ def _named(interface: str | None, key: str) -> tuple[str, str] | None:
     if found is None:
         raise HpcrunError(
             f"fabric.{key}: this node ({socket.gethostname()}) has no interface {interface!r} with "
-            f"an IPv4 address; it has {', '.join(interfaces()) or 'none'}",
+            f"an address; it has {', '.join(interfaces()) or 'none'}",
             hint="correct the cluster profile's fabric block, or exclude the node",
         )
     return interface, found
+
+
+def _table(name: str, fields: int) -> list[list[str]]:
+    """Return the rows of a table of the kernel's that have so many fields."""
+    try:
+        rows = Path("/proc/net", name).read_text().splitlines()
+    except OSError:
+        return []
+    return [row.split() for row in rows if len(row.split()) == fields]
 
 
 def _ask(question: int, interface: str) -> bytes | None:

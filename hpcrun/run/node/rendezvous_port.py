@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 from collections.abc import Iterable
 from pathlib import Path
@@ -90,11 +91,16 @@ def _ports_of_sockets() -> set[int]:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+    for family in (socket.AF_INET, socket.AF_INET6):
         try:
-            probe.bind(("0.0.0.0", port))
-        except OSError:
-            return False
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind(("", port))
+        except OSError as error:
+            # A kernel without a family has nobody in it.
+            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                return False
     return True
 
 

@@ -41,6 +41,20 @@ class RefusedError(HpcrunError):
     """The supervisor is the right one, and has an agent of this node already."""
 
 
+def listen(address: str, *, backlog: int) -> socket.socket:
+    """Listen on a port of an IPv4 or IPv6 address, which the kernel chooses.
+
+    Raises OSError if the address is not this node's.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, 0), family=family, backlog=backlog)
+
+
+def endpoint(address: str, port: int) -> str:
+    """Return ``HOST:PORT``, an IPv6 address in brackets."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
 class Channel:
     """One end of a connection whose other end is known; made by `connect` or a switchboard.
 
@@ -101,7 +115,7 @@ class Channel:
         ConnectionError if it hung up; RefusedError if it has an agent of this node.
         """
         host, _, port = address.rpartition(":")
-        connection = socket.create_connection((host, int(port)), timeout=reach)
+        connection = socket.create_connection((host.strip("[]"), int(port)), timeout=reach)
         try:
             return cls._introduce(connection, node, secret, time.monotonic() + patience)
         except BaseException:

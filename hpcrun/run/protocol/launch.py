@@ -31,7 +31,7 @@ class Interface(NamedTuple):
 
     name: str
     address: str
-    """IPv4."""
+    """IPv4, or IPv6 where it has no other."""
     sign: str
     """Why it is taken for the fast one: ``type``, ``roce``, ``name``, or empty."""
 
@@ -48,7 +48,7 @@ class LaunchNode:
     interface: str
     """The fast interface."""
     address: str
-    """Its IPv4 address."""
+    """Its address."""
     hca: str | None = None
     """NCCL_IB_HCA."""
     extensions: str | None = None

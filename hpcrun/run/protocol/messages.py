@@ -132,7 +132,7 @@ def link_answer(message: Mapping[str, Any]) -> tuple[str, int] | tuple[float, fl
     if "error" in message:
         return text(message["error"], "error")[:300]
     if message["type"] == "listening":
-        return ipv4(message.get("address")), number(message.get("port"), "port", _PORTS)
+        return ip_address(message.get("address")), number(message.get("port"), "port", _PORTS)
     rates = [message.get(name) for name in ("sends", "receives", "latency")]
     for one in rates:
         _require(isinstance(one, float) and 0 <= one < 1e15, "rates")
@@ -140,11 +140,11 @@ def link_answer(message: Mapping[str, Any]) -> tuple[str, int] | tuple[float, fl
     return sends, receives, latency
 
 
-def ipv4(value: Any) -> str:
-    """Return an IPv4 address."""
+def ip_address(value: Any) -> str:
+    """Return an IPv4 or IPv6 address."""
     address = text(value, "address")
     try:
-        socket.inet_pton(socket.AF_INET, address)
+        socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
     except (OSError, ValueError):
         raise BadMessage("address") from None
     return address
@@ -307,7 +307,7 @@ def ready(
     ports = fields.pop("ports", None)
     if ports is not None:
         number(ports, "ports", range(1024, 1 << 16))
-    address = ipv4(fields.pop("address", None))
+    address = ip_address(fields.pop("address", None))
     _require(not fields, "node")
     port = number(message.get("port"), "port", _PORTS) if first else None
     code = str(paths.code)

@@ -27,6 +27,8 @@ from hpcrun.run.protocol.channel import (
     REFUSED,
     SUPERVISOR,
     Channel,
+    endpoint,
+    listen,
 )
 from hpcrun.run.protocol.job_secret import JobSecret
 from hpcrun.run.protocol.output import say
@@ -56,7 +58,7 @@ class Switchboard:
 
     def __init__(self, address: str, secret: JobSecret, nodes: Collection[str]) -> None:
         self._secret, self._nodes = secret, frozenset(nodes)
-        self._server = socket.create_server((address, 0), backlog=1024)
+        self._server = listen(address, backlog=1024)
         self._server.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._server, selectors.EVENT_READ)
@@ -66,7 +68,7 @@ class Switchboard:
         self._strangers: dict[socket.socket, _Stranger] = {}
         self._has_warned = False
         self.channels: dict[str, Channel] = {}
-        self.address = f"{address}:{self._server.getsockname()[1]}"
+        self.address = endpoint(address, self._server.getsockname()[1])
 
     def poll(self, timeout: float) -> list[tuple[str, dict[str, Any]]]:
         """Return the (node, message) pairs that arrive within ``timeout`` seconds.

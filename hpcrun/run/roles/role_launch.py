@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hpcrun.errors import HpcrunError
+from hpcrun.run.protocol.channel import endpoint
 from hpcrun.run.protocol.launch import Launch, LaunchNode
 from hpcrun.state import files
 from hpcrun.state.plan import RunPlan
@@ -103,7 +104,7 @@ class RoleLaunches:
     def _tell(self) -> None:
         addresses = {
             name: [
-                f"{one.node_of(rank).address}:{one.ports_of(rank)[0]}"
+                endpoint(one.node_of(rank).address, one.ports_of(rank)[0])
                 for rank in range(one.world_size)
             ]
             for name, one in self._launches.items()

@@ -293,3 +293,31 @@ def test_an_interface_without_a_carrier() -> None:
     """The cluster tests pull the cable of one that is there."""
     assert network.trouble("lo", None) is None
     assert network.trouble("nothing0", None) == "nothing0 has no carrier"
+
+
+IPV6 = """\
+00000000000000000000000000000001 01 80 10 80       lo
+fe800000000000000216c7fffe3b0001 02 40 20 80     eth0
+fd860000000000000000000000000099 02 40 00 01     eth0
+fd860000000000000000000000000098 02 40 00 20     eth0
+fd860000000000000000000000000011 02 40 00 80     eth0
+"""
+ANY, GATEWAY = "0" * 32, "fd86" + "0" * 27 + "1"
+ROUTES = f"""\
+{ANY} 00 {ANY} 00 {ANY} ffffffff 00000001 00000000 00200200       lo
+fd870000000000000000000000000000 40 {ANY} 00 {ANY} 00000100 00000001 00000000 00000001      ib0
+{ANY} 00 {ANY} 00 {GATEWAY} 00000400 00000001 00000000 00000003     eth0
+"""
+
+
+def test_an_interface_without_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No address of the link alone, none that passes, and no way through the kernel's own route."""
+    tables = {"if_inet6": IPV6, "ipv6_route": ROUTES, "route": ""}
+    monkeypatch.setattr(network, "_ask", lambda question, interface: None)
+    monkeypatch.setattr(
+        network, "_table", lambda name, _: [row.split() for row in tables[name].splitlines()]
+    )
+    assert network.address("eth0") == "fd86::11"
+    assert network.address("lo") is None
+    assert network.default_interface() == "eth0"
+    assert network.management({}) == ("eth0", "fd86::11")
