@@ -21,7 +21,8 @@ import pytest
 from hpcrun.errors import HpcrunError
 from hpcrun.host import start_ticks
 from hpcrun.policy import causes
-from hpcrun.policy.causes import Evidence
+from hpcrun.policy.causes import Evidence, JobFacts
+from hpcrun.policy.recovery import Action
 from hpcrun.run.job.attempt_end import AttemptEnd
 from hpcrun.run.node import rendezvous_port
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE
@@ -368,6 +369,55 @@ def test_every_node_that_was_lost_is_excluded_whenever_it_was(place: Place) -> N
         lost = Evidence(lost_nodes=(node,))
         action = aftermath.record(number, causes.decide(lost))
     assert action.exclude == ("n1", "n2")
+
+
+def test_more_is_asked_for_once_for_each_amount(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for a job whose supervisor was killed with it; not again where Slurm gave no more."""
+    place.submit("true", recovery={"grow": {"mem": 1.5, "time": None, "most": {"mem": "4G"}}})
+    place.run.directory.mkdir(parents=True)
+    run = plan_file.read(place.submission.plan).run(3)
+    launcher: Any = SimpleNamespace(requeues=True, is_slurm=True, job_id="7")
+    asked = iter(["500M", "750M", "750M"])
+    monkeypatch.setattr(
+        "hpcrun.slurm.job.growth",
+        lambda job, key, factor, most: {
+            **{"key": key, "field": "MinMemoryNode", "was": (was := next(asked))},
+            "now": f"{float(was[:-1]) * factor:g}M",
+        },
+    )
+    found = []
+    for number in (1, 2, 3):
+        ledger.write(place.run, ledger.STARTED, number, submission=1, job_id="7", time=1.0)
+        lost = Evidence(supervisor_lost=True, job=JobFacts("OUT_OF_MEMORY", out_of_memory=True))
+        action = AttemptEnd(place.submission, run, launcher, {}).record(
+            number, causes.decide(lost), concluded=True
+        )
+        found.append((action.kind, (action.grow or {}).get("now")))
+        assert (ledger.read(place.run)[-1].decided or {})["grow"] == action.grow
+    assert found == [("requeue", "750M"), ("requeue", "1125M"), ("requeue", None)]
+    assert "Slurm gave 750M again" in action.reason
+    # A time limit is no matter of memory.
+    ledger.write(place.run, ledger.STARTED, 4, submission=1, job_id="7")
+    end = causes.decide(Evidence(stop=causes.TIME_LIMIT))
+    assert AttemptEnd(place.submission, run, launcher, {}).record(4, end).grow is None
+
+
+def test_the_start_after_a_killed_supervisor_asks_for_more_before_it_begins(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.submit("true", recovery={})
+    place.run.directory.mkdir(parents=True)
+    ledger.write(place.run, ledger.STARTED, 1, submission=1)
+    more = Action("requeue", "", grow={"key": "mem", "was": "1M", "now": "2M"})
+    asked: list[Any] = []
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(AttemptEnd, "conclude_earlier", lambda _: more)
+    monkeypatch.setattr(AttemptEnd, "carry_out", lambda _, *given: [asked.append(given)] != [])
+    assert Supervisor(place.submission, 3).supervise() == 75
+    assert asked[0][:2] == (more, 1)
+    assert len(ledger.read(place.run)) == 1
 
 
 NO_GPU = Evidence(
