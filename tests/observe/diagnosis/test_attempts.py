@@ -447,7 +447,8 @@ def test_out_of_memory_before_anything_was_saved(study: Experiment) -> None:
     study.start()
     end(study, cause=HOST, came=(0, 5, 0), decided=STOP)
     told = advice(one(study))
-    assert "goes on from step 0, as nothing was saved. 2 ranks share" in told
+    assert "goes on from step 0, as nothing was saved. recovery.grow: {mem: 1.5} has" in told
+    assert "2 ranks share" in told
 
 
 def test_a_run_that_is_never_requeued_has_no_count(study: Experiment) -> None:
