@@ -71,7 +71,10 @@ class Examination:
 
 
 def read_site(profile: DoctorProfile) -> SlurmSite:
-    """Ask Slurm what it is; raise ClusterUnreachable if there is none, or it does not answer."""
+    """Ask Slurm what it is; raise ClusterUnreachable if there is none, or it does not answer.
+
+    Raises ClusterRefused if a variable names another cluster than this host's.
+    """
     if not client.available():
         raise ClusterUnreachable(
             f"the cluster profile '{profile.name}' submits to Slurm, and there is no sbatch on "
@@ -79,6 +82,7 @@ def read_site(profile: DoctorProfile) -> SlurmSite:
             hint="run this on a login node of the cluster, or examine this machine with "
             "`hpcrun doctor --cluster local`",
         )
+    client.check_cluster()
     with activity.doing("asking Slurm what this cluster is"):
         return slurm_site.read()
 

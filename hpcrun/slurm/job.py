@@ -261,13 +261,34 @@ def enlarge(job: str, more: Mapping[str, str]) -> str | None:
         time.sleep(0.3)
 
 
-def submit_enlarged(script: Path, more: Mapping[str, str], output: str) -> str:
-    """Submit a script again that asks for more, as `growth` says; return the job's id.
+def submit_enlarged(
+    script: Path, asked: Mapping[str, str], output: str, exclude: Sequence[str]
+) -> str:
+    """Submit a script again that asks for more; return the job's id.
 
-    ``output`` is the path pattern of its log. Raises `hpcrun.slurm.client.CommandFailed`.
+    Parameters
+    ----------
+    asked
+        scontrol's fields, as `growth` names them -> what is asked for now.
+    output
+        The path pattern of its log.
+    exclude
+        Host lists of the nodes that it must not use; none to leave that to the script.
+
+    Raises
+    ------
+    hpcrun.slurm.client.CommandFailed, ClusterUnreachable
+        Slurm did not take it, or does not tell.
     """
-    argv = ["sbatch", "--parsable", f"{_OPTIONS[more['field']]}={more['now']}"]
-    return client.command([*argv, f"--output={output}", str(script)]).strip()
+    options = [f"{_OPTIONS[field]}={now}" for field, now in asked.items()]
+    options += [f"--exclude={','.join(exclude)}"] if exclude else []
+    said = client.command(["sbatch", *options, f"--output={output}", str(script)])
+    told = {*re.findall(r"^Submitted batch job (\d+)\s*$", said, re.MULTILINE)}
+    # A site's wrapper may say more, or something else: the script is this run's alone.
+    found = told if len(told) == 1 else client.jobs_by_script().get(str(script), [])[-1:]
+    if not found:
+        raise client.CommandFailed(f"sbatch's answer names no job: {one_line(said)[:200]}")
+    return next(iter(found))
 
 
 def is_forgotten(job: str, mark: JobMark) -> bool:

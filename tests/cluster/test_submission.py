@@ -875,8 +875,14 @@ def test_a_site_with_small_arrays_a_talking_sbatch_and_two_clusters(
     place.spec(["true"], name="f", resources=held)
     with _second_controller(cluster):
         own = {"SLURM_CLUSTERS": "other"}
-        for command in (["submit"], ["submit", "--dry-run"], ["check"]):
-            answer = place.hpcrun(*command, "e.yaml", "name=f", env=own)
+        spec = ["e.yaml", "name=f"]
+        for command in (
+            ["submit", *spec],
+            ["submit", "--dry-run", *spec],
+            ["check", *spec],
+            ["doctor"],
+        ):
+            answer = place.hpcrun(*command, env=own)
             assert answer.returncode != 0, (command, answer)
             assert "SLURM_CLUSTERS is other" in answer.stderr, answer.stderr
             assert "unset SLURM_CLUSTERS" in answer.stderr

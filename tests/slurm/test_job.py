@@ -393,3 +393,35 @@ def test_growth_beyond_what_slurm_takes(
     found = job.growth("7", "mem", 1.5, None)
     assert ("problem" in found) == is_problem
     assert is_problem == ("Slurm does not take mem 750M" in found.get("problem", ""))
+
+
+@pytest.mark.parametrize(
+    ("said", "queued", "expected"),
+    [
+        ("Submitted batch job 42\n", {}, "42"),
+        ("Quota: job 7 of 9\nSubmitted batch job 42\nSubmitted jobs today: 8\n", {}, "42"),
+        ("your job is 42\n", {"/e/script-0-1000003.sbatch": ["40", "42"]}, "42"),
+        ("your job is 42\n", {"/e/script-0.sbatch": ["42"]}, None),
+    ],
+)
+def test_a_job_that_asks_for_more(
+    monkeypatch: pytest.MonkeyPatch, said: str, queued: dict[str, list[str]], expected: str | None
+) -> None:
+    """Its number is what sbatch says in a line of its own, or the newest job of the script."""
+    asked: list[Sequence[str]] = []
+
+    def answer(argv: Sequence[str], **_: object) -> str:
+        asked.append(argv)
+        return said
+
+    monkeypatch.setattr(client, "command", answer)
+    monkeypatch.setattr(client, "jobs_by_script", lambda: queued)
+    script = Path("/e/script-0-1000003.sbatch")
+    more = {"MinMemoryNode": "750M", "TimeLimit": "0-02:00"}
+    if expected is None:
+        with pytest.raises(client.CommandFailed, match="names no job: your job is 42"):
+            job.submit_enlarged(script, more, "/e/%j.log", ())
+        return
+    assert job.submit_enlarged(script, more, "/e/%j.log", ("n[1-2]", "n7")) == expected
+    wanted = ["sbatch", "--mem=750M", "--time=0-02:00", "--exclude=n[1-2],n7"]
+    assert [*asked[0]] == [*wanted, "--output=/e/%j.log", str(script)]

@@ -136,16 +136,21 @@ class AttemptEnd:
             return None
         most = (asked.get("most") or {}).get(key)
         found = slurm_job.growth(self._launcher.job_id, key, factor, most)
-        mine = self._submission.number
-        before = [
-            one.decided["grow"]
-            for one in attempts
-            if one.submission == mine and one.decided and next_attempt.is_grown(one)
-        ]
-        if any((one["key"], one["was"]) == (key, found.get("was")) for one in before):
+        before = [(one["key"], one["was"]) for one in self._grown(attempts)]
+        if (key, found.get("was")) in before:
             told = f"more was asked for before, and Slurm gave {found['was']} again"
             return {"key": key, "problem": told}
         return found
+
+    def _grown(self, attempts: Sequence[ledger.Attempt]) -> list[dict[str, str]]:
+        """Return what starts of this submission were decided to have more of, in order."""
+        return [
+            one.decided["grow"]
+            for one in attempts
+            if one.submission == self._submission.number
+            and one.decided
+            and next_attempt.is_grown(one)
+        ]
 
     def _record_suspects(self, attempt: ledger.Attempt) -> None:
         """Write the nodes whose hardware ended an attempt to the user's record. Best effort.
@@ -208,14 +213,15 @@ class AttemptEnd:
             say=say,
         )
         if accepted and action.grow and "now" in action.grow:
-            self._enlarge(action.grow)
+            self._enlarge(action)
         return accepted
 
-    def _enlarge(self, more: Mapping[str, str]) -> None:
+    def _enlarge(self, action: Action) -> None:
         """Have the requeued job ask for more; where Slurm does not change it, submit it anew.
 
         That job takes the place of the requeued one, which is cancelled.
         """
+        more = dict(action.grow or {})
         job, told = self._launcher.job_id, f"{more['key']} {more['now']}"
         problem = slurm_job.enlarge(job, more)
         if problem is None:
@@ -227,23 +233,25 @@ class AttemptEnd:
             say(f"not submitted anew: job {job} is not the newest of the run's")
             return
         try:
-            new = self._submit_alone(newest, more)
-        except (client.CommandFailed, OSError) as error:
+            new = self._submit_alone(newest, action.exclude)
+        except (client.CommandFailed, HpcrunError, OSError) as error:
             say(f"not submitted anew, job {job} asks for what it did: {one_line(str(error))}")
             return
         say(f"submitted job {new} in place of job {job}")
         with contextlib.suppress(HpcrunError):
             client.cancel([job])
 
-    def _submit_alone(self, newest: journal.Job, more: Mapping[str, str]) -> str:
-        """Submit this run as a job of its own, which asks for more; return the job's id."""
+    def _submit_alone(self, newest: journal.Job, exclude: Sequence[str]) -> str:
+        """Submit this run as a job of its own, which asks for what has grown; return its id."""
         number, paths = self._run.number, self._submission
         array, part = newest.record.get("array") or 0, _ALONE + number
         text = re.sub(r"^#SBATCH --array=.*\n", "", newest.script.read_text(), flags=re.MULTILINE)
         text = re.sub(r'--run "\$.*"$', f"--run {number}", text, flags=re.MULTILINE)
         files.write_bytes(paths.script(array, part), text.encode())
-        output = paths.batch_log_pattern(array=False)
-        new = slurm_job.submit_enlarged(paths.script(array, part), more, output)
+        output, kept = paths.batch_log_pattern(array=False), self._run.resources.exclude
+        asked = {grow["field"]: grow["now"] for grow in self._grown(ledger.read(self._paths))}
+        out = [*([kept] if kept else []), *exclude] if exclude else []
+        new = slurm_job.submit_enlarged(paths.script(array, part), asked, output, out)
         journal.write(paths, journal.SUBMITTED, array, [number], part=part, job_id=new)
         return new
 
