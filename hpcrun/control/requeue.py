@@ -260,11 +260,10 @@ def _as_grown(
     """Return a run's spec, with the memory and time that its job came to ask for (and say so)."""
     more: dict[str, str] = {}
     for attempt in ledger.read(experiment.run(run.number)):
-        if attempt.submission == source.number and next_attempt.is_grown(attempt):
-            grow = (attempt.decided or {})["grow"]
-            # Memory of a processor is an option of the user's.
-            if grow["field"] != "MinMemoryCPU":
-                more[grow["key"]] = grow["now"]
+        grow = next_attempt.grown(attempt) if attempt.submission == source.number else None
+        # Memory of a processor is an option of the user's.
+        if grow and grow["field"] != "MinMemoryCPU":
+            more[grow["key"]] = grow["now"]
     for key, now in more.items():
         say(f"run {run.number} asks for {key} {now}, as its job did at the end")
     return {**run.spec, "resources": {**run.spec["resources"], **more}} if more else run.spec

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 ANSWERS = {causes.NON_FINITE: "on_nan", causes.LOSS_SPIKE: "on_spike"}
 # Its values.
 STOPS, SKIP = "stop", "skip"
+# The keys of `recovery.grow`, and the fields of a record of what has grown.
+_MAY_GROW, _OF_GROWTH = ("mem", "time"), ("key", "field", "was", "now")
 
 
 def to_leave_out(attempt: Attempt, policy: Recovery) -> tuple[int, int] | None:
@@ -54,7 +56,7 @@ def halvings(attempts: Sequence[Attempt], policy: Recovery, planned: Triple | No
     """
     if planned is None:
         return 0
-    ends = sum(one.kind == causes.OUT_OF_MEMORY and not is_grown(one) for one in attempts)
+    ends = sum(one.kind == causes.OUT_OF_MEMORY and not grown(one) for one in attempts)
     return min(ends, policy.shrink_micro_batch, planned.most_halvings)
 
 
@@ -66,16 +68,24 @@ def answered_by_halving(
     return frozenset(ends[: halvings(attempts, policy, planned)])
 
 
-def is_grown(attempt: Attempt) -> bool:
-    """Check whether the start after an attempt asks for more of what was too little."""
-    return "now" in ((attempt.decided or {}).get("grow") or {})
+def grown(attempt: Attempt) -> Mapping[str, str]:
+    """Return what the start after an attempt asks for in place of what was too little.
+
+    ``key`` (``mem`` or ``time``), ``field`` (as `hpcrun.slurm.job.growth` says), ``was``, ``now``;
+    empty where it asks for the same, or the ledger's record is not whole.
+    """
+    found: Mapping[str, str] = (attempt.decided or {}).get("grow") or {}
+    is_whole = found.get("key") in _MAY_GROW and all(map(found.get, _OF_GROWTH))
+    return found if is_whole else {}
 
 
 def growth_words(growth: Mapping[str, str]) -> str:
     """Return ``, with mem 750M in place of 500M``, or why it is no more; empty of nothing."""
-    if "problem" in growth:
+    if growth.get("problem"):
         return f", with no more than before: {growth['problem']}"
-    return f", with {growth['key']} {growth['now']} in place of {growth['was']}" if growth else ""
+    if not all(map(growth.get, _OF_GROWTH)):
+        return ""
+    return f", with {growth['key']} {growth['now']} in place of {growth['was']}"
 
 
 def smaller_batch(attempt: Attempt) -> str | None:

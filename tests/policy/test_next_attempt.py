@@ -164,3 +164,23 @@ def test_what_is_left_out_stays_so_whatever_the_spec_says_later() -> None:
     for one in attempts:
         one.decided = {"action": "restart", "left_out": one.end["bad_step"]["samples"]}
     assert next_attempt.left_out([*attempts, Attempt(4)]) == [(16, 19), (32, 35)]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"key": "mem"},
+        {"now": "2G"},
+        {**MORE, "was": None},
+        {**MORE, "field": ""},
+        {**MORE, "key": "account"},
+        {"problem": None},
+    ],
+)
+def test_a_record_of_growth_that_is_not_whole_is_none(record: dict[str, str]) -> None:
+    """A ledger may be torn, or another user's."""
+    attempt = Attempt(1, decided={"action": REQUEUE, "grow": record})
+    assert next_attempt.grown(attempt) == {}
+    if "account" not in record.values():
+        assert next_attempt.growth_words(record) == ""

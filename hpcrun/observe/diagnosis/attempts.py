@@ -156,7 +156,7 @@ class RunStory:
         return [
             {"attempt": one.attempt.number, **{key: grow[key] for key in ("key", "was", "now")}}
             for one in self.attempts
-            if next_attempt.is_grown(one.attempt) and (grow := (one.attempt.decided or {})["grow"])
+            if (grow := next_attempt.grown(one.attempt))
         ]
 
     def plan_of(self, attempt: int | None) -> RunPlan:

@@ -13,14 +13,14 @@ from hpcrun.text import agreeing
 def of_attempt(one: Attempt) -> str:
     """Describe the batch with which an attempt went bad; empty if it did not, or is unknown."""
     found = one.end.get("bad_step") or {}
-    samples = found.get("samples")
-    if not samples:
+    samples, step = found.get("samples"), found.get("step")
+    if not samples or step is None:
         return ""
     epoch = f" of epoch {found['epoch'] + 1:,}" if found.get("epoch") is not None else ""
     what = f"global batch {found.get('batch') or 0:,}, samples {samples[0]:,} to {samples[-1]:,}"
     if (one.decided or {}).get("left_out"):
-        return f"Left out from then on: {what}{epoch}, on which step {found['step']:,} trained."
-    return f"Step {found['step']:,} trained on {what}{epoch}."
+        return f"Left out from then on: {what}{epoch}, on which step {step:,} trained."
+    return f"Step {step:,} trained on {what}{epoch}."
 
 
 def left_out(attempts: Sequence[Attempt]) -> str:

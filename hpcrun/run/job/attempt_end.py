@@ -142,15 +142,10 @@ class AttemptEnd:
             return {"key": key, "problem": told}
         return found
 
-    def _grown(self, attempts: Sequence[ledger.Attempt]) -> list[dict[str, str]]:
+    def _grown(self, attempts: Sequence[ledger.Attempt]) -> list[Mapping[str, str]]:
         """Return what starts of this submission were decided to have more of, in order."""
-        return [
-            one.decided["grow"]
-            for one in attempts
-            if one.submission == self._submission.number
-            and one.decided
-            and next_attempt.is_grown(one)
-        ]
+        mine = (one for one in attempts if one.submission == self._submission.number)
+        return [grow for one in mine if (grow := next_attempt.grown(one))]
 
     def _record_suspects(self, attempt: ledger.Attempt) -> None:
         """Write the nodes whose hardware ended an attempt to the user's record. Best effort.
