@@ -722,11 +722,11 @@ def test_ends_that_a_launcher_or_a_shell_hides(place: Workplace) -> None:
     assert memory["cause"]["kind"] == "out_of_memory", (memory, place.rank_log(2))
 
 
-# More than the first 350 MB, and than a stop 30 s before a limit of a minute leaves.
+# More than the first 350 MB; and than the first time, of a minute.
 TOO_MUCH = """\
 case "$1" in
 mem) exec "$PYTHON" -c 'x = b"x" * (500 << 20); print("fits")' ;;
-time) sleep 40; echo done in time ;;
+time) test "$HPCRUN_ATTEMPT" -gt 1 || sleep 600 ;;
 esac
 """
 # What a site's job_submit plugin may say to every `scontrol update` of a user's.

@@ -116,7 +116,6 @@ def test_what_ranks_hold_of_a_model_that_they_divide(warm_operators: Path, tmp_p
 
     cases = [
         estimate_divided.case({"tensor": 2}, checkpointing=False, **SMALL),
-        estimate_divided.case({"pipeline": 2}, checkpointing=False, **SMALL),
         estimate_divided.case({"pipeline": 2}, checkpointing=True, **SMALL),
     ]
     variables = {"DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo"}
@@ -125,7 +124,7 @@ def test_what_ranks_hold_of_a_model_that_they_divide(warm_operators: Path, tmp_p
         cases, 2, tmp_path, timeout=450, module="bench.held_divided", **variables
     )
     found = [each for one in cases for each in estimate_divided.compare(one, answers)]
-    assert len(found) == 6
+    assert len(found) == 4
     for one in found:
         assert "error" not in one, one
         assert one["apart"]["parameters"] == 0, one

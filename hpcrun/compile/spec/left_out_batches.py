@@ -37,7 +37,7 @@ def check(
     for key in asked:
         if recovery[key] == SKIP and framework in _OWN_BATCHES:
             found = f"found {SKIP!r}, and the batches of {framework} are the program's own"
-            hint = "take stop; to leave a batch out, the program has to take session.loader's"
+            hint = "leave it out; a batch can be left out where it is one of session.loader's"
             report.at(f"recovery.{key}", found, hint)
             return
     note(
