@@ -783,6 +783,9 @@ def test_more_is_asked_for_where_it_was_too_little(place: Workplace) -> None:
     found = json.loads(place.hpcrun("status", "e", "--json").stdout)
     assert _asked(place, found[0]["job_id"])[0].startswith("800M")
     assert _asked(place, found[1]["job_id"])[1] == "00:03:00"
+    told = place.hpcrun("estimate", "e.yaml", "-v")
+    assert "measured by e/0: 1 node x 1 rank" in told.stdout, told
+    assert "(sacct's MaxRSS of " in told.stdout, told
     cost = place.hpcrun("status", "e", "--cost").stdout
     assert "e/0 asked for mem 800M after attempt 1, in place of 350M" in cost, cost
     why = " ".join(place.hpcrun("why", "e/1").stdout.split())
