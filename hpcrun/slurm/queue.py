@@ -30,7 +30,9 @@ _LAST = ("End", "Submit", "UID", "WorkDir")
 # The last field of a row is `End`, and after bars the rest of `_LAST`.
 _ROW = (*_FIELDS, "ExitCode", "End")
 _SACCT = (*_FIELDS, "ExitCode", *_LAST)
-_SIZES = ("JobID", "MaxRSS", "UID", "WorkDir")
+_SIZES = ("JobID", "MaxRSS", "JobName", "UID", "WorkDir")
+# Steps of every job of ours in which no rank is: the supervisor's, agents', those looked in by.
+_NO_RANKS = ("batch", "extern", "hpcrun-agent", "hpcrun-beside")
 
 UNKNOWN = "UNKNOWN"
 # The state of a local process that has ended.
@@ -240,7 +242,7 @@ class LargestTask(NamedTuple):
 
 
 def largest_tasks(marks: Mapping[str, JobMark]) -> dict[str, LargestTask]:
-    """Ask accounting once for the largest task of jobs, in all of their starts.
+    """Ask accounting once for the largest task of jobs' ranks, in all of their starts.
 
     A job is absent whose number is another's by its mark, was never sampled, or left no account.
     Of a heterogeneous job its first part counts. Raises CommandFailed.
@@ -258,7 +260,7 @@ def largest_tasks(marks: Mapping[str, JobMark]) -> dict[str, LargestTask]:
             where, user = parse_text(row["WorkDir"]), whole_number(row["UID"])
             state = JobState(job, UNKNOWN, user=user, directory=where)
             is_mine = bool(where) and job in marks and marks[job].problem(state) is None
-        size = parse_size(row["MaxRSS"])
+        size = 0 if row["JobName"] in _NO_RANKS else parse_size(row["MaxRSS"])
         if is_mine and not client.FURTHER_PART.search(full) and size > found.get(job, (0,))[0]:
             found[job] = LargestTask(size, row["JobID"])
     return found

@@ -99,7 +99,13 @@ class Place:
     def sacct(self, *rows: str) -> None:
         """Have sacct print rows; ``OURS`` is the user and the directory of the submission."""
         ours = f"{os.getuid()}|{self.study.paths.submission(1).directory}"
-        slurm_shim(self.shim, sacct="".join(f"{row.replace('OURS', ours)}\n" for row in rows))
+        lines = []
+        for row in rows:
+            job, size, rest = row.split("|", 2)
+            step = job.partition(".")[2]
+            name = "study" if not step else "hpcrun-workers-1" if step.isdecimal() else step
+            lines.append(f"{job}|{size}|{name}|{rest.replace('OURS', ours)}\n")
+        slurm_shim(self.shim, sacct="".join(lines))
 
     def estimate(self, *arguments: str, code: int = 0) -> str:
         spec = (self.path / "study.yaml", *arguments)

@@ -167,15 +167,15 @@ def test_the_largest_task_of_each_of_my_jobs(shim: Shim) -> None:
     """Of all starts and steps of a requeued job; a number that is another's by its mark is none."""
     mine, other = f"{os.getuid()}|/mnt/study/submissions/3", "12345|/root/study/submissions/3"
     rows = [
-        f"7||{mine}",
-        *("7.batch|59136K||", "7.extern|0||", "7.0|1.50G||"),
-        f"7||{mine}",
-        *("7.batch|2M||", "7.0|||", "7.1|812.50M||"),
-        f"7||{other}",
-        *("7.0|90G||", f"9_4||{mine}", "9_4.0|7K||", f"9_5||{mine}", "9_5.0|80G||"),
-        *(f"5+0||{mine}", "5+0.0|3M||", f"5+1||{mine}", "5+1.0|70G||"),
-        *(f"6||{os.getuid()}|/home/me", "6.0|60G||", f"4||{os.getuid()}|", "4.0|50G||"),
-        f"3||{mine} | 4",
+        f"7||e|{mine}",
+        *("7.batch|2G|batch||", "7.extern|0|extern||", "7.0|1.50G|hpcrun-workers-1||"),
+        *("7.2|3G|hpcrun-agent||", "7.3|4G|hpcrun-beside||", f"7||e|{mine}"),
+        *("7.batch|2M|batch||", "7.0||hpcrun-workers-2||", "7.1|812.50M|hpcrun-workers-3||"),
+        f"7||e|{other}",
+        *("7.0|90G|w||", f"9_4||e|{mine}", "9_4.0|7K|w||", f"9_5||e|{mine}", "9_5.0|80G|w||"),
+        *(f"5+0||e|{mine}", "5+0.0|3M|w||", f"5+1||e|{mine}", "5+1.0|70G|w||"),
+        *(f"6||e|{os.getuid()}|/home/me", "6.0|60G|w||", f"4||e|{os.getuid()}|", "4.0|50G|w||"),
+        f"3||e|{mine} | 4",
     ]
     shim.answer("sacct", {"out": "\n".join(rows)})
     found = queue.largest_tasks(dict.fromkeys(("7", "9_4", "5", "6", "4", "3", "local:8"), OURS))
