@@ -258,12 +258,13 @@ def _as_grown(
     run: RunPlan, experiment: ExperimentPaths, source: SubmissionPaths, say: Say
 ) -> dict[str, Any]:
     """Return a run's spec, with the memory and time that its job came to ask for (and say so)."""
-    more: dict[str, str] = {}
-    for attempt in ledger.read(experiment.run(run.number)):
-        grow = next_attempt.grown(attempt) if attempt.submission == source.number else None
-        # Memory of a processor is an option of the user's.
-        if grow and grow["field"] != "MinMemoryCPU":
-            more[grow["key"]] = grow["now"]
+    attempts = ledger.read(experiment.run(run.number))
+    # Memory of a processor is an option of the user's.
+    more = {
+        grow["key"]: grow["now"]
+        for grow in next_attempt.growths(attempts, source.number)
+        if grow["field"] != "MinMemoryCPU"
+    }
     for key, now in more.items():
         say(f"run {run.number} asks for {key} {now}, as its job did at the end")
     return {**run.spec, "resources": {**run.spec["resources"], **more}} if more else run.spec

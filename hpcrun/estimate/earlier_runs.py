@@ -1,4 +1,4 @@
-"""What earlier runs under the root measured of the same training: its speed, saves and memory."""
+"""Reads what earlier runs under the root measured of a training: its speed, saves and memory."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class MemoryTaken:
     largest: LargestTask | None = None
     """Its largest task, by accounting."""
     differs: tuple[str, ...] = ()
-    """What it had otherwise than the run that is estimated."""
+    """The ways in which it differs from the run that is estimated."""
 
     @property
     def is_whole(self) -> bool:
@@ -121,12 +121,12 @@ class EarlierRun:
 
     @cached_property
     def setup(self) -> TrainingSetup:
-        """How it trained."""
+        """Its batch, precision, stage and layout."""
         return training_setup.of_run(self.plan)
 
     @cached_property
     def taken(self) -> MemoryTaken | None:
-        """What it took by its telemetry; None if it never began."""
+        """The memory that it took, by its telemetry; None if it never began."""
         run, plan, number = self.experiment.run(self.plan.number), self.plan, self.submission.number
         # Nodes that a role has for itself are of another kind.
         main = min((role.first_node for role in plan.own_parts), default=None)
@@ -254,7 +254,7 @@ def _checkpoint_bytes(run: RunPaths) -> int | None:
 def memory(
     runs: Iterable[EarlierRun], run: RunPlan, suits: Callable[[RunPlan], bool]
 ) -> list[MemoryTaken]:
-    """Return what the runs took that are likest to a run, of the same program, likest first.
+    """Return the memory of those runs of the same program that are likest to a run, likest first.
 
     The last one may be the first of which telemetry knows; ``suits`` tells the same model.
     """
@@ -273,14 +273,14 @@ def memory(
 
 
 def _program(run: RunPlan) -> list[Any]:
-    """Return what tells a program: of a command its words up to the first option, two at most."""
+    """Return the mark of a program: of a command its first words, without options, two at most."""
     entry, words = run.entry, run.entry.argv if run.entry.kind == "command" else ()
     named = [*itertools.takewhile(lambda word: not word.startswith("-"), words)][:2]
     return [entry.kind, entry.module, entry.function, entry.file, *(named or words[:1])]
 
 
 def _differences(run: RunPlan, own: TrainingSetup, earlier: EarlierRun) -> tuple[str, ...]:
-    """Return what an earlier run had otherwise that memory may depend on, in words."""
+    """Return the differences between two runs on which memory may depend, in words."""
     found, other, its = [], earlier.plan, earlier.setup
     if _layout(other) != _layout(run):
         found.append(f"{_layout(other)} (now {_layout(run)})")

@@ -66,7 +66,7 @@ class ShapeEstimate:
 
     @property
     def took_fits_host(self) -> bool | None:
-        """Whether what an earlier run took of a node fits what is asked now; None if unknown."""
+        """The memory of an earlier run's node fits what is asked now; None if unknown."""
         taken, asked = self.taken, self.host_memory
         if taken is None or asked is None:
             return None

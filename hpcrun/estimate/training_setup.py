@@ -112,7 +112,7 @@ def of_run(run: RunPlan) -> TrainingSetup:
 
 
 def _layout(run: RunPlan) -> dict[str, int]:
-    """Return how many ranks hold a model together, and what is known of how they divide it."""
+    """Return the number of ranks that hold a model together, and the axes by which they do."""
     # Ranks of a sequence hold whole weights, and ZeRO divides its states between them.
     axes = divided(run.spec.get("parallel"))
     tensor, stages = axes.get("tensor", 1), axes.get("pipeline", 1)

@@ -1,4 +1,4 @@
-"""What a run's next attempt has otherwise than its plan: batches, their samples, memory, time."""
+"""Decides what a run's next attempt has otherwise than its plan: batches, samples, memory, time."""
 
 from __future__ import annotations
 
@@ -77,6 +77,12 @@ def grown(attempt: Attempt) -> Mapping[str, str]:
     found: Mapping[str, str] = (attempt.decided or {}).get("grow") or {}
     is_whole = found.get("key") in _MAY_GROW and all(map(found.get, _OF_GROWTH))
     return found if is_whole else {}
+
+
+def growths(attempts: Sequence[Attempt], submission: int) -> list[Mapping[str, str]]:
+    """Return `grown` of each attempt of a submission that has it, in order."""
+    mine = (one for one in attempts if one.submission == submission)
+    return [found for one in mine if (found := grown(one))]
 
 
 def growth_words(growth: Mapping[str, str]) -> str:

@@ -67,9 +67,15 @@ class Action:
     exclude: tuple[str, ...] = ()
     """Nodes that the next start must not use."""
     grow: Mapping[str, str] | None = None
-    """What the next start asks for in place of what was too little: `hpcrun.slurm.job.growth`."""
+    """What the next start asks for in place of what was too little, or why it is no more:
+    `hpcrun.slurm.job.growth`; None if nothing was, or nothing is to grow."""
     left_out: tuple[int, int] | None = None
     """The first and last sample of a batch that no later attempt trains on; None without one."""
+
+    @property
+    def grows(self) -> bool:
+        """The next start asks for more."""
+        return self.grow is not None and "now" in self.grow
 
 
 def decide(

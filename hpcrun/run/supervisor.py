@@ -78,7 +78,7 @@ class Supervisor:
         if ledger.intent(self.paths) is not None:
             self._notify()
             return EXIT_OK
-        if concluded is not None and concluded.grow and "now" in concluded.grow:
+        if concluded is not None and concluded.grows:
             say(f"{concluded.kind}: {concluded.reason}")
             last = ledger.read(self.paths)[-1].number
             if self._ends.carry_out(concluded, last, End(causes.FAILED, EXIT_FAILED), ()):

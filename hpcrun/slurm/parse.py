@@ -35,8 +35,19 @@ def parse_text(field: str) -> str:
 
 def parse_size(text: str) -> int:
     """Return the bytes of a size of sacct's, such as ``59136K`` or ``1.50G``; 0 for other text."""
-    match = _SIZE.fullmatch(text.strip())
-    return round(float(match[1]) * 1024 ** " KMGTP".find(match[2] or " ")) if match else 0
+    return round(_bytes(text.strip(), " ") or 0.0)
+
+
+def megabytes(value: str | None) -> float | None:
+    """Return a size in MB, which is Slurm's unit without a letter: ``62.50G``; None for others."""
+    found = _bytes(value or "", "M")
+    return None if found is None else found / (1 << 20)
+
+
+def _bytes(text: str, unit: str) -> float | None:
+    """Return the bytes of a number with a letter, or of so many of a unit; None of other text."""
+    found = _SIZE.fullmatch(text)
+    return float(found[1]) * 1024 ** " KMGTP".index(found[2] or unit) if found else None
 
 
 def parse_duration(text: str) -> int | None:
@@ -61,12 +72,6 @@ def parse_time(text: str) -> float | None:
         return datetime.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
         return None
-
-
-def megabytes(value: str | None) -> float | None:
-    """Return a size in MB, which is Slurm's unit without a letter: ``62.50G``; None for others."""
-    found = _SIZE.fullmatch(value or "")
-    return float(found[1]) * 1024.0 ** "KMGTP".index(found[2] or "M") / 1024 if found else None
 
 
 def parse_array(text: str) -> tuple[list[int], int | None] | None:

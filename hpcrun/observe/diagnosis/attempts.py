@@ -152,7 +152,7 @@ class RunStory:
 
     @property
     def grown(self) -> list[dict[str, Any]]:
-        """What its job asked for in place of what was too little, after which attempt."""
+        """The amounts that its job asked for as memory or time was too little, by attempt."""
         return [
             {"attempt": one.attempt.number, **{key: grow[key] for key in ("key", "was", "now")}}
             for one in self.attempts

@@ -42,8 +42,8 @@ class Cost:
     """Role -> its part of the hours that were paid, by the processors or GPUs of its ranks; what is
     left of a node's is nobody's. Empty where a run has none."""
     grown: list[dict[str, Any]] = field(default_factory=list)
-    """What was asked for in place of what was too little (``recovery.grow``): ``attempt``, after
-    which, ``key``, ``was`` and ``now``."""
+    """The amounts asked for as memory or time was too little (``recovery.grow``): ``attempt``,
+    after which, ``key``, ``was`` and ``now``."""
 
     @property
     def paid(self) -> float:

@@ -253,8 +253,9 @@ class RunLogs:
         if newest is not None and newest.job_id and not isinstance(self._choice.attempt, int):
             jobs.setdefault((newest.submission, newest.job_id), newest.paths)
         for (submission, job), paths in jobs.items():
-            is_newest = newest is not None and newest.submission == submission
-            here = job.startswith("local:") or (is_newest and newest and newest.foreground)
+            here = job.startswith("local:")
+            if newest is not None and newest.submission == submission:
+                here = here or newest.foreground
             yield from self._batch_log(paths.local_log(number) if here else paths.batch_log(job))
 
     def _batch_log(self, path: Path) -> Iterator[Source]:

@@ -136,16 +136,12 @@ class AttemptEnd:
             return None
         most = (asked.get("most") or {}).get(key)
         found = slurm_job.growth(self._launcher.job_id, key, factor, most)
-        before = [(one["key"], one["was"]) for one in self._grown(attempts)]
+        mine = self._submission.number
+        before = [(one["key"], one["was"]) for one in next_attempt.growths(attempts, mine)]
         if (key, found.get("was")) in before:
             told = f"more was asked for before, and Slurm gave {found['was']} again"
             return {"key": key, "problem": told}
         return found
-
-    def _grown(self, attempts: Sequence[ledger.Attempt]) -> list[Mapping[str, str]]:
-        """Return what starts of this submission were decided to have more of, in order."""
-        mine = (one for one in attempts if one.submission == self._submission.number)
-        return [grow for one in mine if (grow := next_attempt.grown(one))]
 
     def _record_suspects(self, attempt: ledger.Attempt) -> None:
         """Write the nodes whose hardware ended an attempt to the user's record. Best effort.
@@ -207,7 +203,7 @@ class AttemptEnd:
             between=still_wanted,
             say=say,
         )
-        if accepted and action.grow and "now" in action.grow:
+        if accepted and action.grows:
             self._enlarge(action)
         return accepted
 
@@ -244,7 +240,8 @@ class AttemptEnd:
         text = re.sub(r'--run "\$.*"$', f"--run {number}", text, flags=re.MULTILINE)
         files.write_bytes(paths.script(array, part), text.encode())
         output, kept = paths.batch_log_pattern(array=False), self._run.resources.exclude
-        asked = {grow["field"]: grow["now"] for grow in self._grown(ledger.read(self._paths))}
+        so_far = next_attempt.growths(ledger.read(self._paths), paths.number)
+        asked = {grow["field"]: grow["now"] for grow in so_far}
         out = [*([kept] if kept else []), *exclude] if exclude else []
         new = slurm_job.submit_enlarged(paths.script(array, part), asked, output, out)
         journal.write(paths, journal.SUBMITTED, array, [number], part=part, job_id=new)
