@@ -191,7 +191,7 @@ COVERED_BY: dict[str, str] = {
     "run/script": "run/job/test_warm_ranks.py",
     "run/tracking/interface": "run/test_tracker.py",
     "run/tracking/metrics_feed": "run/test_tracker.py",
-    "run/tracking/registry": "run/test_tracker.py",
+    "run/tracking/known_trackers": "run/test_tracker.py",
     "run/tracking/tensorboard_tracker": "run/test_tracker.py",
     "run/tracking/tracker_processes": "run/test_tracker.py",
     "run/tracking/wandb_file": "run/test_tracker.py",

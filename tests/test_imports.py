@@ -40,7 +40,7 @@ BASE = {
         "shared_look",
         "owner_lock",
     ),
-    *("gpu_catalogue", "python_packages"),
+    *("gpu_catalogue", "python_packages", "registry"),
     "terminal",
 }
 # Package -> the packages that it may import, beside itself and the modules above. No circles.

@@ -24,8 +24,8 @@ from hpcrun.policy import recovery
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.output import say
 from hpcrun.run.tracking.interface import RunDescription, Tracker
+from hpcrun.run.tracking.known_trackers import TRACKERS
 from hpcrun.run.tracking.metrics_feed import FeedPosition, NewLines, read_after
-from hpcrun.run.tracking.registry import TRACKERS
 from hpcrun.run.tracking.tracker_processes import EXIT_USELESS
 from hpcrun.state import files, ledger, permissions, plan_file
 from hpcrun.state.environment import secrets_file

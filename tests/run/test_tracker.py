@@ -27,7 +27,7 @@ from hpcrun.run import tracker as tracker_module
 from hpcrun.run.tracker import MetricsForwarder, SupersededError
 from hpcrun.run.tracking import tracker_processes, wandb_file
 from hpcrun.run.tracking.interface import RunDescription
-from hpcrun.run.tracking.registry import TRACKERS
+from hpcrun.run.tracking.known_trackers import TRACKERS
 from hpcrun.state import files, ledger
 from hpcrun.state.spec.experiment import Tracking
 from tests.support.place import REPOSITORY, Place

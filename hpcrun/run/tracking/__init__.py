@@ -2,7 +2,7 @@
 
 In reading order: `tracker_processes` (the supervisor starts and ends them; the program is
 `hpcrun.run.tracker`), `metrics_feed` (the lines to send next), `interface` (what a tracker is),
-`registry`, `tensorboard_tracker`, `wandb_tracker`, `wandb_file`,
+`known_trackers`, `tensorboard_tracker`, `wandb_tracker`, `wandb_file`,
 `mlflow_tracker`.
 
 To add a tracker, such as Aim: write ``aim_tracker.py`` with a class that has the methods of

@@ -1,0 +1,122 @@
+"""What can be added by name: hpcrun's own entries of a kind, and those of installed packages.
+
+A kind is a group of entry points, such as hpcrun.trackers; another package offers one as::
+
+    [project.entry-points."hpcrun.trackers"]
+    aim = "hpcrun_aim:AimTracker"
+
+Own entries are literals, so that nothing is read from disk as long as one of them is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from hpcrun.errors import HpcrunError, UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """The entries of one kind, by name; each is imported when somebody asks for it.
+
+    Parameters
+    ----------
+    group
+        The group of entry points, such as hpcrun.trackers.
+    one
+        What an entry is called in messages: "tracker".
+    own
+        Name -> ``module:attribute`` of hpcrun's own. A package's entry of the same name is not
+        used; `shadowed` has it.
+    """
+
+    def __init__(self, group: str, one: str, own: Mapping[str, str]) -> None:
+        self.group, self.one, self._own = group, one, own
+
+    @cached_property
+    def _offered(self) -> dict[str, list[EntryPoint]]:
+        from importlib.metadata import entry_points
+
+        found: dict[str, list[EntryPoint]] = {}
+        for offered in entry_points(group=self.group):
+            found.setdefault(offered.name, []).append(offered)
+        return found
+
+    @property
+    def own(self) -> list[str]:
+        """Return the names of hpcrun's own entries, without a look at what is installed."""
+        return list(self._own)
+
+    @property
+    def names(self) -> list[str]:
+        """Return all names, hpcrun's own first."""
+        return [*self._own, *sorted(self._offered.keys() - self._own.keys())]
+
+    @property
+    def shadowed(self) -> dict[str, str]:
+        """Return name -> package of the entries that are not used, as hpcrun has one so named."""
+        return {
+            name: ", ".join(map(package_of, offered))
+            for name, offered in self._offered.items()
+            if name in self._own
+        }
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own or name in self._offered
+
+    def package(self, name: str) -> str | None:
+        """Return the package that offers an entry; None for hpcrun's own, or none such."""
+        return (
+            None if name in self._own else next(map(package_of, self._offered.get(name, ())), None)
+        )
+
+    def load(self, name: str) -> T:
+        """Import an entry and return it.
+
+        Raises
+        ------
+        UsageError
+            There is none of that name, or two packages offer one.
+        HpcrunError
+            The package's module cannot be imported, or lacks what it promises.
+        """
+        if name in self._own:
+            return cast(T, _attribute(self._own[name]))
+        offered = self._offered.get(name, [])
+        if not offered:
+            raise UsageError(
+                f"there is no {self.one} {name!r}; there are: {', '.join(self.names)}",
+                hint=f"a package that is installed beside hpcrun may offer one ({self.group})",
+            )
+        packages = sorted(set(map(package_of, offered)))
+        if len(packages) > 1:
+            raise UsageError(
+                f"the {self.one} {name!r} is offered by {' and by '.join(packages)}",
+                hint=f"uninstall one of them: pip uninstall {packages[-1]}",
+            )
+        try:
+            return cast(T, _attribute(offered[0].value))
+        # Another package's code: whatever it raises as it is imported, it is named.
+        except Exception as error:
+            raise HpcrunError(
+                f"the {self.one} {name!r} of the package {packages[0]} cannot be loaded "
+                f"({offered[0].value}): {type(error).__name__}: {error}",
+                hint=f"upgrade or uninstall it: pip uninstall {packages[0]}",
+            ) from error
+
+
+def package_of(offered: EntryPoint) -> str:
+    """Return the name of the package that offers an entry point."""
+    return offered.dist.name if offered.dist is not None else "an unknown package"
+
+
+def _attribute(place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
