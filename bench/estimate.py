@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.publish import add_options, circumstances, publish
-from hpcrun.estimate import memory_formulas, training_setup
-from hpcrun.estimate.model_counter import ask
-from hpcrun.estimate.model_facts import ModelFacts, of_answer
 from hpcrun.run.node.rendezvous_port import PortReservation
+from hpcrun.tools.estimate import memory_formulas, training_setup
+from hpcrun.tools.estimate.model_counter import ask
+from hpcrun.tools.estimate.model_facts import ModelFacts, of_answer
 
 ROOT = Path(__file__).parent.parent
 KINDS = ("parameters", "gradients", "optimizer")

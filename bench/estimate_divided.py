@@ -21,9 +21,9 @@ from typing import Any
 
 from bench.estimate import apart, launch
 from bench.publish import add_options, circumstances, publish
-from hpcrun.estimate import memory_formulas, rank_share, training_setup
-from hpcrun.estimate.model_counter import ask
-from hpcrun.estimate.model_facts import ModelFacts, of_answer
+from hpcrun.tools.estimate import memory_formulas, rank_share, training_setup
+from hpcrun.tools.estimate.model_counter import ask
+from hpcrun.tools.estimate.model_facts import ModelFacts, of_answer
 
 FILE = Path(__file__).parent.parent / "jobs" / "causal_language_model.py"
 WITHIN = 0.1

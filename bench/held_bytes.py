@@ -3,7 +3,7 @@
     RANK=0 WORLD_SIZE=2 … python -m bench.held_bytes CASES.json ANSWER.json
 
 All tensors of the process are counted once, by their storage, and told apart by who holds them.
-Also used by tests/estimate, with small models.
+Also used by tests/tools/estimate, with small models.
 """
 
 from __future__ import annotations

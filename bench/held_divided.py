@@ -3,7 +3,7 @@
     RANK=0 WORLD_SIZE=2 … python -m bench.held_divided CASES.json ANSWER.json
 
 All tensors that operators make on a rank are counted while they live, beside its parameters and
-gradients. Also used by tests/estimate.
+gradients. Also used by tests/tools/estimate.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from deepspeed.runtime.pipe import schedule
 from torch.utils.checkpoint import checkpoint
 
 from bench.held_bytes import answer
-from hpcrun.estimate.step_follower import follower
 from hpcrun.run.parallel import engine_setup
 from hpcrun.run.parallel.rank_layout import RankLayout
+from hpcrun.tools.estimate.step_follower import follower
 from jobs.causal_language_model import BYTES, Block, build_layers, cross_entropy
 
 

@@ -32,10 +32,10 @@ from typing import Any
 from hpcrun.compile import compile_spec
 from hpcrun.state import files
 from hpcrun.state.layout import experiment
-from hpcrun.state.trials import trial_log
-from hpcrun.state.trials.trial_log import TrialPlan
-from hpcrun.tune import trial_candidates, trial_run
-from hpcrun.tune.search_space import MICRO, STAGE
+from hpcrun.tools.perf import trial_candidates, trial_run
+from hpcrun.tools.perf.on_nodes import trial_log
+from hpcrun.tools.perf.on_nodes.trial_log import TrialPlan
+from hpcrun.tools.perf.search_space import MICRO, STAGE
 
 SPEC = "language-model"
 MICROS, STAGES = ("1", "2", "4", "8"), ("0", "1", "2", "3")

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from hpcrun.cli.completion_answers import LONGEST_HELP
 from hpcrun.cli.help import TOPICS
 from hpcrun.cli.main import COMMANDS, group
 from hpcrun.text import one_line, shortened
+from hpcrun.tools.completion.completion_answers import LONGEST_HELP
 
 FILE = Path(__file__).parent.parent / "templates" / "completion" / "commands.json"
 

@@ -28,7 +28,7 @@ _forget_current_directory()
 
 if "_HPCRUN_COMPLETE" in os.environ:
     # A shell asks for answers to TAB, which leave click out.
-    from hpcrun.cli.completion_answers import main
+    from hpcrun.tools.completion.completion_answers import main
 else:
     from hpcrun.cli.main import main
 

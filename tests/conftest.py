@@ -35,13 +35,13 @@ hypothesis.settings.register_profile("busy", deadline=None)
 hypothesis.settings.load_profile("busy")
 
 # Their modules share ranks.
-_OF_RANKS = ("tests/run/", "tests/test_training", "tests/estimate/test_memory")
+_OF_RANKS = ("tests/run/", "tests/test_training", "tests/tools/estimate/test_memory")
 # Parts with single tests of half a minute and more, beside those that train.
 _LONG = (
     "tests/frameworks/",
     "tests/security/test_fuzz",
     "tests/test_examples",
-    "tests/cli/test_tune",
+    "tests/tools/perf/test_tune",
 )
 
 

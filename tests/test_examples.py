@@ -32,20 +32,20 @@ from tests.support.experiment import Experiment
 from tests.support.waiting import until
 
 HELP = "--help"
-TERMINAL = "needs a terminal: tests/cli/test_top.py"
+TERMINAL = "needs a terminal: tests/tools/top/test_top.py"
 DRAWING = "a drawing"
 GENERATED = "drawn by docs/make_tree.py, and compared: tests/test_docs.py"
 NETWORK = (
     "installs from the network; what is installed: tests/test_packaging.py, `make first-minute`"
 )
-PROFILES = "takes half a minute: tests/cli/test_profile.py"
-TUNES = "trials take a minute: tests/cli/test_tune.py"
+PROFILES = "takes half a minute: tests/tools/perf/test_profile.py"
+TUNES = "trials take a minute: tests/tools/perf/test_tune.py"
 TRAINS = "trains with DeepSpeed for minutes: tests/test_training.py"
 NODES = "needs nodes of a Slurm: tests/cluster/test_doctor.py"
-CONVERTED = "an sbatch script, and its spec: tests/convert/test_conversion.py"
-SAVED = "needs a checkpoint: tests/cli/test_weights.py, tests/frameworks/test_llama_weights.py"
+CONVERTED = "an sbatch script, and its spec: tests/tools/init/convert/test_conversion.py"
+SAVED = "needs a checkpoint: tests/tools/weights/test_weights.py, tests/frameworks/test_llama_weights.py"
 LIVE = "needs live ranks: tests/cli/test_exec.py, tests/cluster/test_beside.py"
-SERVES = "serves until Ctrl-C: tests/observe/report/test_live_server.py"
+SERVES = "serves until Ctrl-C: tests/tools/report/test_live_server.py"
 # What `--help` prints, in docs/cli.md, is compared by tests/test_docs.py.
 COMPARED = "Usage: hpcrun "
 # What is not run, and why: page -> a line to type, or the first line of another block.
@@ -71,7 +71,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
     },
     "docs/estimate.md": {
         "run 0: 1 node x 2 h100; ZeRO 0, fp32, adamw, micro batch 1 x accumulation 1": "needs "
-        "telemetry of GPUs, and accounts: tests/estimate/test_earlier_runs.py",
+        "telemetry of GPUs, and accounts: tests/tools/estimate/test_earlier_runs.py",
     },
     "docs/roles.md": {
         "hpcrun logs parameters/0 --role server": "the stand-in starts two ranks of one kind: "
@@ -173,7 +173,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "hpcrun run hello": "run as a line of README.md",
         "hpcrun top": TERMINAL,
         "hpcrun top finetune --where config.lr=3e-4": TERMINAL,
-        "hpcrun drill finetune.yaml --fault kill-rank": "takes a minute: tests/cli/test_drill.py",
+        "hpcrun drill finetune.yaml --fault kill-rank": "takes a minute: tests/tools/drill/test_drill.py",
         "hpcrun doctor --nodes 4": NODES,
         "hpcrun doctor --nodes node[01-04]": NODES,
     },

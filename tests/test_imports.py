@@ -150,7 +150,7 @@ def test_imports_point_one_way() -> None:
         ("hpcrun", "hpcrun.run.data.curriculum"),
         ("hpcrun", "hpcrun.run.data.packed_documents"),
         ("hpcrun.__main__", "hpcrun.cli.main"),
-        ("hpcrun.__main__", "hpcrun.cli.completion_answers"),
+        ("hpcrun.__main__", "hpcrun.tools.completion.completion_answers"),
     }
     wrong = [
         str(one)
@@ -300,7 +300,7 @@ def test_an_answer_to_tab_leaves_click_out(experiment: Path) -> None:
     """click alone takes a third of the 0.1 s that an answer may take."""
     script = (
         "import json, sys\n"
-        "from hpcrun.cli.completion_answers import main\n"
+        "from hpcrun.tools.completion.completion_answers import main\n"
         "try:\n"
         "    main()\n"
         "except SystemExit:\n"

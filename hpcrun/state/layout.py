@@ -25,7 +25,7 @@
           intent.json                   finished or cancelled; every start reads it first
           origin.json                   the source of its weights (checkpoint.initialize_from)
           trials.jsonl                  of `hpcrun tune`: trials of configurations
-                                        (hpcrun.state.trials)
+                                        (hpcrun.tools.perf.on_nodes)
           ledger.jsonl                  events, by supervisors alone (hpcrun.state.ledger)
           work/                         what the program writes to relative paths: mirrors the code
           work/rank-00000/              the same of one rank (`working_directory: rank`)

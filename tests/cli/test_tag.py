@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cli import completion_answers
 from hpcrun.cli.only import chooser
 from hpcrun.state import history
+from hpcrun.tools.completion import completion_answers
 from tests.support.experiment import Experiment, path_with, slurm_shim
 from tests.support.typed import Keyboard
 

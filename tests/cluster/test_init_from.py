@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from tests.cluster.workbench import REPOSITORY, Workbench
-from tests.convert.support import SCRIPTS, project
 from tests.testbed import VERSIONS, Cluster
+from tests.tools.init.convert.support import SCRIPTS, project
 
 pytestmark = [pytest.mark.timeout(400)]
 

@@ -13,7 +13,7 @@ import pytest
 
 from hpcrun.state import ledger
 from hpcrun.state.layout import experiment
-from hpcrun.state.trials import trial_log
+from hpcrun.tools.perf.on_nodes import trial_log
 from tests.cluster.ward import compile_operators
 from tests.cluster.workbench import LANGUAGE_MODEL, Workbench
 from tests.support.waiting import until

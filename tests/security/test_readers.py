@@ -26,12 +26,12 @@ from hpcrun.observe.diagnosis import advice, cost, narrative
 from hpcrun.observe.diagnosis.attempts import grouped, stories
 from hpcrun.observe.read import detail
 from hpcrun.observe.read.selection import Finder
-from hpcrun.observe.report import report
 from hpcrun.observe.results import diff, results
 from hpcrun.observe.status.jobs import Answers
 from hpcrun.observe.status.status import statuses
 from hpcrun.state import files, init_from, layout, manifest
 from hpcrun.state.layout import RunPaths
+from hpcrun.tools.report import report
 from tests.support import command, users
 from tests.support.experiment import T0, Experiment, path_with, slurm_shim
 from tests.support.place import Place

@@ -2,7 +2,7 @@
 
 In reading order: `step_profile` (what was measured, and what follows from it; pure but for the
 readers of its files), `profile_lines` (its tables and lines). `hpcrun profile` submits such runs
-(`hpcrun.control.profile_run`), and the report shows them; the ranks' side is `hpcrun.run.profile`.
+(`hpcrun.tools.perf.profile_run`), and the report shows them; the ranks' side is `hpcrun.run.profile`.
 
 To add a quantity: a field of `RankProfile` with its kind in `_RANK`, written by
 `hpcrun.run.profile.step_recorder`; a column in `profile_lines`.

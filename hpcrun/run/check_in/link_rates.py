@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from hpcrun.policy import node_health
 from hpcrun.policy.node_health import HealthFinding
-from hpcrun.run.diagnose import pairing
-from hpcrun.run.diagnose.pairing import PairRates
+from hpcrun.run.check_in import pairing
+from hpcrun.run.check_in.pairing import PairRates
 from hpcrun.text import size
 
 # Part of the nodes' usual rate below which a link is a fault, and never above so many bytes per

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcrun.run.diagnose import pair_link
-from hpcrun.run.diagnose.pair_link import PairListener
+from hpcrun.run.check_in import pair_link
+from hpcrun.run.check_in.pair_link import PairListener
 from hpcrun.run.node import network
 from hpcrun.run.protocol import messages
 from hpcrun.run.protocol.job_secret import JobSecret

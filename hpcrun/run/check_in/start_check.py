@@ -13,10 +13,9 @@ from typing import Any
 
 from hpcrun.policy import causes, node_health
 from hpcrun.policy.node_health import HealthFinding
-from hpcrun.run.check_in import link_rates, link_test
+from hpcrun.run.check_in import link_rates, link_test, pairing
 from hpcrun.run.check_in.link_rates import StartRates
-from hpcrun.run.diagnose import pairing
-from hpcrun.run.diagnose.pairing import Pair
+from hpcrun.run.check_in.pairing import Pair
 from hpcrun.run.fabric import link_check
 from hpcrun.run.job.agents import Agents
 from hpcrun.run.job.launchers import Launcher

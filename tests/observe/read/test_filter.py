@@ -168,7 +168,7 @@ def _meeting(runs: list[Selected], text: str, **more: Any) -> list[int] | str:
 
 @pytest.mark.parametrize(("text", "expected"), filter_cases.CASES)
 def test_cases(cases: list[Selected], text: str, expected: list[int] | None) -> None:
-    """As the script of a report's page answers them, in tests/observe/report/test_browser.py."""
+    """As the script of a report's page answers them, in tests/tools/report/test_browser.py."""
     found = _meeting(cases, text)
     searched = _meeting(cases, text, text_of=lambda one: filter_cases.text(one.run.number))
     if expected:

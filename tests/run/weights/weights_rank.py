@@ -10,7 +10,7 @@ from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 
 from hpcrun.run.parallel import engine_setup
 from hpcrun.run.parallel.rank_layout import RankLayout
-from hpcrun.run.weights import export_program
+from hpcrun.tools.weights import export_program
 from tests.run.rank import RANK, WORLD, Rank, main
 
 SIZE, VOCABULARY = 8, 11

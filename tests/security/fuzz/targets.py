@@ -209,8 +209,7 @@ def _read_broken(
 def _directly(kind: str, path: Path) -> None:
     """Read a broken file by the functions that own it, as programs on compute nodes do too."""
     from hpcrun.errors import HpcrunError
-    from hpcrun.observe.read import metric_curves
-    from hpcrun.observe.report import node_usage
+    from hpcrun.observe.read import metric_curves, node_usage
     from hpcrun.policy import causes, recovery
     from hpcrun.run.job import evidence
     from hpcrun.run.tracking.metrics_feed import FeedPosition, read_after
@@ -321,7 +320,7 @@ def names(world: World, draw: Draw) -> None:
 
 
 def _complete(world: World, draw: Draw, root: Path, incomplete: str) -> None:
-    from hpcrun.cli import completion_answers
+    from hpcrun.tools.completion import completion_answers
 
     draw.note(f"completion of {incomplete!r}")
     os.environ["HPCRUN_ROOT"] = str(root)

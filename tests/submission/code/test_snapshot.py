@@ -13,10 +13,10 @@ import pytest
 
 from hpcrun import activity, resources
 from hpcrun.errors import UsageError
-from hpcrun.observe.report import page
 from hpcrun.state.layout import experiment
 from hpcrun.submission.code import code_files, snapshot
 from hpcrun.text import size
+from hpcrun.tools.report import page
 from tests.support.plans import command_plan
 from tests.support.waiting import until
 

@@ -1,0 +1,309 @@
+"""Where a run's model comes from: a number, a function of the user's, or Hugging Face's config."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hpcrun.errors import UsageError
+from hpcrun.slurm.parse import parse_duration
+from hpcrun.state import permissions
+from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.state.spec.blocks import early, is_late
+from hpcrun.state.spec.parallel_block import divided
+from hpcrun.submission.python_probe import Unchecked, probe
+from hpcrun.text import one_line
+from hpcrun.tools.estimate import model_counter, model_facts
+from hpcrun.tools.estimate.model_facts import ModelFacts
+from hpcrun.tools.estimate.model_program import BUILD
+
+# Keys of ``config`` that name a model of Hugging Face, and those that say a sample's length.
+_PRETRAINED = (
+    *("model_name_or_path", "pretrained_model_name_or_path", "model_name", "model_id"),
+    *("base_model", "model_path", "model"),
+)
+_LENGTHS = (
+    *("sequence_length", "seq_length", "seq_len", "max_seq_length", "max_seq_len", "max_length"),
+    *("context", "context_length", "block_size", "cutoff_len", "model_max_length"),
+)
+_SHAPE = ("layers", "hidden_size", "heads", "vocabulary", "sequence_length")
+# Models of one sweep that are counted: each is a start of the job's Python.
+_MOST_MODELS = 24
+_MOST_PARSED = 2_000_000
+
+HOW = (
+    "give the number (--parameters 7.5B, or estimate.parameters), or name in estimate.model a "
+    f"function that returns the model, such as `def {BUILD}(config)`, or a Hugging Face model"
+)
+
+
+@dataclass
+class _Answer:
+    """An answer, and the values of ``config`` that it is the answer for."""
+
+    question: str
+    read: dict[str, Any]
+    facts: ModelFacts | None
+    problem: str | None
+    hint: str | None
+
+
+@dataclass
+class ModelSource:
+    """Finds the models of a plan's runs; runs that have the same model share one count."""
+
+    plan: Plan
+    sources: tuple[Path, ...]
+    """The YAML files of the spec and the profile."""
+    parameters: str | None
+    """``--parameters``."""
+    _answers: list[_Answer] = field(default_factory=list)
+    _pythons: dict[str, list[str]] = field(default_factory=dict)
+
+    def of(self, run: RunPlan, precision: str) -> ModelFacts:
+        """Return a run's model; raise UsageError that says what to type if it cannot be counted."""
+        block = run.spec.get("estimate") or {}
+        given = {name: block.get(name) for name in _SHAPE}
+        given["sequence_length"] = given["sequence_length"] or sequence_length(run.config)
+        for value, key in (
+            (self.parameters, "--parameters"),
+            (block.get("parameters"), "estimate.parameters"),
+        ):
+            if value is not None:
+                count = model_facts.parameter_count(value, key)
+                return model_facts.of_number(count, f"given by {key}", given)
+        question = {**self._question(run, block, given), **_division(run)}
+        return self._counted(run, question, precision, given)
+
+    def same_model(self, run: RunPlan) -> Callable[[RunPlan], bool]:
+        """Return a test of other runs: whether they train the same model, as far as is known."""
+        read = next(
+            (
+                one.read
+                for one in self._answers
+                if one.facts is not None and _agrees(one, run) and one.read
+            ),
+            None,
+        )
+        whole = without_seeds(run.config)
+
+        def test(other: RunPlan) -> bool:
+            entry, mine = other.entry, run.entry
+            if (entry.kind, entry.module, entry.function, entry.file) != (
+                *(mine.kind, mine.module, mine.function, mine.file),
+            ):
+                return False
+            if read is None:
+                return without_seeds(other.config) == whole
+            return all(other.config.get(name) == run.config.get(name) for name in read)
+
+        return test
+
+    def _question(
+        self, run: RunPlan, block: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        directory = Path(self.plan.code_root, self.plan.directory)
+        named = block.get("model")
+        if named is not None and ":" in named and not named.startswith("/"):
+            return self._function(named, directory)
+        if named is not None:
+            return _pretrained(named, directory, given)
+        entry = run.entry
+        if entry.kind == "function" and entry.module and self._has_build_model(run):
+            file = None
+            if entry.file is not None:
+                file = str(Path(self.plan.code_root, entry.file))
+            root = Path(self.plan.code_root, entry.import_root or ".")
+            found = model_counter.module_of(file, entry.module)
+            return {**found, "paths": [str(root), *found["paths"]]}
+        if found_name := pretrained_name(run.config, directory):
+            return _pretrained(found_name, directory, given)
+        raise UsageError(
+            "nothing says how many parameters the model has",
+            hint=HOW,
+        )
+
+    def _has_build_model(self, run: RunPlan) -> bool:
+        """Look for the function without importing anything."""
+        entry = run.entry
+        if entry.file is None:
+            return True  # installed: its Python says
+        try:
+            file = Path(self.plan.code_root, entry.file)
+            if file.stat().st_size > _MOST_PARSED:
+                return True
+            tree = ast.parse(file.read_bytes())
+        except (OSError, ValueError, SyntaxError, RecursionError):
+            return False
+        names = {
+            name.asname or name.name
+            for node in tree.body
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for name in node.names
+        }
+        names |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        return BUILD in names
+
+    def _function(self, named: str, directory: Path) -> dict[str, Any]:
+        module, _, function = named.rpartition(":")
+        if not module or not function.isidentifier():
+            raise UsageError(
+                f"estimate.model: found {named!r}; accepted is package.module:function, "
+                "file.py:function, or a Hugging Face name or directory",
+                hint=HOW,
+            )
+        paths = [str(directory), self.plan.code_root]
+        if module.endswith(".py"):
+            file = directory / module
+            if not file.is_file():
+                raise UsageError(f"estimate.model: there is no file {file}", hint=HOW)
+            found = model_counter.module_of(str(file), file.stem)
+            return {**found, "function": function, "paths": [*found["paths"], *paths]}
+        return {**model_counter.module_of(None, module), "function": function, "paths": paths}
+
+    def _counted(
+        self, run: RunPlan, question: dict[str, Any], precision: str, given: Mapping[str, Any]
+    ) -> ModelFacts:
+        key = json.dumps([question, precision, run.spec["environment"]], default=str)
+        for known in self._answers:
+            if known.question == key and _agrees(known, run):
+                if known.facts is None:
+                    raise UsageError(str(known.problem), hint=known.hint)
+                return known.facts
+        if len(self._answers) >= _MOST_MODELS:
+            raise UsageError(
+                f"{_MOST_MODELS} models were counted, and this run has another one",
+                hint="estimate a part of the sweep, or " + HOW,
+            )
+        # Keys of a Hugging Face model say all; a function says which it reads.
+        read: dict[str, Any] = {} if "pretrained" in question else dict(run.config)
+        try:
+            answer = self._ask(run, question, precision)
+            if "pretrained" not in question and isinstance(answer.get("read"), list):
+                read = {str(name): run.config.get(str(name)) for name in answer["read"]}
+            facts = model_facts.of_answer(answer, given)
+        except UsageError as error:
+            self._answers.append(_Answer(key, read, None, error.message, error.hint))
+            raise
+        except ValueError as error:
+            raise UsageError(
+                f"the program that counts the model gave a wrong answer: {one_line(str(error))}",
+                hint=HOW,
+            ) from None
+        self._answers.append(_Answer(key, read, facts, None, None))
+        return facts
+
+    def _ask(self, run: RunPlan, question: dict[str, Any], precision: str) -> dict[str, Any]:
+        if (whose := permissions.foreign(self.sources)) is not None:
+            raise UsageError(
+                f"the model is not counted, as that runs the spec's code here: {whose}",
+                hint="give the number: --parameters 7.5B",
+            )
+        if run.container is not None:
+            raise UsageError(
+                "the model is not counted, as the Python that has torch is in a container",
+                hint="give the number: --parameters 7.5B",
+            )
+        own, cluster = run.environment, self.plan.cluster
+        setup = [*cluster["setup"], *own.setup]
+        variables = {**cluster["variables"], **early(own.variables)}
+        key = json.dumps([own.python, setup, variables])
+        if key not in self._pythons:
+            # The probe starts no Python of another user, and says what this one lacks.
+            try:
+                found = probe(str(own.python), setup=setup, variables=variables, needs=("torch",))
+            except Unchecked as why:
+                raise UsageError(
+                    f"the model is not counted, as {own.python} is not started: {why}",
+                    hint="give the number: --parameters 7.5B",
+                ) from None
+            self._pythons[key] = [found.executable]
+        block = run.spec.get("estimate") or {}
+        seconds = parse_duration(str(block.get("timeout") or "")) or model_counter.TIMEOUT
+        asked = {**question, "config": run.config}
+        return model_counter.ask(
+            self._pythons[key],
+            asked,
+            precision=precision,
+            setup=setup,
+            variables=variables,
+            timeout=seconds,
+        )
+
+
+def sequence_length(config: Mapping[str, Any]) -> int | None:
+    """Return the tokens of a sample that a ``config`` tells, at its top or one level below."""
+    blocks = [config, *(one for one in config.values() if isinstance(one, Mapping))]
+    for block in blocks:
+        for name in _LENGTHS:
+            value = block.get(name)
+            if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**8:
+                return value
+    return None
+
+
+def pretrained_name(config: Mapping[str, Any], directory: Path) -> str | None:
+    """Return the Hugging Face model that a ``config`` names; None without one."""
+    for name in _PRETRAINED:
+        value = config.get(name)
+        if not isinstance(value, str) or not value or is_late(value):
+            continue
+        if _local(value, directory) is not None or _is_hub_name(value):
+            return value
+    return None
+
+
+def _local(name: str, directory: Path) -> Path | None:
+    try:
+        found = (directory / name).expanduser()
+        return found if (found / "config.json").is_file() else None
+    except (OSError, RuntimeError, ValueError):
+        return None
+
+
+def _is_hub_name(name: str) -> bool:
+    owner, slash, rest = name.partition("/")
+    return bool(slash and owner and rest and "/" not in rest and name[0] not in "./~")
+
+
+def _pretrained(name: str, directory: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    local = _local(name, directory)
+    if local is None and not _is_hub_name(name) and ("/" in name or name.startswith(".")):
+        raise UsageError(f"the model {name}: there is no {name}/config.json", hint=HOW)
+    return {
+        "pretrained": name if local is None else str(local),
+        "sequence_length": given["sequence_length"],
+    }
+
+
+def _division(run: RunPlan) -> dict[str, Any]:
+    """Return the part of a question that says how ranks divide the model, beyond its own plan."""
+    found: dict[str, Any] = {}
+    rules = run.deepspeed.get("tensor_parallel")
+    if isinstance(rules, Mapping) and rules.keys() & {"partition_config", "preset_model"}:
+        found["tensor_parallel"] = rules
+    stages = divided(run.spec.get("parallel")).get("pipeline", 1)
+    if stages > 1:
+        given = run.deepspeed.get("pipeline")
+        block = given if isinstance(given, Mapping) else {}
+        interval = block.get("activation_checkpoint_interval")
+        found["pipeline"] = {
+            "stages": stages,
+            "partition": str(block.get("partition") or "best"),
+            "interval": interval if type(interval) is int and interval > 0 else 1,
+        }
+    return found
+
+
+def _agrees(known: _Answer, run: RunPlan) -> bool:
+    return all(run.config.get(name) == value for name, value in known.read.items())
+
+
+def without_seeds(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of ``config`` on which the memory of a run may depend."""
+    others = ("seed", "lr", "learning_rate", "total_steps", "max_steps", "output_dir")
+    return {name: value for name, value in config.items() if name not in others}

@@ -1,0 +1,256 @@
+"""One device against many: ``hpcrun scaling``. A run of trials for each number of devices.
+
+Strong scaling keeps the global batch, weak scaling what each rank does. At the spec's own number of
+ranks both are the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpcrun.compile import Compiled, CompiledRun, compile_spec
+from hpcrun.errors import HpcrunError, UsageError
+from hpcrun.policy import batch
+from hpcrun.text import Say, brief, plural
+from hpcrun.tools.perf import trial_candidates, trial_run
+from hpcrun.tools.perf.on_nodes import trial_log
+from hpcrun.tools.perf.on_nodes.trial_log import TrialPlan, TrialRecord, TrialScore
+from hpcrun.tools.perf.trial_candidates import SpacePoint
+
+STRONG, WEAK = "strong", "weak"
+NAME = "scaling"
+_STEPS = 10
+_MOST = 16
+
+
+@dataclass(frozen=True)
+class ScalePoint:
+    """One number of ranks, and one kind of scaling."""
+
+    kind: str
+    nodes: int
+    ranks: int
+    train: int
+    """Samples of an optimizer step."""
+    micro: int
+    score: TrialScore | None = None
+    refused: str | None = None
+    """Why it is not measured."""
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The median of its steps; None if not measured."""
+        return None if self.score is None else self.score.step_seconds
+
+    @property
+    def rate(self) -> float | None:
+        """Samples a second; None if not measured."""
+        seconds = self.step_seconds
+        return self.train / seconds if seconds else None
+
+    @property
+    def problem(self) -> str | None:
+        """Why there is no measurement; None if there is one."""
+        if self.refused is not None or self.step_seconds is not None:
+            return self.refused
+        failure = None if self.score is None else self.score.failure
+        if failure is None:
+            return "not measured"
+        return f"{(failure.kind or 'failed').replace('_', ' ')}: {brief(failure.reason or '')}"
+
+
+@dataclass
+class Scaling:
+    """All points; `Scaling.measure` fills in what was measured."""
+
+    base: Compiled
+    points: list[ScalePoint]
+    runs: list[tuple[CompiledRun, tuple[int, ...]]]
+    """A run of trials for each number of ranks, and the places of its candidates' points."""
+    names: list[str] = dataclasses.field(default_factory=list)
+    interrupted: bool = False
+    left: tuple[str, ...] = ()
+    """Jobs that an interrupt has left behind."""
+    completed: bool = True
+
+    @property
+    def compiled(self) -> Compiled:
+        """The experiment of all runs of trials."""
+        runs = tuple(run for run, _ in self.runs)
+        name = f"{self.base.name}-{NAME}"
+        return dataclasses.replace(self.base, name=name, runs=runs, prerequisites=())
+
+    def measure(self, argv: Sequence[str], say: Say) -> None:
+        """Make the trials, for the fewest ranks first."""
+
+        def told(place: int, record: TrialRecord) -> None:
+            _, places = self.runs[place]
+            if record.round == trial_log.FINAL and record.step_seconds:
+                kinds = _kinds([self.points[one] for one in self._of(places, record.candidate)])
+                point = self.points[self._of(places, record.candidate)[0]]
+                say(f"{plural(point.ranks, 'rank')}, {kinds}: {record.step_seconds:.4g} s a step")
+
+        done = trial_run.bring_to_end(self.compiled, argv, say, told)
+        self.interrupted, self.completed = done.interrupted, done.completed
+        self.left = done.left
+        self.names = [f"{done.experiment.name}/{number}" for number in done.numbers]
+        for (_, places), records in zip(self.runs, done.records, strict=True):
+            candidates = max(self._candidate(places, one) for one in places) + 1
+            scores = trial_log.scores(records, candidates)
+            for one in places:
+                score = scores[self._candidate(places, one)]
+                self.points[one] = dataclasses.replace(self.points[one], score=score)
+
+    def efficiency(self, point: ScalePoint) -> float | None:
+        """Return samples a second of a rank, as a part of those with the fewest ranks."""
+        first = self.first(point.kind)
+        if first is None or first.rate is None or point.rate is None:
+            return None
+        return (point.rate / point.ranks) / (first.rate / first.ranks)
+
+    def speed_up(self, point: ScalePoint) -> float | None:
+        """Return samples a second, as a multiple of those with the fewest ranks."""
+        first = self.first(point.kind)
+        if first is None or first.rate is None or point.rate is None:
+            return None
+        return point.rate / first.rate
+
+    def first(self, kind: str) -> ScalePoint | None:
+        """Return the measured point with the fewest ranks."""
+        measured = [one for one in self.points if one.kind == kind and one.rate is not None]
+        return min(measured, key=lambda one: one.ranks, default=None)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data; unknown is null."""
+        return {
+            "experiment": f"{self.base.name}-{NAME}",
+            "runs": self.names,
+            "interrupted": self.interrupted,
+            "points": [
+                {
+                    "kind": one.kind,
+                    "nodes": one.nodes,
+                    "ranks": one.ranks,
+                    "train_batch_size": one.train,
+                    "micro_batch": one.micro,
+                    "step_seconds": one.step_seconds,
+                    "steps": [] if one.score is None else list(one.score.steps),
+                    "samples_per_second": one.rate,
+                    "speed_up": self.speed_up(one),
+                    "efficiency": self.efficiency(one),
+                    "problem": one.problem,
+                }
+                for one in self.points
+            ],
+        }
+
+    def _candidate(self, places: tuple[int, ...], place: int) -> int:
+        """Return the candidate of a point: points with one batch share it."""
+        trains = [self.points[one].train for one in places]
+        return list(dict.fromkeys(trains)).index(self.points[place].train)
+
+    def _of(self, places: tuple[int, ...], candidate: int) -> list[int]:
+        return [one for one in places if self._candidate(places, one) == candidate]
+
+
+def plan(
+    spec: str,
+    overrides: Sequence[str],
+    nodes: Sequence[int],
+    ranks: Sequence[int],
+    root: Path | None,
+) -> Scaling:
+    """Compile the runs; nothing is started.
+
+    Parameters
+    ----------
+    nodes, ranks
+        Numbers of nodes, or of ranks of a node; one of the two is empty.
+
+    Raises
+    ------
+    UsageError
+        The program cannot be tried, or no number of ranks suits it.
+    """
+    base = compile_spec(spec, overrides, root=root)
+    base = dataclasses.replace(base, runs=base.runs[:1])
+    own = base.runs[0]
+    trial_run.check(base)
+    trial_candidates.fixed_batch(own)
+    numbers = sorted({*(nodes or ranks)})
+    if not 1 <= len(numbers) <= _MOST:
+        raise UsageError(f"found {len(numbers)} numbers; accepted are 1 to {_MOST}")
+    points: list[ScalePoint] = []
+    runs: list[tuple[CompiledRun, tuple[int, ...]]] = []
+    for number in numbers:
+        keys = [f"resources.nodes={number}"] if nodes else _ranks(own, number)
+        found: dict[int, CompiledRun] = {}
+        places: list[int] = []
+        for kind in (STRONG, WEAK):
+            point, run = _point(spec, overrides, own, keys, kind, root)
+            if run is not None:
+                found.setdefault(point.train, run)
+                places.append(len(points))
+            points.append(point)
+        if found:
+            candidates = tuple(SpacePoint({}, run).candidate for run in found.values())
+            one = TrialPlan(
+                candidates, slower=math.inf, finalists=len(candidates), final_steps=_STEPS
+            )
+            first = next(iter(found.values()))
+            label = f"{'nodes' if nodes else 'ranks'}={number}"
+            runs.append((trial_run.with_trials(first, one, label), tuple(places)))
+    if not runs:
+        raise UsageError("no number of ranks suits the spec", hint=points[0].refused)
+    return Scaling(base, points, runs)
+
+
+def _ranks(own: CompiledRun, number: int) -> list[str]:
+    """Return the overrides for so many ranks on each node."""
+    keys = []
+    if own.resources.gpus_per_node:
+        keys.append(f"resources.gpus_per_node={number}")
+    if own.resources.ntasks_per_node or not own.resources.gpus_per_node:
+        keys.append(f"resources.ntasks_per_node={number}")
+    return keys
+
+
+def _point(
+    spec: str,
+    overrides: Sequence[str],
+    own: CompiledRun,
+    keys: Sequence[str],
+    kind: str,
+    root: Path | None,
+) -> tuple[ScalePoint, CompiledRun | None]:
+    """Return a point and its run; None where it cannot be compiled."""
+    values = [one.partition("=")[::2] for one in keys]
+    of = {key: int(value) for key, value in values}
+    nodes = of.get("resources.nodes", own.nodes)
+    per_node = next((n for key, n in of.items() if key != "resources.nodes"), own.ranks_per_node)
+    ranks, train = nodes * per_node, int(own.deepspeed[batch.TRAIN])
+    if kind == WEAK:
+        train = train * ranks // own.world_size
+    # The ranks that see different samples are as large a part of all as in the spec.
+    micro, accumulation = own.deepspeed[batch.MICRO], own.deepspeed[batch.ACCUMULATION]
+    copies = int(own.deepspeed[batch.TRAIN]) // (micro * accumulation)
+    share = max(1, train * own.world_size // max(1, copies * ranks))
+    micro = max(one for one in range(1, micro + 1) if share % one == 0)
+    point = ScalePoint(kind, nodes, ranks, train, micro)
+    sizes = [f"deepspeed.{batch.TRAIN}={train}", f"deepspeed.{batch.MICRO}={micro}"]
+    sizes.append(f"deepspeed.{batch.ACCUMULATION}=auto")
+    try:
+        compiled = compile_spec(spec, [*overrides, *keys, *sizes], root=root)
+    except HpcrunError as error:
+        refused = trial_candidates.refusal(error)
+        return dataclasses.replace(point, refused=refused), None
+    return point, compiled.runs[0]
+
+
+def _kinds(points: Sequence[ScalePoint]) -> str:
+    return " and ".join(dict.fromkeys(one.kind for one in points))

@@ -1,0 +1,355 @@
+"""The HTML page of a report: one file that loads nothing.
+
+What comes from specs, logs and the ledger is escaped by jinja2 (text) or ElementTree (drawings), or
+is base64 (the data of the interactive charts). A content security policy in the page forbids it to
+load anything and to run any script but the two whose digests it names.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, TypeGuard
+
+from hpcrun import __version__, resources
+from hpcrun.host import current_user
+from hpcrun.observe.diagnosis import attempts, narrative
+from hpcrun.observe.diagnosis.advice import advise
+from hpcrun.observe.diagnosis.goodput import WORDS
+from hpcrun.observe.profile import profile_lines
+from hpcrun.observe.read import detail
+from hpcrun.observe.read.node_usage import MOST_READ, SERIES
+from hpcrun.observe.read.run_values import MISSING, show
+from hpcrun.observe.tables import number
+from hpcrun.text import agreeing, listed, plural, ranges, runs_text, shortened, visible
+from hpcrun.tools.report import curves, page_data, svg, tracker_links
+from hpcrun.tools.report.report import CodeVersion, Report, RunReport
+from hpcrun.tools.report.svg import ChartLine, TimelineMark
+
+GENERATOR = "hpcrun report"
+
+_LAST = 1e11  # seconds since the epoch that a calendar can represent
+_STATIC_CHARTS = 4
+_MOST_TITLED = 200  # runs whose timelines name each span
+_MOST_ATTEMPTS = 30  # of a run, in sentences
+_UNREAD = re.compile(r"^(?: *//.*\n| +)", re.MULTILINE)  # of scripts: comments, indentation
+_MOST_FAILURES = 20  # groups of runs that went wrong
+_SCRIPTS = ("tables.js", "filter.js", "colors.js", "charts.js", "relations.js", "report.js")
+
+
+def render(found: Report, live: float | None = None) -> str:
+    """Render the page; a ``live`` one asks its server for a newer one every so many seconds."""
+    import yaml
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    directory = resources.directory("templates") / "report"
+    environment = Environment(
+        loader=FileSystemLoader(directory),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=True,
+    )
+    environment.filters.update(moment=_moment, hours=_hours, name_parts=_name_parts)
+
+    def own(*names: str) -> str:
+        text = "\n".join((directory / name).read_text() for name in names)
+        return _UNREAD.sub("", text)
+
+    scripts = [
+        f"/*\n{own('uPlot.LICENSE')}*/\n{own('uPlot.iife.min.js')}",
+        own(*_SCRIPTS, *(["live.js"] if live else [])),
+    ]
+    sampled = [(run, node) for run in found.runs for node in run.telemetry.summary]
+    series = [one for one in SERIES if any(one.key in node.values for _, node in sampled)]
+    text: str = environment.get_template("report.html.j2").render(
+        report=found,
+        generator=GENERATOR,
+        version=__version__,
+        made_by=current_user(),
+        title=listed(list(found.bases), 3),
+        policy=_policy(scripts, live),
+        live=live,
+        style=own("uPlot.min.css", "report.css"),
+        scripts=scripts,
+        data=page_data.encoded(found),
+        kinds=WORDS,
+        series=series,
+        states=Counter(run.story.status.state for run in found.runs),
+        best=_best(found),
+        failures=_failures(found),
+        columns=_columns(found),
+        rows=[_row(found, place) for place in range(len(found.runs))],
+        charts=_charts(found),
+        timeline=_timeline(found),
+        totals=[
+            (total, svg.shares("Where it went", vars(total.hours).items()))
+            for total in found.totals
+        ],
+        causes=[
+            (total, kind, hours)
+            for total in found.totals
+            for kind, hours in sorted(total.causes.items(), key=lambda pair: -pair[1])
+        ],
+        bases={
+            name: yaml.safe_dump(one.run.spec, sort_keys=False, allow_unicode=True)
+            for name, one in found.bases.items()
+        },
+        runs=[_run(found, run) for run in found.runs],
+        profiles=[profile_lines.section(run.profile) for run in found.runs if run.profile],
+        sampled=[
+            (run, node, [_mean_and_peak(node.values.get(one.key)) for one in series])
+            for run, node in sampled
+        ],
+        code=[_code(version) for version in found.code],
+        notes=_notes(found),
+    )
+    return visible(text)
+
+
+def is_report(head: bytes) -> bool:
+    """Check whether a file with this beginning is a report."""
+    return f'<meta name="generator" content="{GENERATOR}'.encode() in head
+
+
+def _policy(scripts: list[str], live: float | None) -> str:
+    """Return a policy that allows styles, these scripts and, live, its server; nothing else."""
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()) for script in scripts)
+    allowed = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
+    server = "; connect-src 'self'" if live else ""
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}{server}"
+
+
+def _preferred(found: Report) -> list[str]:
+    """Return the metrics to draw, the objective first."""
+    return [name for name in found.metrics if name != curves.TOKENS]
+
+
+def _columns(found: Report) -> list[dict[str, Any]]:
+    """Return the table's columns; a swept key is shortened to its last part if that is unique."""
+    swept = {key for one in found.runs for key in one.selected.run.swept}
+    ends = Counter(key.rpartition(".")[2] for key in found.results.columns)
+    numeric = found.results.numeric
+    columns = []
+    for key in found.results.columns:
+        end = key.rpartition(".")[2]
+        name = end if key in swept and ends[end] == 1 else key
+        columns.append({"key": key, "name": name, "swept": key in swept, "number": key in numeric})
+        if key == "state":
+            columns.append({"key": "attempts", "name": "attempts", "swept": False, "number": True})
+    return columns
+
+
+def _row(found: Report, place: int) -> dict[str, Any]:
+    run, row = found.runs[place], found.results.rows[place]
+    cells = found.results.cells(row)
+    at = found.results.columns.index("state") + 1
+    color, dashes = svg.style_of(found.slots[place])
+    return {
+        "run": run,
+        "cells": [*cells[:at], str(len(run.story.attempts) or ""), *cells[at:]],
+        "shown": place in found.shown,
+        "best": place == next(iter(found.ranked), None),
+        "color": color,
+        "dashed": bool(dashes),
+    }
+
+
+def _charts(found: Report) -> list[tuple[str, str]]:
+    return [
+        (
+            name,
+            svg.chart(
+                f"{name} against step",
+                [
+                    ChartLine(run.name, found.slots[place], run.curves.metrics[name])
+                    for place in found.shown
+                    if name in (run := found.runs[place]).curves.metrics
+                ],
+            ),
+        )
+        for name in _preferred(found)[:_STATIC_CHARTS]
+    ]
+
+
+def _timeline(found: Report) -> dict[str, Any]:
+    edges = [edge for run in found.runs for span in run.spans for edge in (span.start, span.end)]
+    start, end = min(edges, default=found.made), max(edges, default=found.made)
+    titles = len(found.runs) <= _MOST_TITLED
+    bars = []
+    for run in found.runs:
+        marks = list(_marks(run, found.made))
+        label = f"Timeline of {run.name}"
+        bar = svg.timeline(label, run.spans, marks, start, end, titles) if run.spans else ""
+        bars.append((run, bar))
+    return {"start": start, "end": end, "bars": bars}
+
+
+def _marks(run: RunReport, now: float) -> Iterator[TimelineMark]:
+    for one in run.story.attempts:
+        ended = one.attempt.end
+        if one.ended_badly and _is_moment(when := ended.get("time")):
+            yield TimelineMark(when, str(ended.get("outcome")), narrative.end(one, run.story, now))
+
+
+def _run(found: Report, run: RunReport) -> dict[str, Any]:
+    spent = run.goodput
+    return {
+        "run": run,
+        "headline": narrative.headline(run.story),
+        "attempts": _attempts(run, found.made),
+        "spent": narrative.spent(spent) if spent.wall else "",
+        "changes": [
+            (change.key, _value(change.before), _value(change.after)) for change in run.changes
+        ],
+        "entry": detail.entry(run.selected),
+        "trackers": tracker_links.of_run(run.selected),
+    }
+
+
+def _failures(found: Report) -> list[dict[str, Any]]:
+    """Describe what went wrong, by cause, each with the end of one log."""
+    logs = {run.name: run.log for run in found.runs}
+    groups = attempts.grouped(run.story for run in found.runs)
+    wrong = [one for one in groups if one.kind != attempts.CANCELLED]
+    return [
+        {
+            "kind": group.kind,
+            "over": group.over,
+            "runs": [run.status.name for run in group.runs],
+            "message": shortened(group.example.message),
+            "advice": advise(group.example, _where(group), several=len(group.runs) > 1),
+            "example": group.example.status.name,
+            "log": logs[group.example.status.name],
+        }
+        for group in wrong[:_MOST_FAILURES]
+    ]
+
+
+def _where(group: attempts.CauseGroup) -> str:
+    """Return the runs of a group as a WHERE: ``NAME/0-3,7``, one for each experiment."""
+    numbers: dict[str, list[int]] = {}
+    for run in group.runs:
+        numbers.setdefault(run.status.experiment, []).append(run.status.run)
+    return " ".join(f"{name}/{','.join(ranges(these))}" for name, these in numbers.items())
+
+
+def _attempts(run: RunReport, now: float) -> list[list[str]]:
+    """Describe the attempts; of very many the first ones and the last ones."""
+    attempts, first = [*run.story.attempts], _MOST_ATTEMPTS // 3
+    left_out = max(0, len(attempts) - _MOST_ATTEMPTS)
+    del attempts[first : first + left_out]
+    found = [narrative.attempt(one, run.story, now) for one in attempts]
+    if left_out:
+        found.insert(
+            first,
+            [
+                f"{plural(left_out, 'attempt', ',')} between these "
+                f"{agreeing(left_out, 'is', 'are')} left out here."
+            ],
+        )
+    return found
+
+
+def _code(version: CodeVersion) -> dict[str, Any]:
+    facts, paths = version.facts, version.runs[0].planned.paths
+    frozen, python = _mapping(facts.get("code")), _mapping(facts.get("python"))
+    versions = {"": python.get("version"), "torch ": python.get("torch")}
+    versions |= {"DeepSpeed ": python.get("deepspeed"), "hpcrun ": facts.get("hpcrun")}
+    argv = facts.get("argv")
+    return {
+        "submission": f"{paths.experiment.name} {paths.number}",
+        "runs": runs_text([one.run.number for one in version.runs]),
+        "facts": facts,
+        "digest": frozen.get("digest"),
+        "files": frozen.get("files"),
+        "git": _mapping(frozen.get("git")),
+        "versions": ", ".join(f"{name}{found}" for name, found in versions.items() if found),
+        "command": shlex.join(map(str, argv)) if isinstance(argv, list) else "",
+        "differs": version.differs,
+    }
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _value(value: Any) -> str:
+    return "(not there)" if value is MISSING else show(value)
+
+
+def _best(found: Report) -> tuple[str, str] | None:
+    """Return the best run and its value."""
+    if not found.ranked:
+        return None
+    row = found.results.rows[found.ranked[0]]
+    return str(row["run"]), number(row[f"{found.objective}.best"])
+
+
+def _notes(found: Report) -> list[str]:
+    """Describe what the report leaves out."""
+    notes = []
+    logged = sum(run.curves.logged for run in found.runs)
+    kept = sum(run.curves.kept for run in found.runs)
+    if kept < logged:
+        notes.append(
+            f"Curves show {kept:,} of {logged:,} logged values: those that keep the shape of a "
+            "curve best (largest triangles). The results table is made of all."
+        )
+    notes.append(
+        f"Values in charts have {curves.DIGITS} significant digits, the results table 6; "
+        "`hpcrun results --format csv` has all. Drawings for print have "
+        f"{svg.POINTS:,} points at most."
+    )
+    if bad := sum(run.curves.not_finite for run in found.runs):
+        notes.append(f"{plural(bad, 'value')} that are not finite are not drawn.")
+    if len(found.shown) < len(found.runs):
+        notes.append(
+            f"The charts begin with {len(found.shown)} of {len(found.runs):,} runs, the best ones "
+            "where there is an objective; without JavaScript they show no others."
+        )
+    if samples := sum(run.telemetry.samples for run in found.runs):
+        notes.append(f"Telemetry is averaged from {samples:,} samples.")
+    if cut := [run.name for run in found.runs if run.telemetry.is_cut]:
+        notes.append(
+            f"Of {listed(cut, 6)}, only the first {MOST_READ:,} samples of telemetry were read."
+        )
+    if unread := [reason for run in found.runs for reason in run.telemetry.unread]:
+        notes.append(f"Telemetry that cannot be read is left out: {listed(unread, 6)}.")
+    if nodes := sum(run.telemetry.left_out for run in found.runs):
+        notes.append(f"The charts of telemetry leave out {plural(nodes, 'node')}.")
+    return notes
+
+
+def _mean_and_peak(pair: tuple[float, float] | None) -> str:
+    return " / ".join(f"{v:,.0f}" if v >= 1000 else f"{v:.3g}" for v in pair) if pair else ""
+
+
+def _hours(value: float) -> str:
+    """``40 s``, ``12 min``, ``5.2 h``, ``1,234 h`` of devices; empty for none."""
+    seconds = 3600 * value
+    if seconds < 59.5:
+        return (f"{seconds:.0f} s" if seconds >= 0.5 else "<1 s") if value else ""
+    if seconds < 3570:
+        return f"{seconds / 60:.0f} min"
+    return f"{value:,.1f} h" if value < 1000 else f"{value:,.0f} h"
+
+
+def _name_parts(text: str) -> list[str]:
+    """Split a name where a line may break: ``eval/``, ``loss.``, ``best_``, ``step``."""
+    return re.split(r"(?<=[./_])(?=\w)", text)
+
+
+def _moment(when: Any) -> str:
+    if not _is_moment(when):
+        return "at an unknown time"
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(when)).strip()
+
+
+def _is_moment(when: Any) -> TypeGuard[float]:
+    return isinstance(when, (int, float)) and abs(when) < _LAST

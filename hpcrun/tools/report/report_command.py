@@ -1,0 +1,158 @@
+"""``hpcrun report``: write one HTML file about runs that opens offline, or serve it live."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from hpcrun import activity
+from hpcrun.cli.options import Output, common
+from hpcrun.cli.where import select, where_argument
+from hpcrun.errors import UsageError
+from hpcrun.text import plural
+
+
+@click.command("report")
+@where_argument
+@click.option(
+    "-o",
+    "--output",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    metavar="FILE",
+    help="The file to write; - is stdout. Default: NAME.html, of several experiments report.html.",
+)
+@click.option("--force", is_flag=True, help="Replace FILE even if it is no report of hpcrun.")
+@click.option(
+    "--serve",
+    is_flag=True,
+    help="Write no file: serve the page on this machine's loopback, live, until Ctrl-C.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="The port to serve on. Default: one that is free.",
+)
+@common
+def command(
+    where: tuple[str, ...],
+    conditions: tuple[str, ...],
+    file: Path | None,
+    force: bool,
+    serve: bool,
+    port: int | None,
+    output: Output,
+) -> None:
+    """Results, curves, timelines, telemetry, cost, configuration and code of runs, in one file.
+
+    The file needs nothing but a browser: it opens offline, prints, and shows tables and drawings
+    without JavaScript too. An earlier report is replaced. With --serve, the page is read through an
+    ssh tunnel, whose command is printed, and follows the runs.
+
+    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
+    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'; without it, your
+    newest experiment.
+    """
+    from hpcrun.state import files
+    from hpcrun.tools.report.page import render
+    from hpcrun.tools.report.report import collect
+
+    if serve:
+        if file or force:
+            raise UsageError("--serve writes no file", hint="leave -o and --force out")
+        _serve(where, conditions, port, output)
+        return
+    if port is not None:
+        raise UsageError(
+            "--port is that of --serve", hint=f"add --serve, or leave --port {port} out"
+        )
+    selected = select(output, where, conditions)
+    names = {one.experiment.name for one in selected}
+    file = file or Path(f"{names.pop() if len(names) == 1 else 'report'}.html")
+    to_stdout = str(file) == "-"
+    if to_stdout and output.json:
+        raise UsageError(
+            "-o - prints the report on stdout, where --json prints what was written",
+            hint="leave one of them out",
+        )
+    if not to_stdout:
+        check_file(file, force)
+    found = collect(selected, say=output.say)
+    with activity.doing("drawing the page"):
+        page = render(found).encode("utf-8", "replace")
+    if to_stdout:
+        click.echo(page, nl=False)
+        return
+    files.write_bytes(file, page)
+    if output.json:
+        output.data({"file": str(file.absolute()), "bytes": len(page), "runs": len(found.runs)})
+    else:
+        runs = plural(len(found.runs), "run", ",")
+        output.line(f"{file}: {runs}, {len(page) / 1000:,.0f} kB")
+
+
+def check_file(file: Path, force: bool) -> None:
+    """Raise UsageError, before anything is read, if the file cannot or should not be written."""
+    from hpcrun.tools.report.page import is_report
+
+    if not file.parent.is_dir():
+        raise UsageError(
+            f"{file}: there is no directory {file.parent}",
+            hint="make it first, or name another file with -o",
+        )
+    if file.exists() and not file.is_file():
+        raise UsageError(
+            f"{file} is no regular file, and would be replaced by one",
+            hint="-o - prints the report on stdout",
+        )
+    if force:
+        return
+    try:
+        with open(file, "rb") as stream:
+            head = stream.read(1024)
+    except FileNotFoundError:
+        return
+    if not is_report(head):
+        raise UsageError(
+            f"{file} exists and is no report of hpcrun; it is left as it is",
+            hint="name another file with -o, or replace this one with --force",
+        )
+
+
+def _serve(
+    where: tuple[str, ...], conditions: tuple[str, ...], port: int | None, output: Output
+) -> None:
+    """Serve the page until Ctrl-C; each one is of the runs that there are by then."""
+    import socket
+
+    from hpcrun.host import current_user
+    from hpcrun.tools.report import live_server
+    from hpcrun.tools.report.page import render
+    from hpcrun.tools.report.report import collect
+
+    said: set[str] = set()
+
+    def say(message: str) -> None:
+        if message not in said:  # the same every ten seconds
+            said.add(message)
+            output.say(message)
+
+    def make() -> bytes:
+        found = collect(select(output, where, conditions), say=say)
+        return render(found, live_server.EVERY).encode("utf-8", "replace")
+
+    page = make()
+    server = live_server.LiveReport(make, page, port or 0)
+    here = f"{current_user()}@{socket.gethostname()}"
+    tunnel = f"ssh -N -L {server.port}:{live_server.ADDRESS}:{server.port} {shlex.quote(here)}"
+    if output.json:
+        output.data({"address": server.address, "port": server.port, "ssh": tunnel})
+    else:
+        output.line(f"On your own machine, type:  {tunnel}")
+        output.line(f"and open there:             {server.address}")
+        output.say("Whoever has this address can read the report. Ctrl-C ends it.")
+    server.run(say)
+    output.say("ended: the address leads nowhere now")

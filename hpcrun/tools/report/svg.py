@@ -1,0 +1,216 @@
+"""The drawings of a report for print and for pages without JavaScript.
+
+Elements are made by ElementTree, which escapes what they hold; colours are the style sheet's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from hpcrun.observe.diagnosis.goodput import Span
+from hpcrun.observe.tables import number
+from hpcrun.text import time_spent
+from hpcrun.tools.report.curves import Column
+
+COLORS = 10
+DASHES = ("", "6 3", "2 3")
+POINTS = 1500
+
+_WIDTH, _HEIGHT = 720.0, 280.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60.0, 20.0, 10.0, 40.0
+
+# A bar's width, in cells of which each has one colour, and its height.
+_CELLS, _BAR = 500, 16
+
+
+class ChartLine(NamedTuple):
+    """A curve, and the place of its run, which chooses the colour."""
+
+    name: str
+    place: int
+    column: Column
+
+
+class TimelineMark(NamedTuple):
+    """An event of a run; its time in seconds since the epoch."""
+
+    time: float
+    kind: str
+    text: str
+
+
+def style_of(place: int) -> tuple[str, str]:
+    """Return the class and the dashes of a run's curves."""
+    return f"c{place % COLORS}", DASHES[place // COLORS % len(DASHES)]
+
+
+def chart(title: str, lines: Sequence[ChartLine]) -> str:
+    """Draw curves against the step."""
+    svg = _svg(_WIDTH, _HEIGHT, title)
+    svg.set("class", "chart")
+    xs = [step for line in lines for step in line.column.steps]
+    ys = [value for line in lines for value in line.column.values]
+    if not xs:
+        return _serialized(svg)
+    left, right = _range(xs)
+    low, high = _range(ys)
+
+    def x(value: float) -> float:
+        return _LEFT + (value - left) / (right - left) * (_WIDTH - _LEFT - _RIGHT)
+
+    def y(value: float) -> float:
+        return _HEIGHT - _BOTTOM - (value - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
+
+    for tick in _ticks(low, high, 5):
+        at = y(tick)
+        ends = {"x1": _LEFT, "x2": _WIDTH - _RIGHT, "y1": at, "y2": at}
+        _add(svg, "line", **ends).set("class", "grid")
+        _text(svg, _LEFT - 6, at + 4, number(tick), "end")
+    for tick in _ticks(left, right, 8):
+        _text(svg, x(tick), _HEIGHT - _BOTTOM + 16, f"{tick:,g}", "middle")
+    _text(svg, (_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, "step", "middle")
+    most = max(24, POINTS // len(lines))
+    tenths = SubElement(svg, "g", {"transform": "scale(.1)"})
+    for line in lines:
+        name, dashes = style_of(line.place)
+        thin = line.column.thin(most)
+        points = [(x(at), y(value)) for at, value in zip(thin.steps, thin.values, strict=True)]
+        drawn = SubElement(tenths, "path", {"d": _path(points), "class": f"line {name}"})
+        if dashes:
+            drawn.set("stroke-dasharray", dashes)
+        SubElement(drawn, "title").text = line.name
+    return _serialized(svg)
+
+
+def timeline(
+    label: str,
+    spans: Sequence[Span],
+    marks: Sequence[TimelineMark],
+    start: float,
+    end: float,
+    titles: bool,
+) -> str:
+    """Draw a run's spans and marks as a bar from ``start`` to ``end``.
+
+    ``titles`` gives each span a title; the ``marks`` always have one.
+    """
+    svg = _bar(label)
+    size = (end - start) / _CELLS or 1.0
+    spent: dict[tuple[int | None, str], float] = {}
+    for span in spans:
+        key = (span.attempt, span.kind)
+        spent[key] = spent.get(key, 0.0) + span.seconds
+    for first, last, attempt, kind in _stretches(spans, start, size):
+        part = _part(svg, f"k-{kind}", first, last - first)
+        if titles:
+            whose = "" if attempt is None else f"attempt {attempt}, "
+            text = f"{whose}{kind}: {time_spent(spent[attempt, kind])} in all"
+            SubElement(part, "title").text = text
+    together: dict[int, list[TimelineMark]] = {}
+    for mark in marks:
+        cell = min(max(int((mark.time - start) / size), 0), _CELLS - 1)
+        together.setdefault(cell, []).append(mark)
+    for cell, here in together.items():
+        more = f" (and {len(here) - 1} more here)" if len(here) > 1 else ""
+        part = _part(svg, f"end {here[-1].kind}", cell, 1)
+        SubElement(part, "title").text = here[-1].text + more
+    return _serialized(svg)
+
+
+def shares(label: str, parts: Iterable[tuple[str, float]]) -> str:
+    """Draw parts of a whole as one bar."""
+    svg = _bar(label)
+    parts = list(parts)
+    whole = sum(value for _, value in parts) or 1.0
+    at = 0.0
+    for kind, value in parts:
+        width = value / whole * _CELLS
+        _part(svg, f"k-{kind}", at, width)
+        at += width
+    return _serialized(svg)
+
+
+def _ticks(low: float, high: float, about: int) -> list[float]:
+    """Return round numbers from ``low`` to ``high``."""
+    rough = (high - low) / about
+    size = 10.0 ** math.floor(math.log10(rough))
+    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough * 0.999)
+    return [step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def _stretches(
+    spans: Sequence[Span], start: float, size: float
+) -> list[tuple[int, int, int | None, str]]:
+    """Merge cells by what fills most of each: first cell, the one after the last, attempt, kind."""
+    cells: dict[int, dict[tuple[int | None, str], float]] = {}
+    for span in spans:
+        first, last = (span.start - start) / size, (span.end - start) / size
+        for cell in range(int(first), min(int(last), _CELLS - 1) + 1):
+            found = cells.setdefault(cell, {})
+            share = min(last, cell + 1.0) - max(first, float(cell))
+            key = (span.attempt, span.kind)
+            found[key] = found.get(key, 0.0) + share
+    stretches: list[tuple[int, int, int | None, str]] = []
+    for cell, found in sorted(cells.items()):
+        if stretches and sum(found.values()) < 0.5:
+            continue  # the end of the last span, which fills only a part of its cell
+        most = max(found, key=lambda one: found[one])
+        if stretches and stretches[-1][1:] == (cell, *most):
+            stretches[-1] = (stretches[-1][0], cell + 1, *most)
+        else:
+            stretches.append((cell, cell + 1, *most))
+    return stretches
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    """Return a line through points, to a tenth of a unit; a single point is a dot."""
+    tenths = [(round(10 * x), round(10 * y)) for x, y in points]
+    (x, y), *rest = tenths
+    moves = "".join(f"{b[0] - a[0]} {b[1] - a[1]} " for a, b in pairwise(tenths))
+    return f"M{x} {y}l{(moves if rest else '1 0').rstrip()}".replace(" -", "-")
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """Return the least and the greatest, with room around values that are all the same."""
+    low, high = min(values), max(values)
+    if high - low > 1e-12 * max(abs(low), abs(high), 1e-280):
+        return low, high
+    room = max(abs(low) / 2, 1e-12) if low else 1.0
+    return low - room, low + room
+
+
+def _bar(label: str) -> Element:
+    svg = _svg(_CELLS, _BAR, label)
+    svg.set("preserveAspectRatio", "none")
+    return svg
+
+
+def _part(bar: Element, name: str, start: float, width: float) -> Element:
+    start, width = round(start, 1), round(width, 1)
+    return SubElement(
+        bar, "path", {"class": name, "d": f"M{start:g} 0h{width:g}v{_BAR}h-{width:g}z"}
+    )
+
+
+def _svg(width: float, height: float, label: str) -> Element:
+    return Element(
+        "svg", {"viewBox": f"0 0 {width:g} {height:g}", "role": "img", "aria-label": label}
+    )
+
+
+def _add(parent: Element, name: str, **numbers: float) -> Element:
+    return SubElement(parent, name, {key: f"{value:.1f}" for key, value in numbers.items()})
+
+
+def _text(parent: Element, x: float, y: float, words: str, anchor: str) -> None:
+    text = _add(parent, "text", x=x, y=y)
+    text.set("text-anchor", anchor)
+    text.text = words
+
+
+def _serialized(svg: Element) -> str:
+    return tostring(svg, encoding="unicode")

@@ -1,0 +1,195 @@
+"""The rows of each view: runs, the queue, nodes; and their order."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcrun.observe.read.selection import Selected
+from hpcrun.observe.status import run_state, status_table
+from hpcrun.observe.status.status import RunStatus
+from hpcrun.observe.tables import Table
+from hpcrun.text import age, brief, duration, one_line, plural, ranges
+from hpcrun.tools.top.picture import NodeSample, Picture, holders
+
+RUNS, QUEUE, NODES = "runs", "queue", "nodes"
+TREND = "TREND"
+
+# Columns that a narrow terminal leaves out, the first ones first.
+_SPARE = {
+    RUNS: (
+        *("JOB", "NODES", "UPDATED", "GPU-MEM", "ATTEMPT", "PROGRESS", "QUEUED", "TOK/S"),
+        *("CAUSE", TREND),
+    ),
+    QUEUE: ("NODES",),
+    NODES: ("MEMORY", "CPU"),
+}
+_WAITS = (run_state.PENDING, run_state.WAITING, run_state.REQUEUED, run_state.PLANNED)
+_TITLES: dict[str, Callable[[RunStatus], Any]] = {
+    "RUN": lambda one: (one.experiment, one.run),
+    "STATE": lambda one: status_table.rank(one.state),
+    "STEP": lambda one: one.step,
+    "PROGRESS": lambda one: one.step / one.total_steps if one.step and one.total_steps else None,
+    "TOK/S": lambda one: one.tokens_per_second,
+    "GPU-MEM": lambda one: one.gpu_memory,
+    "ETA": lambda one: one.remaining,
+    "QUEUED": lambda one: one.queued,
+    "UPDATED": lambda one: one.updated,
+}
+_PARTS = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True)
+class TopView:
+    """The rows of a view."""
+
+    name: str
+    table: Table
+    targets: Sequence[tuple[int, ...]]
+    """Row -> the places of its runs in the picture."""
+    details: Sequence[str]
+    """Row -> what there is no column for."""
+
+    @property
+    def spare(self) -> Sequence[str]:
+        """Headers of columns that a narrow terminal omits, the first ones first."""
+        return _SPARE[self.name]
+
+
+def of_runs(picture: Picture, places: Sequence[int], sort: str, backwards: bool) -> TopView:
+    """Return the runs at ``places``, sorted by the column with the header ``sort``."""
+    table = picture.table
+    ordered = _sorted(picture, places, sort, backwards)
+    shown = Table(table.headers, [table.rows[place] for place in ordered], table.right)
+    details = [_detail(picture.found[place]) for place in ordered]
+    return TopView(RUNS, shown, [(place,) for place in ordered], details)
+
+
+def of_queue(picture: Picture, places: Sequence[int]) -> TopView:
+    """Return what waits: a row for runs of a job that wait for one reason."""
+    groups: dict[tuple[str, str, str, str], list[int]] = {}
+    for place in places:
+        status = picture.found[place]
+        if status.state in _WAITS:
+            job = (status.job_id or "").partition("_")[0]
+            key = (status.experiment, job, status.state, status.reason or "")
+            groups.setdefault(key, []).append(place)
+    headers = ("JOB", "RUNS", "STATE", "WAITED", "NODES", "EXPECTED", "WHY")
+    table = Table(headers, right=frozenset({"WAITED", "NODES"}))
+    details = []
+    for (_, job, state, reason), members in groups.items():
+        why, _, expected = reason.partition(run_state.EXPECTED)
+        waited = [picture.found[place].queued for place in members]
+        longest = max((each for each in waited if each is not None), default=None)
+        nodes = {picture.selected[place].run.nodes for place in members}
+        table.add(
+            job,
+            where(picture.selected[place] for place in members),
+            state,
+            "" if longest is None else duration(longest),
+            "-".join(str(count) for count in sorted({min(nodes), max(nodes)})),
+            expected,
+            brief(why),
+        )
+        details.append(f"{plural(len(members), 'run')}: {brief(reason) or state}")
+    return TopView(QUEUE, table, [tuple(members) for members in groups.values()], details)
+
+
+def of_nodes(picture: Picture, places: Sequence[int], samples: Mapping[str, NodeSample]) -> TopView:
+    """Return the nodes that the runs at ``places`` hold, with their last telemetry."""
+    wanted, now = frozenset(places), time.time()
+    held = {
+        node: [(place, spare) for place, spare in runs if place in wanted]
+        for node, runs in holders(picture).items()
+    }
+    nodes = sorted((node for node, runs in held.items() if runs), key=_natural)
+    headers = ("NODE", "RUNS", "GPUS", "GPU", "GPU-MEM", "CPU", "MEMORY", "SAMPLED")
+    table = Table(headers, right=frozenset(headers[2:]))
+    details = []
+    for node in nodes:
+        runs = held[node]
+        gpus = sum(picture.selected[place].run.resources.gpus_per_node or 0 for place, _ in runs)
+        moment, values = samples.get(node, (None, {}))
+        names = ", ".join(
+            picture.found[place].name + (" (spare)" if spare else "") for place, spare in runs
+        )
+        table.add(
+            node,
+            names,
+            str(gpus or ""),
+            _figure(values.get("gpu"), "%"),
+            _figure(values.get("gpu_memory"), " GiB"),
+            _figure(values.get("cpu"), "%"),
+            _figure(values.get("memory"), " GiB"),
+            "" if moment is None else f"{age(now - moment)} ago",
+        )
+        known = "" if moment else "; no telemetry of it yet"
+        details.append(f"{node}: {plural(len(runs), 'run')}{known}")
+    return TopView(
+        NODES, table, [tuple(place for place, _ in held[node]) for node in nodes], details
+    )
+
+
+def where(runs: Any) -> str:
+    """Return runs as a WHERE: ``NAME/0-3,7``, one for each experiment."""
+    return " ".join(where_arguments(runs))
+
+
+def where_arguments(runs: Any) -> list[str]:
+    """Return the arguments of a command that name these runs, one for each experiment."""
+    numbers: dict[str, list[int]] = {}
+    one: Selected
+    for one in runs:
+        numbers.setdefault(one.experiment.name, []).append(one.run.number)
+    return [f"{name}/{','.join(ranges(these))}" for name, these in numbers.items()]
+
+
+def _sorted(picture: Picture, places: Sequence[int], sort: str, backwards: bool) -> list[int]:
+    """Sort places; what has no value comes last, whichever way."""
+    headers, found = picture.table.headers, picture.found
+    column = list(headers).index(sort) if sort in headers else 0
+    value = _TITLES.get(sort)
+    keys: dict[int, Any] = {}
+    for place in places:
+        if value is not None:
+            key = value(found[place])
+        else:
+            text = picture.table.rows[place][column]
+            key = _number(text) if text else None
+        if key is not None:
+            keys[place] = key
+    known = sorted(keys, key=lambda place: keys[place], reverse=backwards)
+    return known + [place for place in places if place not in keys]
+
+
+def _number(text: str) -> tuple[float, Any]:
+    """Return a key by which numbers come before words, and are compared as numbers."""
+    try:
+        return (float(text.replace(",", "")), [])
+    except ValueError:
+        return (float("inf"), _natural(text))
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Return a key by which ``node10`` comes after ``node9``."""
+    parts = _PARTS.split(text)
+    return [(int(part[:18]), "") if part.isdecimal() else (0, part) for part in parts]
+
+
+def _detail(status: RunStatus) -> str:
+    """Describe a run in words: why it is where it is, and where."""
+    cause = (status.cause or {}).get("message")
+    what = brief(status.reason or str(cause or ""))
+    parts = [f"{status.name} {status.state}", status.label, what]
+    if status.job_id:
+        parts.append(f"job {status.job_id}")
+    if status.nodes:
+        parts.append(f"on {', '.join(status.nodes[:4])}" + " …" * (len(status.nodes) > 4))
+    return one_line("; ".join(filter(None, parts)))
+
+
+def _figure(value: float | None, unit: str) -> str:
+    return "" if value is None else f"{value:.0f}{unit}"

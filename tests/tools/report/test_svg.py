@@ -1,0 +1,113 @@
+"""Drawings that need no JavaScript."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcrun.observe.diagnosis.goodput import Span
+from hpcrun.tools.report import svg as drawings
+from hpcrun.tools.report.curves import Column
+from hpcrun.tools.report.svg import ChartLine, TimelineMark
+
+SCRIPT = '</script><img src=x onerror="alert(1)">'
+
+
+def parts(svg: str, name: str = "path") -> list[ElementTree.Element]:
+    return [one for one in ElementTree.fromstring(svg).iter() if one.tag == name]
+
+
+def test_a_chart_has_a_line_a_run_and_round_ticks() -> None:
+    lines = [
+        ChartLine(f"e/{n}", n, Column([10, 20, 30], [3.0, 2.0 - n / 40, 1.0])) for n in range(12)
+    ]
+    svg = drawings.chart("loss against step", lines)
+    drawn = parts(svg)
+    assert [one.get("class") for one in drawn[9:]] == ["line c9", "line c0", "line c1"]
+    assert [one.get("stroke-dasharray") for one in drawn[9:]] == [None, "6 3", "6 3"]
+    assert [one.findtext("title") for one in drawn][:2] == ["e/0", "e/1"]
+    assert drawn[0].get("d") == "M600 100l3200 1150 3200 1150"
+    words = [one.text for one in parts(svg, "text")]
+    assert {"1", "2", "3", "10", "20", "30", "step"} <= set(words)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        Column([7], [1.0]),
+        Column([1, 2], [0.0, 0.0]),
+        Column([1, 2], [-9e299, 9e299]),
+        Column([1, 2], [5e-324, 1e-323]),
+        Column([10**15, 10**15 + 1], [1e-9, 1.000000000000001e-9]),
+    ],
+    ids=["one point", "no height", "huge", "tiny", "hardly any height"],
+)
+def test_odd_values_can_be_drawn(column: Column) -> None:
+    [drawn] = parts(drawings.chart("odd", [ChartLine("e/0", 0, column)]))
+    assert re.fullmatch(r"M-?\d+ -?\d+l[\d -]+", drawn.get("d", ""))
+
+
+def test_what_a_drawing_says_is_escaped() -> None:
+    chart = drawings.chart(SCRIPT, [ChartLine(SCRIPT, 0, Column([1, 2], [1.0, 2.0]))])
+    bar = drawings.timeline(
+        SCRIPT, [Span("useful", 0, 9, 1)], [TimelineMark(5, "failed", SCRIPT)], 0, 9, True
+    )
+    for svg in (chart, bar):
+        assert "<img" not in svg
+        assert "</script" not in svg
+        assert SCRIPT in "".join(ElementTree.fromstring(svg).itertext())
+
+
+def test_a_timeline_tells_what_happened_when() -> None:
+    spans = [
+        Span("queued", 0, 100, 1),
+        Span("useful", 100, 400, 1),
+        Span("idle", 400, 420, 1),
+        Span("useful", 420, 1000, 2),
+    ]
+    mark = TimelineMark(420, "failed", "Attempt 1 failed, rank_crash: it fell over.")
+    drawn = parts(drawings.timeline("e/0", spans, [mark], 0, 1000, True))
+    assert [one.get("class") for one in drawn] == [
+        *("k-queued", "k-useful", "k-idle", "k-useful", "end failed")
+    ]
+    assert drawn[1].get("d") == "M50 0h150v16h-150z"
+    assert drawn[1].findtext("title") == "attempt 1, useful: 5 min in all"
+    assert drawn[4].findtext("title") == mark.text
+    untold = parts(drawings.timeline("e/0", spans, [mark], 0, 1000, False))
+    assert [one.findtext("title") for one in untold] == [*[None] * 4, mark.text]
+
+
+def test_thousands_of_attempts_make_one_small_bar() -> None:
+    spans, marks = [], []
+    for attempt in range(5_000):
+        at = 100.0 * attempt
+        spans += [Span("startup", at, at + 40, attempt), Span("useful", at + 40, at + 100, attempt)]
+        marks.append(TimelineMark(at + 100, "failed", f"attempt {attempt} failed"))
+    svg = drawings.timeline("e/0", spans, marks, 0, 500_000, False)
+    assert len(parts(svg)) <= 1_000
+    assert "attempt 4999 failed (and 10 more here)" in svg
+
+
+@given(st.lists(st.tuples(st.sampled_from(["useful", "idle"]), st.floats(0.01, 50)), max_size=60))
+def test_a_bar_covers_the_time_and_nothing_twice(drawn: list[tuple[str, float]]) -> None:
+    spans, at = [], 0.0
+    for kind, seconds in drawn:
+        spans.append(Span(kind, at, at + seconds, 1))
+        at += seconds
+    reached = 0.0
+    for part in parts(drawings.timeline("e/0", spans, [], 0, at, False)):
+        found = re.fullmatch(r"M([\d.]+) 0h([\d.]+)v16h-([\d.]+)z", part.get("d", ""))
+        assert found is not None
+        assert float(found[1]) == reached
+        reached += float(found[2])
+    assert reached >= 499 or not spans
+    assert reached <= 500
+
+
+def test_shares_of_a_whole() -> None:
+    drawn = parts(drawings.shares("all", [("useful", 3.0), ("queued", 1.0), ("idle", 0.0)]))
+    assert [one.get("d") for one in drawn[:2]] == ["M0 0h375v16h-375z", "M375 0h125v16h-125z"]
