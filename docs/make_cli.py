@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from hpcrun import errors
-from hpcrun.cli.main import COMMANDS, group
+from hpcrun.cli import commands
+from hpcrun.cli.main import group
 
 PAGE = Path(__file__).with_name("cli.md")
 WIDTH = 80
@@ -75,7 +76,8 @@ drawn anew on a terminal, elsewhere in a line every two seconds, after ten minut
 
 def page() -> str:
     """The whole page."""
-    return HEAD + "".join(_exit_codes()) + "".join(_command(name) for name in (None, *COMMANDS))
+    described = (_command(name) for name in (None, *commands.known()))
+    return "".join([HEAD, *_exit_codes(), *described])
 
 
 def _exit_codes() -> Iterator[str]:

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from hpcrun.cli import commands
 from hpcrun.cli.help import TOPICS
-from hpcrun.cli.main import COMMANDS, group
+from hpcrun.cli.main import group
 from hpcrun.text import one_line, shortened
 from hpcrun.tools.completion.completion_answers import LONGEST_HELP
 
@@ -20,11 +21,13 @@ def text() -> str:
     """Return the whole file: a line a command."""
     context = click.Context(group, info_name="hpcrun", **group.context_settings)
     lines = []
-    for name, about in COMMANDS.items():
+    for name, known in commands.known().items():
         command = group.get_command(context, name)
         assert command is not None
         parameters = _parameters(command, click.Context(command, info_name=name, parent=context))
-        lines.append(f"{json.dumps(name)}: {_json({'about': about, 'parameters': parameters})}")
+        lines.append(
+            f"{json.dumps(name)}: {_json({'about': known.about, 'parameters': parameters})}"
+        )
     options = _json(_parameters(group, context))
     return f'{{"options": {options},\n"commands": {{\n' + ",\n".join(lines) + "\n}}\n"
 
@@ -53,7 +56,8 @@ def _record(parameter: click.Parameter) -> dict[str, Any]:
     if isinstance(parameter.type, (click.Path, click.File)):
         record["is_path"] = True
     if parameter.name == "topic":
-        record["choices"] = {**{name: text for name, (_, text) in TOPICS.items()}, **COMMANDS}
+        record["choices"] = {name: text for name, (_, text) in TOPICS.items()}
+        record["choices"] |= {name: one.about for name, one in commands.known().items()}
     return record
 
 

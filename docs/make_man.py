@@ -11,8 +11,8 @@ from types import ModuleType
 
 import click
 
-from hpcrun.cli.examples import EXAMPLES
-from hpcrun.cli.main import GROUPS, group
+from hpcrun.cli import commands
+from hpcrun.cli.main import group
 
 PAGE = Path(__file__).with_name("hpcrun.1")
 ENVIRONMENT = {
@@ -48,9 +48,9 @@ def _lines() -> Iterator[str]:
     context = click.Context(group, info_name="hpcrun", **group.context_settings)
     common = {option.name for option in group.params}
     yield from _options(group, context, set())
-    for title, commands in GROUPS.items():
+    for title, under in commands.groups().items():
         yield f".SH {_plain(title.upper())}"
-        for name in commands:
+        for name in under:
             yield from _command(name, context, common)
     yield ".SH EXIT STATUS"
     for code, meaning in sorted(cli.EXIT_CODES.items()):
@@ -86,8 +86,9 @@ def _command(name: str, above: click.Context, common: set[str | None]) -> Iterat
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         yield f".PP\n{_text(paragraph)}"
     yield from _options(command, context, common)
-    yield ".PP\nExamples:" if len(EXAMPLES[name]) > 1 else ".PP\nExample:"
-    for line, what in EXAMPLES[name].items():
+    examples = commands.known()[name].examples
+    yield ".PP\nExamples:" if len(examples) > 1 else ".PP\nExample:"
+    for line, what in examples.items():
         yield f".TP\n.B {_plain(line)}\n{_text(what)}"
 
 

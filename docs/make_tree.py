@@ -24,20 +24,20 @@ Every module in one line; [architecture](architecture.md) says how they work tog
 """
 # In the order in which data flows, what all stands on first.
 ORDER = (
-    *(
-        "state",
-        "policy",
-        "slurm",
-        "site",
-        "compile",
-        "submission",
-        "check",
-        "estimate",
-        "run",
-        "observe",
-        "control",
-    ),
+    "state",
+    "policy",
+    "slurm",
+    "site",
+    "compile",
+    "submission",
+    "check",
+    "container",
+    "run",
+    "observe",
+    "control",
     "cli",
+    "api",
+    "tools",
 )
 WIDTH = 100
 

@@ -27,8 +27,11 @@ def _forget_current_directory() -> None:
 _forget_current_directory()
 
 if "_HPCRUN_COMPLETE" in os.environ:
-    # A shell asks for answers to TAB, which leave click out.
-    from hpcrun.tools.completion.completion_answers import main
+    # A shell asks for answers to TAB, which leave click out; without the tool there are none.
+    try:
+        from hpcrun.tools.completion.completion_answers import main
+    except ModuleNotFoundError:
+        sys.exit(0)
 else:
     from hpcrun.cli.main import main
 

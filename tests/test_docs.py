@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 from hpcrun import errors
-from hpcrun.cli.main import COMMANDS
+from hpcrun.cli import commands
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -54,7 +54,7 @@ def test_the_man_page_renders_without_a_warning() -> None:
     )
     assert (shown.returncode, shown.stderr) == (0, "")
     text = re.sub(".\b", "", shown.stdout)
-    for name in COMMANDS:
+    for name in commands.known():
         assert f"hpcrun {name}" in text
     assert "hpcrun submit finetune.yaml --only failed" in text
     assert re.search(r"(?m)^ +hpcrun status study state=failed$", text)

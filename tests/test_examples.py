@@ -20,7 +20,7 @@ import click
 import pytest
 
 from bench.first_minute import looks_like
-from hpcrun.cli.examples import EXAMPLES
+from hpcrun.cli import commands
 from hpcrun.cli.main import group
 from hpcrun.state import layout, ledger
 from hpcrun.state.history import plans
@@ -43,7 +43,7 @@ TUNES = "trials take a minute: tests/tools/perf/test_tune.py"
 TRAINS = "trains with DeepSpeed for minutes: tests/test_training.py"
 NODES = "needs nodes of a Slurm: tests/cluster/test_doctor.py"
 CONVERTED = "an sbatch script, and its spec: tests/tools/init/convert/test_conversion.py"
-SAVED = "needs a checkpoint: tests/tools/weights/test_weights.py, tests/frameworks/test_llama_weights.py"
+SAVED = "needs a checkpoint: tests/tools/weights, tests/frameworks/test_llama_weights.py"
 LIVE = "needs live ranks: tests/cli/test_exec.py, tests/cluster/test_beside.py"
 SERVES = "serves until Ctrl-C: tests/tools/report/test_live_server.py"
 # What `--help` prints, in docs/cli.md, is compared by tests/test_docs.py.
@@ -173,7 +173,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "hpcrun run hello": "run as a line of README.md",
         "hpcrun top": TERMINAL,
         "hpcrun top finetune --where config.lr=3e-4": TERMINAL,
-        "hpcrun drill finetune.yaml --fault kill-rank": "takes a minute: tests/tools/drill/test_drill.py",
+        "hpcrun drill finetune.yaml --fault kill-rank": "takes a minute: tests/tools/drill",
         "hpcrun doctor --nodes 4": NODES,
         "hpcrun doctor --nodes node[01-04]": NODES,
     },
@@ -406,7 +406,7 @@ def test_the_examples_of_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert swept.code == 1, swept.output
     wrong = []
     try:
-        for line in (line for examples in EXAMPLES.values() for line in examples):
+        for line in (line for one in commands.known().values() for line in one.examples):
             if line not in NOT_RUN[HELP]:
                 answer = reader.type(line)
                 if answer.code:
@@ -426,7 +426,7 @@ def _lines() -> Iterator[tuple[str, str]]:
             yield from ((page, line) for _, line in block.commands() if block.is_shell)
             if not block.is_shell:
                 yield page, block.key
-    for examples in EXAMPLES.values():
+    for examples in (one.examples for one in commands.known().values()):
         yield from ((HELP, line) for line in examples)
 
 

@@ -40,7 +40,7 @@ BASE = {
         "shared_look",
         "owner_lock",
     ),
-    *("gpu_catalogue", "python_packages", "registry"),
+    *("command", "gpu_catalogue", "python_packages", "registry"),
     "terminal",
 }
 # Package -> the packages that it may import, beside itself and the modules above. No circles.
@@ -54,20 +54,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "submission": {"container", "compile", "slurm", "policy", "state"},
     "site": {"slurm", "policy", "state"},
     "check": {"site", "submission", "compile", "slurm", "policy", "state"},
-    "convert": {"starter", "compile", "slurm", "policy", "state"},
-    # The sysfs readers of `run` tell of the login node what they tell of others.
-    "starter": {"check", "site", "submission", "compile", "run", "slurm", "policy", "state"},
-    "doctor": {"observe", "site", "submission", "compile", "slurm", "policy", "state"},
     "observe": {"submission", "slurm", "policy", "state"},
-    "estimate": {"site", "observe", "submission", "compile", "slurm", "policy", "state"},
     # Where the ranks of a live run are stands in their launch file.
     "control": {"container", "run", "observe", "submission", "compile", "slurm", "policy", "state"},
-    "tune": {
-        *("estimate", "control", "observe", "submission", "compile", "slurm", "policy", "state"),
-    },
+    # It looks for the tools' folders, and knows none by name.
     "cli": {
-        *("estimate", "tune", "check", "site", "control", "observe", "submission", "compile"),
-        *("slurm", "policy", "state", "starter", "doctor", "convert"),
+        *("check", "site", "control", "observe", "submission", "compile"),
+        *("slurm", "policy", "state", "tools"),
+    },
+    # Each is a folder of its own: see `test_a_tool_stands_alone`.
+    "tools": {
+        *("cli", "check", "site", "control", "observe", "submission", "compile", "container"),
+        *("run", "slurm", "policy", "state"),
     },
     # Calls from Python, beside the command line.
     "api": {"check", "control", "observe", "submission", "compile", "slurm", "policy", "state"},
@@ -164,6 +162,38 @@ def test_imports_point_one_way() -> None:
     assert [str(one) for one in _all() if one.importer in _base() and _top(one) == "hpcrun"] == [
         str(one) for one in _all() if one.importer in _base() and one.target in _base()
     ]
+
+
+# Where one tool does more beside another: lazily, and only where `tools.has` it.
+BESIDE = {("perf", "estimate"), ("perf", "report")}
+
+
+def _tool(module: str) -> str | None:
+    """``hpcrun.tools.doctor.promise`` -> ``doctor``."""
+    parts = module.split(".")
+    return parts[2] if parts[:2] == ["hpcrun", "tools"] and len(parts) > 2 else None
+
+
+def test_a_tool_stands_alone() -> None:
+    """The core knows none, and none needs another."""
+    into = [one for one in _all() if _tool(one.target)]
+    from_core = {str(one) for one in into if _tool(one.importer) is None}
+    entrance = "hpcrun.tools.completion.completion_answers"
+    assert {line.split(" imports ")[1] for line in from_core} == {entrance}
+    beside = [one for one in into if _tool(one.importer) not in (None, _tool(one.target))]
+    assert {(_tool(one.importer), _tool(one.target)) for one in beside} == BESIDE
+    assert [str(one) for one in beside if not one.lazy] == []
+
+
+def test_a_tool_s_part_of_a_job_needs_the_standard_library_alone() -> None:
+    here = [one for one in _all() if ".on_nodes" in one.importer]
+    assert {_tool(one.importer) for one in here} == {"doctor", "perf"}
+    outside = [one for one in here if _top(one) not in {"hpcrun", *sys.stdlib_module_names}]
+    assert [str(one) for one in outside if not (one.lazy and _top(one) in TRAINING)] == []
+    assert {_part(one.target) for one in here if _top(one) == "hpcrun"} <= {
+        *ON_COMPUTE_NODES,
+        "tools",
+    }
 
 
 def _base() -> set[str]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections.abc import Mapping
 
 import click
 
 from hpcrun import resources
-from hpcrun.cli.main import COMMANDS, GROUPS, group
-from hpcrun.errors import UsageError
+from hpcrun.cli import commands
+from hpcrun.cli.main import group
+from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.text import shortened
 
 # Topic -> the file in docs, and what it is about. pyproject.toml lists the files for the wheel.
@@ -71,9 +73,7 @@ def command(context: click.Context, topic: str | None) -> None:
     """
     if topic is None:
         click.echo(_contents())
-    elif topic in COMMANDS:
-        asked = group.get_command(context.find_root(), topic)
-        assert asked is not None
+    elif asked := group.get_command(context.find_root(), topic):
         inner = click.Context(asked, info_name=topic, parent=context.find_root())
         click.echo(asked.get_help(inner))
     else:
@@ -81,17 +81,27 @@ def command(context: click.Context, topic: str | None) -> None:
 
 
 def _contents() -> str:
-    width = max(map(len, (*TOPICS, *COMMANDS)))
+    width = max(map(len, (*TOPICS, *commands.known())))
     lines = []
-    for title, commands in GROUPS.items():
-        lines += [
-            f"{title}:",
-            *(f"  {name:<{width}}  {text}" for name, text in commands.items()),
-            "",
-        ]
-    lines.append("Topics:")
-    lines += [f"  {name:<{width}}  {text}" for name, (_, text) in TOPICS.items()]
-    return "\n".join([*lines, "", "hpcrun help NAME shows any of them."])
+    for title, under in commands.groups().items():
+        lines += _section(title, {name: one.about for name, one in under.items()}, width)
+    if others := commands.OTHERS.names:
+        lines += _section("Of other packages", {name: _offered(name) for name in others}, width)
+    lines += _section("Topics", {name: text for name, (_, text) in TOPICS.items()}, width)
+    return "\n".join([*lines, "hpcrun help NAME shows any of them."])
+
+
+def _section(title: str, entries: Mapping[str, str], width: int) -> list[str]:
+    return [f"{title}:", *(f"  {name:<{width}}  {about}" for name, about in entries.items()), ""]
+
+
+def _offered(name: str) -> str:
+    """Return the line on another package's command, or why it cannot be loaded."""
+    try:
+        about = commands.OTHERS.load(name).get_short_help_str(limit=_WIDEST_PAGE)
+    except HpcrunError as error:
+        about = error.message
+    return f"{about} ({commands.OTHERS.package(name)})"
 
 
 def _page(topic: str) -> str:
@@ -103,7 +113,7 @@ def _page(topic: str) -> str:
     }
     stem = files.get(topic.lower().removesuffix(".md"))
     if stem is None:
-        near = get_close_matches(topic.lower(), [*TOPICS, *COMMANDS], n=1)
+        near = get_close_matches(topic.lower(), [*TOPICS, *commands.known()], n=1)
         shown = shortened(topic, 200)
         raise UsageError(
             f"there is neither a command nor a topic {shown!r}; topics are {', '.join(TOPICS)}",

@@ -11,10 +11,7 @@ In reading order:
 - `rename`: give an experiment another name.
 - `annotate`: put tags and notes on runs.
 - `removal`: remove files through no link, whoever changes the directories meanwhile.
-- `weights`: have a run's own Python write the weights of a checkpoint for other programs.
-- `drill`: submit a run that is hurt on purpose, and measure what each fault cost.
 - `beside_rank`: run a command beside a live rank, and ask all ranks for their stacks.
-- `profile_run`: submit a run of which a few steps are profiled.
 
 To add a command that acts on runs: write what it does here, as a function of the selected runs
 (`hpcrun.observe.read.selection`) that prints nothing; and a thin ``hpcrun/cli/NAME.py`` that

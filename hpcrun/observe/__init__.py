@@ -2,8 +2,7 @@
 
 In reading order: `read` selects runs and reads their files, `status` decides their states, `logs`
 shows their output; `diagnosis` explains ends and costs, `results` compares runs, `profile`
-tells where steps' time went, `report` draws them. `top` is the live screen, which only ``hpcrun
-top`` imports. `tables` prints tables.
+tells where steps' time went. `tables` prints tables.
 
 To add a command that reads: its rows in one of these rooms, its options and printing in `cli`.
 """

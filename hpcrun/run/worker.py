@@ -38,8 +38,8 @@ from hpcrun.run.work import links
 from hpcrun.state import files, session_log
 from hpcrun.state.environment import secrets_file
 from hpcrun.state.node_layout import ScratchPaths
+from hpcrun.state.plan import CALLED_BY
 from hpcrun.text import signal_name
-from hpcrun.tools.perf.on_nodes import trial_log
 
 _LOOK_EVERY = 0.2
 # Each rank asks the file server so often whether its attempt was replaced.
@@ -127,10 +127,9 @@ def call_function(launch: Launch, node: LaunchNode, rank: int) -> int:
     # torch 2.13 warns at every step of ZeRO, once a collective, about a call of DeepSpeed's own.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     function = getattr(importlib.import_module(entry.module), entry.function)
-    if trial_log.KEY in launch.spec:
-        from hpcrun.tools.perf.on_nodes.trial_ranks import run_trials
-
-        function = partial(run_trials, launch, function)
+    if CALLED_BY in launch.spec:
+        module, _, caller = launch.spec[CALLED_BY].partition(":")
+        function = partial(getattr(importlib.import_module(module), caller), launch, function)
     current = session()
     try:
         function(current)

@@ -4,8 +4,7 @@ In reading order: `layout` and `node_layout` (every name), `files` (how lines an
 written), `spec` and `environment` (the spec's dataclasses), `plan`, `plan_file` and `patched` (the
 frozen plan), `journal` and `history` (what was submitted), `ledger` (a run's attempts),
 `session_log` and `metrics_file` (an attempt's events and metrics), `manifest` and `init_from`
-(checkpoints), `permissions` (umask and group), `annotations` (tags and notes), `trials` (of
-configurations).
+(checkpoints), `permissions` (umask and group), `annotations` (tags and notes).
 
 To add a file: its name to `layout`, its format to a module that writes and reads it; nobody else
 parses it.

@@ -39,6 +39,8 @@ from hpcrun.text import plural
 
 __all__ = ["Array", "Dependence", "Entry", "Plan", "RunPlan"]
 FORMAT = 1
+# The key of a spec by which a tool has its own function call the program: ``module:function``.
+CALLED_BY = "called_by"
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,13 @@ import click
 import pytest
 
 from hpcrun import resources
-from hpcrun.cli.examples import EXAMPLES
+from hpcrun.cli import commands
 from hpcrun.cli.help import TOPICS
-from hpcrun.cli.main import COMMANDS, GROUPS, group
+from hpcrun.cli.main import group
+from hpcrun.command import GROUPS
 from tests.support.command import argv, hpcrun
 
-LINES = [line for examples in EXAMPLES.values() for line in examples]
+LINES = [line for one in commands.known().values() for line in one.examples]
 
 
 def _command(name: str) -> click.Command:
@@ -29,10 +30,12 @@ def _command(name: str) -> click.Command:
 
 
 def test_every_command_is_in_a_group_and_has_an_example() -> None:
-    assert sum(map(len, GROUPS.values())) == len(COMMANDS)
-    assert EXAMPLES.keys() == COMMANDS.keys()
+    every = commands.known()
+    assert sum(map(len, commands.groups().values())) == len(every)
     assert [
-        name for name, of in EXAMPLES.items() if not any(f"hpcrun {name}" in o for o in of)
+        one.name
+        for one in every.values()
+        if not any(f"hpcrun {one.name}" in line for line in one.examples)
     ] == []
 
 
@@ -48,11 +51,11 @@ def test_an_example_is_understood(line: str) -> None:
         assert context.params
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", commands.known())
 def test_help_shows_the_examples(name: str) -> None:
     command = _command(name)
     text = command.get_help(click.Context(command, info_name=name, parent=_above()))
-    for line, what in EXAMPLES[name].items():
+    for line, what in commands.known()[name].examples.items():
         assert f"  {line}" in text
         assert what in text
     assert max(map(len, text.splitlines())) <= 80
@@ -60,7 +63,7 @@ def test_help_shows_the_examples(name: str) -> None:
 
 def test_a_short_option_means_one_thing() -> None:
     long: dict[str, set[str]] = defaultdict(set)
-    for name in COMMANDS:
+    for name in commands.known():
         for option in _command(name).params:
             for opt in option.opts:
                 if re.fullmatch("-[A-Za-z]", opt):
@@ -72,7 +75,7 @@ def test_a_short_option_means_one_thing() -> None:
 def test_help_lists_commands_and_topics() -> None:
     done = hpcrun("help")
     assert done.returncode == 0
-    for name in (*GROUPS, *COMMANDS, *TOPICS):
+    for name in (*GROUPS, *commands.known(), *TOPICS):
         assert re.search(rf"^ *{name}\b", done.stdout, re.MULTILINE), name
 
 
@@ -84,7 +87,7 @@ def test_help_of_a_command_is_its_help() -> None:
 def test_a_topic_is_a_page(topic: str) -> None:
     page = resources.directory("docs") / f"{TOPICS[topic][0]}.md"
     assert page.is_file()
-    assert topic not in COMMANDS
+    assert topic not in commands.known()
 
 
 def test_every_page_for_users_is_a_topic() -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 import pytest
 
-from hpcrun.cli.main import COMMANDS, group
+from hpcrun.cli import commands
+from hpcrun.cli.main import group
 from tests.support.command import argv, hpcrun
 from tests.support.experiment import Experiment
 
@@ -48,7 +49,7 @@ def test_a_misspelt_command_is_answered_with_the_near_one() -> None:
 def test_what_other_programs_call_it_is_understood(typed: str, meant: str) -> None:
     with pytest.raises(click.UsageError) as error:
         group.resolve_command(click.Context(group), [typed])
-    assert f"Did you mean '{meant}'? {COMMANDS[meant]}" in str(error.value)
+    assert f"Did you mean '{meant}'? {commands.known()[meant].about}" in str(error.value)
 
 
 @pytest.mark.parametrize("typed", ["fill", "grill", "clear", "leave", "chancellor"])

@@ -4,7 +4,8 @@ In reading order: `selection` resolves WHERE arguments to runs, from the plans a
 `hpcrun.state.history` reads, with `spec_experiments` for spec files and `no_match` for words that
 name nothing; `expression` is the grammar of conditions, and `filter` narrows runs by them;
 `run_values` are a run's keys and values, `said` its tags and notes, and `value_columns` those that
-tables show; `run_files` and `detail` read one run's files, and `metric_curves` its metrics.
+tables show; `run_files` and `detail` read one run's files, `metric_curves`
+its metrics and `node_usage` its nodes' telemetry, averaged.
 
 To add a form of WHERE: a pattern and a method of `selection.Finder`, and its form in `_FORMS`. To
 add a key of conditions, beside a run's values: a name in `filter.FACTS`, and how it is read; its

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from hpcrun.errors import BrokenFile
@@ -16,6 +17,7 @@ from hpcrun.state.session_log import SessionLog
 
 TAIL_BYTES = 16384
 PATIENCE = 8
+DIGITS = 5
 # Steps and values of a run's metrics that are kept in memory.
 _MOST = 4_000_000
 
@@ -242,3 +244,13 @@ def _slope(x: tuple[float, float], y: tuple[float, float]) -> float | None:
     """Return the slope of a rising line; None for any other."""
     rises = x[1] > x[0] and y[1] > y[0]
     return _finite((y[1] - y[0]) / (x[1] - x[0])) if rises else None
+
+
+def rounded(value: float, digits: int = DIGITS) -> float:
+    """Round to so many significant digits."""
+    return float(f"{value:.{digits}g}")
+
+
+def differences(numbers: Sequence[float]) -> list[float]:
+    """Return the first number, then the difference of each to the one before."""
+    return [*numbers[:1], *(after - before for before, after in pairwise(numbers))]

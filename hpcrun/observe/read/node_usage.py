@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from hpcrun.errors import BrokenFile
 from hpcrun.fields import TIME
+from hpcrun.observe.read.metric_curves import differences, rounded
 from hpcrun.state import files
 from hpcrun.state.layout import RunPaths
-from hpcrun.tools.report.curves import differences, rounded
 
 # A moment in seconds since the epoch, and values by the key of a `Series`.
 Sample = tuple[float, dict[str, float]]

@@ -2,9 +2,7 @@
 
 In reading order: `averaged_weights` (``optimization.ema``, on the ranks), `saved_weights` (whole
 tensors of a checkpoint, whatever divided them), `tensor_slices` (slices of tensor parallelism,
-merged by DeepSpeed's own rules), `weight_files` (the files of an export: safetensors or torch's, in
-shards), `export_program` (the program that ``hpcrun weights`` starts with a run's own Python).
+merged by DeepSpeed's own rules).
 
-To read another form of a checkpoint: `saved_weights.collect` decides by the names of the files. To
-write another form: a class beside those of `weight_files`.
+To read another form of a checkpoint: `saved_weights.collect` decides by the names of the files.
 """

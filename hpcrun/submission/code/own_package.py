@@ -39,7 +39,8 @@ def write(path: Path) -> None:
                 continue
             inside = f"hpcrun/{name.as_posix()}"
             add(inside, file.read_bytes())
-            if len(name.parts) == 1 or name.parts[0] in _OF_JOBS:
+            of_tool_in_job = name.parts[0] == "tools" and "on_nodes" in name.parts
+            if len(name.parts) == 1 or name.parts[0] in _OF_JOBS or of_tool_in_job:
                 add(f"{inside}c", _compiled(file, f"{path}/{inside}"))
     state_files.write_bytes(path, buffer.getvalue())
 

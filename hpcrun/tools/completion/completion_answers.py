@@ -138,5 +138,7 @@ def _values(line: TypedLine, parameter: Parameter, incomplete: str) -> Iterator[
     named = COMPLETERS.get(f"{line.command} {parameter.name}") or COMPLETERS.get(parameter.name)
     if named:
         module, _, function = named.partition(":")
-        complete: Any = getattr(importlib.import_module(f"hpcrun.cli.{module}"), function)
+        complete: Any = getattr(
+            importlib.import_module(f"hpcrun.tools.completion.{module}"), function
+        )
         yield from complete(line, incomplete)

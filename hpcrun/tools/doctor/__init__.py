@@ -5,10 +5,28 @@ In reading order: `promise` (a judgement: works, works less, does not, not known
 machine), `doctor_profile` (which cluster profile), `storage_speed` and `job_python` (what is
 measured and asked here), `examination` (asks, judges, reports). For ``--nodes``: `node_choice`
 (which nodes), `node_job` (the job, from its directory to its result), `site_baseline` (what nodes
-did when they were well), `node_verdict` (which nodes are not, and why), `suspect_list` (the
-user's suspect nodes), `node_examination` (all of it). What runs on the nodes is
-`hpcrun.tools.doctor.on_nodes`.
+did when they were well), `node_verdict` (which nodes are not, and why), `suspect_list` (the user's
+suspect nodes), `node_examination` (all of it). `doctor_command` is the command. What runs on the
+nodes is `hpcrun.tools.doctor.on_nodes`.
 
 To add a promise: a line in ``SLURM_PROMISES`` with a pure function of the site, and its cases in
 ``tests/tools/doctor/test_slurm_promises.py``; what is judged has to be a field of the site.
 """
+
+from hpcrun.command import HOUSE, Command
+
+COMMANDS = (
+    Command(
+        "doctor",
+        HOUSE,
+        "What of hpcrun's promises holds on this cluster; --nodes tests its nodes.",
+        "hpcrun.tools.doctor.doctor_command:command",
+        after="init",
+        other_names="diagnose health nccl-tests selftest",
+        examples={
+            "hpcrun doctor": "what hpcrun can promise on this cluster, and what to change",
+            "hpcrun doctor --nodes 4": "four nodes, tested in a job of a minute",
+            "hpcrun doctor --nodes node[01-04]": "these ones",
+        },
+    ),
+)

@@ -6,9 +6,26 @@ formulas of memory, pure), `fitting` (what fits them, and what is nearest), `run
 hours, money; pure), `model_program` (counts a model in the job's Python), `step_follower` (follows
 a step of it there), `model_counter` (starts it), `model_source` (where a run's model comes from),
 `earlier_runs` (what was measured, and taken), `estimate` (asks all of them for each group of runs),
-`estimate_report` and `estimate_text` (what it says).
+`estimate_report` and `estimate_text` (what it says), `estimate_command`.
 
 To add a GPU: a line of `hpcrun.gpu_catalogue.GPUS` and its data sheet in docs/estimate.md. To
 follow a new DeepSpeed: ``python -m bench.estimate`` measures what its ranks hold beside what
 `memory_formulas` says.
 """
+
+from hpcrun.command import PLAN, Command
+
+COMMANDS = (
+    Command(
+        "estimate",
+        PLAN,
+        "Memory, time, hours and money of SPEC's runs, before the queue.",
+        "hpcrun.tools.estimate.estimate_command:command",
+        after="check",
+        other_names="cost costs fit memory price size",
+        examples={
+            "hpcrun estimate language-model": "memory, hours and money of a run",
+            "hpcrun estimate finetune.yaml --parameters 7.5B --gpu h100 --fit": "what fits a GPU",
+        },
+    ),
+)

@@ -1,4 +1,4 @@
-"""The program that counts a model; `hpcrun.tools.estimate.model_counter` starts it with the job's Python.
+"""The program that counts a model; `model_counter` beside it starts it with the job's Python.
 
 Standard library and torch. The model is made on the meta device, which has shapes and no memory: no
 weights are downloaded, no GPU is touched. A question comes as JSON on standard input, the answer

@@ -1,7 +1,7 @@
 """Follows one step of a model in the job's Python, and adds up what lives at once, on any device.
 
-`hpcrun.tools.estimate.model_program` loads this file beside itself: standard library and torch. Bytes
-come in pairs: of tensors that each rank of a tensor group has whole, and of those that the group
+`model_program` loads this file, which lies beside it: standard library and torch. Bytes come in
+pairs: of tensors that each rank of a tensor group has whole, and of those that the group
 divides, which a plan of the model's matrices tells from each other.
 """
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcrun import activity
+from hpcrun import activity, tools
 from hpcrun.cli.options import Output, command_line, common, spec_arguments
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
 from hpcrun.slurm import patience
@@ -144,6 +144,8 @@ def _print(found: StepProfile, output: Output) -> None:
 
 def _check(file: Path) -> None:
     """Raise UsageError, before anything runs, if the report cannot be written there."""
+    if not tools.has("report"):
+        raise UsageError("-o needs `hpcrun report`, which this hpcrun lacks", hint="leave -o out")
     from hpcrun.tools.report.report_command import check_file
 
     check_file(file, force=False)

@@ -10,17 +10,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hpcrun import activity
+from hpcrun import activity, tools
 from hpcrun.compile import Compiled, CompiledRun, compile_spec
 from hpcrun.compile.freeze import freeze
 from hpcrun.errors import HpcrunError, SpecError, UsageError
 from hpcrun.policy import batch
 from hpcrun.text import one_line, short_ends, shortened, size
-from hpcrun.tools.estimate.estimate import estimate
-from hpcrun.tools.estimate.estimate_report import ShapeEstimate, Wishes
-from hpcrun.tools.estimate.memory_formulas import with_context
 from hpcrun.tools.perf.on_nodes.trial_log import TrialCandidate
+
+if TYPE_CHECKING:
+    from hpcrun.tools.estimate.estimate_report import ShapeEstimate
 
 _SECTION = "zero_optimization"
 
@@ -102,6 +103,11 @@ def compiled(
 
 def estimated(found: Sequence[SpacePoint], base: Compiled) -> tuple[list[SpacePoint], str | None]:
     """Prune what does not fit by the memory model; return a note where that is not known."""
+    if not tools.has("estimate"):
+        return list(found), "nothing is pruned by its memory: hpcrun has no `estimate` here"
+    from hpcrun.tools.estimate.estimate import estimate
+    from hpcrun.tools.estimate.estimate_report import Wishes
+
     open_ones = [place for place, one in enumerate(found) if one.pruned is None]
     runs = tuple(
         dataclasses.replace(_run(found[place]), identity=f"candidate-{place}")
@@ -153,6 +159,8 @@ def _judgement(shape: ShapeEstimate, limit: int | None) -> tuple[float | None, s
     if memory is None:
         return None, None
     needs = memory.gpu.peak if shape.on_cpu else memory.on_gpu
+    from hpcrun.tools.estimate.memory_formulas import with_context
+
     least = with_context(memory.at_least)
     # What may fit is tried.
     if shape.gpu is not None and least > shape.gpu.memory:

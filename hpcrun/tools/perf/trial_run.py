@@ -24,6 +24,7 @@ from hpcrun.policy import causes
 from hpcrun.slurm import allocation
 from hpcrun.state import journal, ledger
 from hpcrun.state.layout import ExperimentPaths, RunPaths
+from hpcrun.state.plan import CALLED_BY
 from hpcrun.submission import run_actions, run_here
 from hpcrun.submission.submission_dir import Prepared
 from hpcrun.submission.submit import Request, run_chain, submit
@@ -31,6 +32,7 @@ from hpcrun.text import Say
 from hpcrun.tools.perf.on_nodes import trial_log
 from hpcrun.tools.perf.on_nodes.trial_log import TrialPlan, TrialRecord
 
+TRIALS = "hpcrun.tools.perf.on_nodes.trial_ranks:run_trials"
 # A run of trials restarts its ranks after each that failed.
 _ENDS = (
     *(causes.RANK_CRASH, causes.OUT_OF_MEMORY, causes.NON_FINITE, causes.HANG, causes.UNKNOWN),
@@ -76,7 +78,8 @@ def with_trials(run: CompiledRun, plan: TrialPlan, key: str) -> CompiledRun:
         "notify": {**run.spec["notify"], "mail": None, "command": []},
         "checkpoint": {**run.spec["checkpoint"], "every": None, "nearby_every": None},
     }
-    spec = {**run.spec, **quiet, "recovery": recovery, trial_log.KEY: plan.to_data()}
+    trials = {trial_log.KEY: plan.to_data(), CALLED_BY: TRIALS}
+    spec = {**run.spec, **quiet, "recovery": recovery, **trials}
     return dataclasses.replace(run, spec=spec, label=key, identity=f"{run.identity}-{key}")
 
 

@@ -1,14 +1,30 @@
 """The report: all about runs in one HTML file (``hpcrun report``).
 
 In reading order: `report` collects the content from the files of the runs; `curves` thins their
-metrics, `node_usage` averages their telemetry and `log_tails` cuts their logs to what a page has
-room for; `tracker_links` leads to where else the metrics are; `svg` draws what print and pages
-without JavaScript show; `page_data` is what the scripts draw and filter by; `page` renders
-templates/report; `live_server` serves the page to its reader alone.
+metrics and `log_tails` cuts their logs to what a page has room for; `tracker_links` leads to where
+else the metrics are; `svg` draws what print and pages without JavaScript show; `page_data` is what
+the scripts draw and filter by; `page` renders templates/report; `live_server` serves the page to
+its reader alone. `report_command` is the command.
 
 Of templates/report: `filter.js` is the language of ``--where``, `colors.js` what a colour means,
 `charts.js` and `relations.js` draw, `report.js` puts the page together, `live.js` renews it.
 
 To add a section: a field of `report.Report`, a value in `page.render`, and its markup in
-templates/report/report.html.j2. To add a quantity of telemetry: `node_usage.SERIES`.
+templates/report/report.html.j2. To add a quantity of telemetry: ``SERIES`` of
+`hpcrun.observe.read.node_usage`.
 """
+
+from hpcrun.command import LOOK, Command
+
+COMMANDS = (
+    Command(
+        "report",
+        LOOK,
+        "All about runs in one HTML file that opens offline.",
+        "hpcrun.tools.report.report_command:command",
+        after="diff",
+        examples={
+            "hpcrun report finetune -o finetune.html": "to look at, or to send",
+        },
+    ),
+)

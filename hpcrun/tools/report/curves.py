@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
-from hpcrun.observe.read.metric_curves import Curve
+from hpcrun.observe.read.metric_curves import Curve, differences, rounded
 
 TOKENS = "tokens"
-DIGITS = 5
 
 # Points of all curves together; the most and the least of one curve.
 _POINTS, _MOST, _LEAST = 300_000, 1000, 24
@@ -103,16 +101,6 @@ def to_data(runs: Sequence[RunCurves], names: Sequence[str]) -> dict[str, Any]:
             for name in names
         ],
     }
-
-
-def rounded(value: float, digits: int = DIGITS) -> float:
-    """Round to so many significant digits."""
-    return float(f"{value:.{digits}g}")
-
-
-def differences(numbers: Sequence[float]) -> list[float]:
-    """Return the first number, then the difference of each to the one before."""
-    return [*numbers[:1], *(after - before for before, after in pairwise(numbers))]
 
 
 def lttb(xs: Sequence[float], ys: Sequence[float], most: int) -> list[int]:

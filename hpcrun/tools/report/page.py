@@ -22,7 +22,7 @@ from hpcrun.observe.diagnosis import attempts, narrative
 from hpcrun.observe.diagnosis.advice import advise
 from hpcrun.observe.diagnosis.goodput import WORDS
 from hpcrun.observe.profile import profile_lines
-from hpcrun.observe.read import detail
+from hpcrun.observe.read import detail, metric_curves
 from hpcrun.observe.read.node_usage import MOST_READ, SERIES
 from hpcrun.observe.read.run_values import MISSING, show
 from hpcrun.observe.tables import number
@@ -302,7 +302,7 @@ def _notes(found: Report) -> list[str]:
             "curve best (largest triangles). The results table is made of all."
         )
     notes.append(
-        f"Values in charts have {curves.DIGITS} significant digits, the results table 6; "
+        f"Values in charts have {metric_curves.DIGITS} significant digits, the results table 6; "
         "`hpcrun results --format csv` has all. Drawings for print have "
         f"{svg.POINTS:,} points at most."
     )

@@ -6,8 +6,25 @@ the columns that a terminal has room for, and `row_list` draws them; `pages` sho
 other commands and ask questions; `top_app` is the whole.
 
 All that is slow is done in threads. What acts on runs, or shows one, is a command of its own, as
-one would type it. Only ``hpcrun.tools.top.top_command`` imports this room: textual is an extra.
+one would type it. Only `top_command` imports them: textual is an extra.
 
 To add a view: a function in `views`, its place in `top_model.TopModel.renew`, and its name in
 `top_app`.
 """
+
+from hpcrun.command import LOOK, Command
+
+COMMANDS = (
+    Command(
+        "top",
+        LOOK,
+        "Runs on a live screen; keys show logs, causes, cancel, requeue.",
+        "hpcrun.tools.top.top_command:command",
+        after="status",
+        other_names="htop monitor screen ui",
+        examples={
+            "hpcrun top": "your newest experiment, live",
+            "hpcrun top finetune --where config.lr=3e-4": "some of its runs",
+        },
+    ),
+)

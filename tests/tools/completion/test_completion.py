@@ -205,7 +205,9 @@ def test_every_completer_is_of_a_parameter_that_a_command_has() -> None:
     assert set(COMPLETERS) - known == set()
     for place in COMPLETERS.values():
         module, _, function = place.partition(":")
-        assert callable(getattr(importlib.import_module(f"hpcrun.cli.{module}"), function))
+        assert callable(
+            getattr(importlib.import_module(f"hpcrun.tools.completion.{module}"), function)
+        )
 
 
 @pytest.mark.parametrize(

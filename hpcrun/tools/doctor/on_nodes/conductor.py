@@ -1,9 +1,9 @@
 """The conductor of ``hpcrun doctor --nodes``: one examiner a node, asked step by step.
 
-``python -m hpcrun.tools.doctor.on_nodes.conductor DIRECTORY`` is the batch step of the job. It reads
-``request.json``, writes ``progress.json`` as it goes on, and ``result.json`` in the end. It judges
-nothing but which pairs are worth another measurement; a node that does not answer costs its own
-answers alone.
+``python -m hpcrun.tools.doctor.on_nodes.conductor DIRECTORY`` is the batch step of the job. It
+reads ``request.json``, writes ``progress.json`` as it goes on, and ``result.json`` in the end. It
+judges nothing but which pairs are worth another measurement; a node that does not answer costs its
+own answers alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """GPUs of this node as ``nvidia-smi`` describes them: memory, ECC, driver, clocks, PCIe.
 
 The program comes with the driver, so this needs no library. Fields that a board or a driver does
-not know are left out. Tested on recorded answers (tests/tools/doctor/on_nodes), not on boards of each kind.
+not know are left out. Tested on recorded answers, not on boards of each kind.
 """
 
 from __future__ import annotations

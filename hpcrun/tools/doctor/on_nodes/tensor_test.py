@@ -1,8 +1,8 @@
 """A matrix product on each GPU (or one processor), an all-reduce over all ranks, and over pairs.
 
-``python -m hpcrun.tools.doctor.on_nodes.tensor_test`` is one rank; it imports torch. It reads its `place` as
-JSON from standard input, and prints one line of JSON for each result: a crash or a hang of torch,
-the driver or NCCL costs the examiner nothing.
+``python -m hpcrun.tools.doctor.on_nodes.tensor_test`` is one rank; it imports torch. It reads its
+`place` as JSON from standard input, and prints one line of JSON for each result: a crash or a hang
+of torch, the driver or NCCL costs the examiner nothing.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from hpcrun.tools.init.convert.script_request import ScriptRequest
-from hpcrun.tools.init.convert.shell_scan import Command, ShellScript, Statement
+from hpcrun.tools.init.convert.shell_scan import ShellCommand, ShellScript, Statement
 from hpcrun.tools.init.convert.shell_words import ShellWord
 from hpcrun.tools.init.convert.variables import OF_SHAPE, UNKNOWN, Variables
 
@@ -54,7 +54,7 @@ class LaunchLine:
     """The line that starts the ranks, and what hpcrun starts in its place."""
 
     statement: Statement
-    command: Command
+    command: ShellCommand
     entry: list[str]
     args: list[str] = field(default_factory=list)
     framework: str | None = None
@@ -69,7 +69,7 @@ def _is_rendezvous(word: str) -> bool:
     return word.startswith("-") and word.lstrip("-").replace("-", "_") in _RENDEZVOUS
 
 
-def starts(command: Command) -> bool:
+def starts(command: ShellCommand) -> bool:
     """Check whether a command may start a program that trains, or ranks of it."""
     names = [PurePath(word.text or "").name for word in command.words[:4]]
     if not names:
@@ -296,7 +296,7 @@ def rendezvous(script: ShellScript, launch: LaunchLine) -> list[Statement]:
     return [one for one in script.statements if id(one) in taken]
 
 
-def _set_by(command: Command | None) -> set[str] | None:
+def _set_by(command: ShellCommand | None) -> set[str] | None:
     """Return the variables that a command sets and does no more; empty for a plain `echo`."""
     if command is None or command.is_redirected or (command.words and command.assigned):
         return None

@@ -19,7 +19,7 @@ _PATTERNS, _BRANCH = "patterns", "branch"  # of a case: its patterns, and what f
 
 
 @dataclass
-class Command:
+class ShellCommand:
     """A simple command with the characters of the script that it has."""
 
     start: int
@@ -43,13 +43,13 @@ class Statement:
 
     start: int
     end: int = 0
-    commands: list[Command] = field(default_factory=list)
+    commands: list[ShellCommand] = field(default_factory=list)
     """All in it, at whatever depth; those of substitutions are none."""
     is_compound: bool = False
     """It has reserved words or parentheses, or runs in the background."""
 
     @property
-    def simple(self) -> Command | None:
+    def simple(self) -> ShellCommand | None:
         """Its only command, where it is no more than that."""
         return self.commands[0] if len(self.commands) == 1 and not self.is_compound else None
 
@@ -104,7 +104,7 @@ class _State:
     """Where in a statement a scan is."""
 
     wants_program: bool
-    command: Command | None = None
+    command: ShellCommand | None = None
     after: str = ""
     """The reserved word whose own words follow, ``end`` after one that closes; else empty."""
     is_joined: bool = False
@@ -187,7 +187,7 @@ class _Scan(WordScan):
             operator = found[0]
             if operator in _REDIRECTIONS:
                 is_closed = state.after == "end"  # of all of a compound command
-                own = Command(self._at) if is_closed else self._command(statement, state)
+                own = ShellCommand(self._at) if is_closed else self._command(statement, state)
                 self._redirection(operator, own)
             elif operator == "(":
                 self._parenthesis(statement, levels, state)
@@ -242,10 +242,12 @@ class _Scan(WordScan):
         if state.command is not None:
             state.command.end = self._at
 
-    def _command(self, statement: Statement, state: _State, start: int | None = None) -> Command:
+    def _command(
+        self, statement: Statement, state: _State, start: int | None = None
+    ) -> ShellCommand:
         if state.command is None:
             begun = self._at if start is None else start
-            state.command = Command(begun, end=begun, prefix_end=begun)
+            state.command = ShellCommand(begun, end=begun, prefix_end=begun)
             statement.commands.append(state.command)
         return state.command
 
@@ -304,7 +306,7 @@ class _Scan(WordScan):
             self._at += 1
             state.begin()
 
-    def _redirection(self, operator: str, command: Command) -> None:
+    def _redirection(self, operator: str, command: ShellCommand) -> None:
         self._at += len(operator)
         command.is_redirected = True
         self._skip(lines=False)
@@ -314,7 +316,7 @@ class _Scan(WordScan):
             delimiter = re.sub(r"['\"\\]", "", word.raw)
             self._heredocs.append((delimiter, operator == "<<-"))
 
-    def _add(self, command: Command, word: ShellWord) -> None:
+    def _add(self, command: ShellCommand, word: ShellWord) -> None:
         """Add a word to a command: as one of its own, or as what it sets before that."""
         found = _ASSIGNMENT.match(word.raw) if not command.words else None
         if found is None:

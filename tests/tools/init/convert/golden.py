@@ -1,4 +1,4 @@
-"""Writes the specs beside the scripts of these tests anew: ``python -m tests.tools.init.convert.golden``."""
+"""Writes the specs beside the scripts anew: ``python -m tests.tools.init.convert.golden``."""
 
 from __future__ import annotations
 

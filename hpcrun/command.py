@@ -1,0 +1,31 @@
+"""A command of ``hpcrun``, as it is known before its module is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+PLAN, LOOK, INSIDE, ACT, HOUSE = "Plan and submit", "Look", "Look inside", "Act", "House"
+GROUPS = (PLAN, LOOK, INSIDE, ACT, HOUSE)
+"""The titles of ``hpcrun --help``, in their order."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What ``--help``, completion, the documentation and mistyped names need to know of it."""
+
+    name: str
+    group: str
+    """One of `GROUPS`."""
+    about: str
+    """A line of ``hpcrun --help``."""
+    place: str
+    """``module:attribute`` of the click command."""
+    after: str = ""
+    """The command of its group that it is listed behind; else it is the group's last."""
+    other_names: str = ""
+    """What people type who know other programs, with blanks between."""
+    hurts: bool = False
+    """It changes or ends runs: it is suggested to those who nearly typed it, to nobody else."""
+    examples: Mapping[str, str] = field(default_factory=dict)
+    """Command line -> what it is for. tests/test_examples.py runs them."""
