@@ -12,8 +12,8 @@ from hpcrun.cli import commands
 from hpcrun.cli.help import TOPICS
 from hpcrun.cli.main import group
 from hpcrun.text import one_line, shortened
-from hpcrun.tools.completion.completion_answers import LONGEST_HELP
 
+LONGEST_HELP = 60
 FILE = Path(__file__).parent.parent / "templates" / "completion" / "commands.json"
 
 

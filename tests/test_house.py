@@ -229,6 +229,10 @@ COVERED_BY: dict[str, str] = {
 }
 
 
+# A tool may have been taken away.
+COVERED_BY = {name: by for name, by in COVERED_BY.items() if (PACKAGE / name).parent.is_dir()}
+
+
 def _name(path: Path) -> str:
     return path.relative_to(PACKAGE).with_suffix("").as_posix()
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import command
+from tests.support.needs_tool import needs_tool
 
 # The Python of the tests may lie in root's home; that of the system does with its libraries.
 PYTHON = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
@@ -103,7 +104,9 @@ def test_all_that_a_run_makes_is_the_groups_to_read(submitted: Path) -> None:
         ("why", "study"),
         ("results", "study"),
         ("show", "study/0"),
-        ("export", "study", "--dry-run", "-o", "study.tar.gz"),
+        pytest.param(
+            ("export", "study", "--dry-run", "-o", "study.tar.gz"), marks=needs_tool("export")
+        ),
     ],
 )
 def test_a_colleague_reads(submitted: Path, arguments: tuple[str, ...]) -> None:

@@ -16,6 +16,7 @@ from hpcrun.cli import commands
 from hpcrun.cli.main import group
 from tests.support.command import argv, hpcrun
 from tests.support.experiment import Experiment
+from tests.support.needs_tool import needs_tool
 
 
 def test_a_reader_that_leaves_early_is_no_failure() -> None:
@@ -43,7 +44,8 @@ def test_a_misspelt_command_is_answered_with_the_near_one() -> None:
         *(("ls", "list"), ("tail", "logs"), ("sacct", "why"), ("rm", "delete")),
         *((name, "requeue") for name in ("resume", "restart")),
         *((name, "submit") for name in ("launch", "start", "sbatch")),
-        *(("drll", "drill"), ("man", "help")),
+        pytest.param("drll", "drill", marks=needs_tool("drill")),
+        ("man", "help"),
     ],
 )
 def test_what_other_programs_call_it_is_understood(typed: str, meant: str) -> None:

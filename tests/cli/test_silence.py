@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun import tools
 from hpcrun.observe.status import slurm_cache
 from hpcrun.state import ledger
 from tests.support import command
@@ -79,11 +80,12 @@ READERS = {
     "why": ("why", "study"),
     "results": ("results", "study"),
     "list": ("list",),
-    "report": ("report", "study", "-o", "report.html"),
     "cancel": ("cancel", "study", "--dry-run"),
     "requeue": ("requeue", "study", "--dry-run"),
     "clean": ("clean", "study", "--dry-run"),
 }
+if tools.has("report"):
+    READERS["report"] = ("report", "study", "-o", "report.html")
 
 
 def test_readers_go_on_with_what_is_known_and_its_age(

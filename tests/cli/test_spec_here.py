@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import hpcrun
+from tests.support.needs_tool import needs_tool
 from tests.support.users import STRANGER, needs_root
 
 SPEC = "name: mine\nentry: ['true']\nframework: none\ncluster: local\nconfig: {lr: 1}\n"
-COMMANDS = (["plan"], ["submit", "-n"], ["drill", "-n", "--fault", "kill-rank"])
+DRILL = pytest.param(["drill", "-n", "--fault", "kill-rank"], marks=needs_tool("drill"))
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("command", [["plan"], ["submit", "-n"], DRILL], ids=" ".join)
 def test_the_spec_of_the_directory_is_taken_and_said(command: list[str], tmp_path: Path) -> None:
     (tmp_path / "experiment.yaml").write_text(SPEC)
     done = hpcrun(*command, root=tmp_path / "root", cwd=tmp_path)

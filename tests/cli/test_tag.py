@@ -10,8 +10,8 @@ import pytest
 
 from hpcrun.cli.only import chooser
 from hpcrun.state import history
-from hpcrun.tools.completion import completion_answers
 from tests.support.experiment import Experiment, path_with, slurm_shim
+from tests.support.needs_tool import needs_tool
 from tests.support.typed import Keyboard
 
 
@@ -89,6 +89,8 @@ def test_conditions(keyboard: Keyboard) -> None:
 def test_tab_offers_tags(keyboard: Keyboard, monkeypatch: pytest.MonkeyPatch) -> None:
     keyboard.type("tag", "study", "+good", "+paper")
     keyboard.type("note", "study", "-m", "text")
+    from hpcrun.tools.completion import completion_answers
+
     monkeypatch.setenv("HPCRUN_ROOT", str(keyboard.root))
 
     def offered(line: str) -> list[str]:
@@ -135,6 +137,7 @@ def test_columns_json_results_and_list(keyboard: Keyboard) -> None:
     assert keyboard.type("list").out.splitlines()[0].split()[-1] == "TAGS"
 
 
+@needs_tool("export")
 def test_an_archive_has_them(keyboard: Keyboard, tmp_path: Path) -> None:
     keyboard.type("tag", "study/0", "+good")
     archive = tmp_path / "study.tar.gz"

@@ -12,10 +12,11 @@ from hpcrun.errors import CheckpointError
 from hpcrun.run.weights import saved_weights
 from hpcrun.state.layout import RunPaths, experiment
 from tests.run.ranks import Ranks
+from tests.support.needs_tool import needs_tool
 
 torch = pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.training]
+pytestmark = [pytest.mark.training, needs_tool("weights")]
 
 TIED = {"head.weight": "embed.weight"}
 

@@ -10,7 +10,6 @@ from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 
 from hpcrun.run.parallel import engine_setup
 from hpcrun.run.parallel.rank_layout import RankLayout
-from hpcrun.tools.weights import export_program
 from tests.run.rank import RANK, WORLD, Rank, main
 
 SIZE, VOCABULARY = 8, 11
@@ -152,6 +151,8 @@ class WeightsRank(Rank):
             **{"checkpoint": str(checkpoint), "target": directory, "record": "record.json"},
             **{"format": "pt", "dtype": dtype, "shard_bytes": 1 << 30, "beside": None, "about": {}},
         }
+        from hpcrun.tools.weights import export_program
+
         return export_program.export(question, lambda **_: None)
 
     def advance(self, steps: int) -> None:

@@ -320,6 +320,10 @@ def names(world: World, draw: Draw) -> None:
 
 
 def _complete(world: World, draw: Draw, root: Path, incomplete: str) -> None:
+    from hpcrun import tools
+
+    if not tools.has("completion"):
+        return
     from hpcrun.tools.completion import completion_answers
 
     draw.note(f"completion of {incomplete!r}")

@@ -16,7 +16,6 @@ from hpcrun.errors import UsageError
 from hpcrun.state.layout import experiment
 from hpcrun.submission.code import code_files, snapshot
 from hpcrun.text import size
-from hpcrun.tools.report import page
 from tests.support.plans import command_plan
 from tests.support.waiting import until
 
@@ -182,8 +181,7 @@ def test_what_hpcrun_wrote_is_no_code_whichever_root_it_is_in(
         (code / name).write_text("<!DOCTYPE html>")
     template = (resources.directory("templates") / "report" / "report.html.j2").read_text()
     made = template[template.index("<html") :]
-    made = made.replace("{{ generator }} {{ version }}", f"{page.GENERATOR} 1.0")
-    assert page.is_report(made[:400].encode())
+    made = made.replace("{{ generator }} {{ version }}", "hpcrun report 1.0")
     (code / "report.html").write_text(made)
     if with_git:
         _git(code, "init")
