@@ -34,7 +34,7 @@ help:
 	@echo 'make frameworks    the environment in which tests run programs of other frameworks (a minute)'
 	@echo 'make lint          ruff (its audit of the code, S, too) and mypy --strict'
 	@echo 'make audit         known vulnerabilities of the pinned dependencies, where a database answers'
-	@echo 'make docs          write docs/{cli,spec,modules}.md, the man page and the drawing of the tree anew'
+	@echo 'make docs          write docs/{cli,spec}.md, the man page and the drawing of the tree anew'
 	@echo 'make site          the documentation as a site, in build/site; a broken link fails'
 	@echo 'make bench         measure start-up, and our training loop against a bare script (root, Slurm)'
 	@echo 'make first-minute  the README as a new user: its lines in a root of their own (a minute and a half)'

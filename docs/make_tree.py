@@ -1,7 +1,6 @@
-"""Draw the tree of hpcrun from its docstrings, in docs/architecture.md and docs/modules.md.
+"""Draw the tree of hpcrun in docs/architecture.md, each room with the first line of its docstring.
 
-The first shows rooms, the second every module. With
-``--check``, only fail where a page is not up to date.
+With ``--check``, only fail where the drawing is not up to date.
 """
 
 from __future__ import annotations
@@ -12,16 +11,10 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-DOCS = Path(__file__).parent
-PACKAGE = DOCS.parent / "hpcrun"
+PAGE = Path(__file__).with_name("architecture.md")
+PACKAGE = PAGE.parents[1] / "hpcrun"
 BEGIN = "<!-- Drawn by `python docs/make_tree.py` from the docstrings of the packages. -->\n"
 END = "<!-- End of the drawing. -->\n"
-HEAD = """\
-<!-- Drawn by `python docs/make_tree.py` from the first lines of the modules' docstrings. -->
-# Modules
-Every module in one line; [architecture](architecture.md) says how they work together.
-
-"""
 # In the order in which data flows, what all stands on first.
 ORDER = (
     "state",
@@ -42,17 +35,12 @@ ORDER = (
 WIDTH = 100
 
 
-def pages() -> dict[Path, tuple[str, str]]:
-    """Each page that holds a drawing: its text as it is, and as it should be."""
-    architecture, modules = DOCS / "architecture.md", DOCS / "modules.md"
-    text = architecture.read_text()
-    before, begin, rest = text.partition(BEGIN)
+def drawn() -> tuple[str, str]:
+    """Return the page as it is, and with the drawing of now."""
+    text = PAGE.read_text()
+    before, _, rest = text.partition(BEGIN)
     drawing = f"{BEGIN}```\n{''.join(_rooms())}```\n{END}"
-    found = modules.read_text() if modules.is_file() else ""
-    return {
-        architecture: (text, before + drawing + rest.partition(END)[2] if begin else text),
-        modules: (found, f"{HEAD}```\n{''.join(_modules())}```\n"),
-    }
+    return text, before + drawing + rest.partition(END)[2]
 
 
 def _rooms() -> Iterator[str]:
@@ -66,13 +54,6 @@ def _rooms() -> Iterator[str]:
                 " ".join(names), WIDTH, initial_indent=indent, subsequent_indent=indent
             )
         )
-
-
-def _modules() -> Iterator[str]:
-    for depth, directory in _packages():
-        yield _line(f"{directory.name}/", directory / "__init__.py", depth)
-        for path in _files(directory):
-            yield _line(path.stem, path, depth + 1)
 
 
 def _packages() -> Iterator[tuple[int, Path]]:
@@ -98,12 +79,12 @@ def _line(name: str, path: Path, depth: int) -> str:
 
 
 def main() -> None:
-    """Write or check the pages."""
-    for page, (found, wanted) in pages().items():
-        if "--check" not in sys.argv[1:]:
-            page.write_text(wanted)
-        elif found != wanted:
-            sys.exit(f"docs/{page.name} is out of date: run `make docs`")
+    """Write or check the drawing."""
+    found, wanted = drawn()
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(wanted)
+    elif found != wanted:
+        sys.exit(f"docs/{PAGE.name} is out of date: run `make docs`")
 
 
 if __name__ == "__main__":

@@ -12,9 +12,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 from hpcrun import errors
 from hpcrun.cli import commands
+from hpcrun.cli.help import PARTS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -84,11 +86,54 @@ def test_the_site_builds_and_a_broken_link_fails(tmp_path: Path) -> None:
     assert broken.returncode != 0
 
 
-def test_the_drawings_of_the_tree_are_up_to_date() -> None:
+def test_the_drawing_of_the_tree_is_up_to_date() -> None:
     module = _script("make_tree")
-    assert module.BEGIN in (ROOT / "docs" / "architecture.md").read_text()
-    stale = [page.name for page, (found, wanted) in module.pages().items() if found != wanted]
-    assert stale == [], "run `make docs`"
+    found, wanted = module.drawn()
+    assert module.BEGIN in found
+    assert found == wanted, "run `make docs`"
+
+
+def _menu() -> dict[str, list[str]]:
+    """Return each part of the site's menu with its pages."""
+    menu = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    return {
+        part: pages for entry in menu for part, pages in entry.items() if isinstance(pages, list)
+    }
+
+
+def _list_of_pages() -> dict[str, dict[str, str]]:
+    """Return each part of docs/README.md with its pages, and the line on each."""
+    _, *parts = re.split(
+        r"^## (.+)\n", (ROOT / "docs" / "README.md").read_text(), flags=re.MULTILINE
+    )
+    lines = re.compile(r"^- \[[^]]+\]\(([^)]+)\): (.+)$", re.MULTILINE)
+    return {
+        part: {page.replace("../", "project/"): line for page, line in lines.findall(text)}
+        for part, text in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+def test_each_page_stands_in_the_menu_once() -> None:
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    beside = {f"project/{name}" for name in _script("site_links").PAGES}
+    assert sorted(page for part in _menu().values() for page in part) == sorted(pages | beside)
+
+
+def test_each_page_has_a_line_in_the_list_of_pages_where_the_menu_has_it() -> None:
+    listed = {part: list(pages) for part, pages in _list_of_pages().items()}
+    assert listed == _menu()
+
+
+def test_help_says_of_each_page_what_the_list_of_pages_says() -> None:
+    listed = {
+        part: {page: line for page, line in pages.items() if not page.startswith("project/")}
+        for part, pages in _list_of_pages().items()
+    }
+    topics = {
+        part: {f"{stem}.md": line for stem, line in pages.values()} for part, pages in PARTS.items()
+    }
+    assert listed == topics
+    assert [list(pages) for pages in listed.values()] == [list(pages) for pages in topics.values()]
 
 
 def test_every_exit_code_is_documented() -> None:

@@ -115,10 +115,6 @@ NOT_RUN: dict[str, dict[str, str]] = {
             SAVED,
         ),
     },
-    "docs/modules.md": {
-        "hpcrun/                  hpcrun: checked Slurm submissions of DeepSpeed training, seen "
-        "through to their end.": GENERATED,
-    },
     "docs/processes.md": {
         "sbatch script -> keeper -> supervisor -> srun -> agent   one a node, a step of its own": (
             DRAWING

@@ -15,50 +15,67 @@ from hpcrun.cli.main import group
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.text import shortened
 
-# Topic -> the file in docs, and what it is about. pyproject.toml lists the files for the wheel.
-TOPICS = {
-    "new-cluster": ("init", "the first five minutes on a new cluster"),
-    "from-sbatch": ("from-sbatch", "what `hpcrun init --from` makes of an sbatch script"),
-    "start": ("getting-started", "from an empty directory to a sweep that survives a killed rank"),
-    "where": ("choosing-runs", "which runs a command is about: names, patterns, state=failed"),
-    "sweeps": ("sweeps", "many runs from one spec"),
-    "recovery": ("when-runs-fail", "what to type when runs fail, and what comes back by itself"),
-    "inside": ("looking-inside", "stacks, commands and shells beside live ranks"),
-    "python": ("python", "submit and read runs from a program of yours"),
-    "files": ("finding-files", "where code, logs, metrics and checkpoints are"),
-    "specs": ("spec", "every key of a spec and of a cluster profile"),
-    "commands": ("cli", "the root, exit codes, and every command's options"),
-    "examining": ("doctor", "what `hpcrun doctor` judges, and how it finds bad nodes"),
-    "bad-nodes": ("health", "the check of a job's nodes, and the suspect ones"),
-    "storage": ("storage", "what is relied on of shared storage, and what mount options change"),
-    "checks": ("check", "what is checked against the cluster before the queue"),
-    "estimates": ("estimate", "memory, time and money of a run: formulas and their sources"),
-    "optimizers": ("optimizers", "which optimizer runs where; schedules, scaled rates, layers"),
-    "jobs": ("jobs", "programs to copy: language models, images; exact evaluation"),
-    "data": ("data", "session.loader: samples in an order that restarts do not change"),
-    "parallelism": ("parallelism", "tensor, pipeline and sequence parallelism: one model for all"),
-    "profiling": ("profile", "where a step's time goes, MFU, memory by kind"),
-    "tuning": ("tune", "the fastest configuration that fits, found by trials"),
-    "roles": ("roles", "unlike processes as one run: servers, an evaluator, nodes of other kinds"),
-    "precision": ("precision", "bf16, fp16 and fp8; memory, offload, cheaper synchronisation"),
-    "environments": ("environment", "the job's packages: recorded, compared, frozen"),
-    "containers": ("containers", "ranks in an image: Apptainer, Charliecloud, bubblewrap, Pyxis"),
-    "frameworks": ("frameworks", "a spec for Hugging Face, Accelerate, Lightning, JAX, …"),
-    "deepspeed": ("deepspeed-configs", "published DeepSpeed configurations"),
-    "screen": ("top", "the live screen of hpcrun top, and its keys"),
-    "reports": ("report", "the HTML page"),
-    "exported-weights": ("weights", "a run's weights as safetensors, whatever divided the model"),
-    "checkpoints": ("checkpoints", "what is saved, when, and how it is checked"),
-    "recovery-rules": ("recovery", "how causes are found, and what follows from them"),
-    "observing": ("observing", "how status, logs and why know what they say"),
-    "telemetry": ("telemetry", "utilisation, and trackers such as W&B and TensorBoard"),
-    "directories": ("working-directory", "where a program runs and what it may write there"),
-    "records": ("files", "each file on disk, and what its records hold"),
-    "processes": ("processes", "which processes a job has"),
-    "sharing": ("sharing", "roots that a group uses together"),
-    "security": ("security", "what is trusted, and what never is"),
-    "glossary": ("glossary", "words"),
+# A part of the documentation -> a topic -> its file in docs, and what it is about. docs/README.md
+# and the menu of mkdocs.yml have these pages in this order; pyproject.toml lists the wheel's.
+PARTS = {
+    "Start": {
+        "start": ("getting-started", "your program, your site, and what becomes of a run"),
+        "new-cluster": ("init", "a profile, a spec and a program of yours, in one command"),
+        "from-sbatch": ("from-sbatch", "make a spec of an sbatch script that you have"),
+        "jobs": ("jobs", "language models, images, LoRA, distillation; exact evaluation"),
+    },
+    "How to": {
+        "sweeps": ("sweeps", "make many runs of one spec"),
+        "frameworks": ("frameworks", "run Hugging Face, Accelerate, Lightning, JAX, … as they are"),
+        "roles": ("roles", "run unlike processes together, on nodes of several kinds"),
+        "data": ("data", "read samples in an order that restarts do not change"),
+        "parallelism": (
+            "parallelism",
+            "train what one GPU cannot hold: tensors, pipelines, sequences",
+        ),
+        "precision": ("precision", "bf16, fp16 or fp8; save memory, offload, synchronise less"),
+        "optimizers": ("optimizers", "choose an optimizer, its schedule, and rates by layer"),
+        "environments": ("environment", "record, compare and freeze the job's packages"),
+        "containers": ("containers", "run ranks in an image: Apptainer, Charliecloud, Pyxis, …"),
+        "checks": ("check", "learn before the queue what the cluster would refuse"),
+        "estimates": ("estimate", "learn before the queue what a run takes: memory, time, money"),
+        "tuning": ("tune", "find the fastest configuration that fits; measure how speed scales"),
+        "profiling": ("profile", "see where a step's time and memory go, and its MFU"),
+        "where": ("choosing-runs", "choose the runs of a command: names, patterns, state=failed"),
+        "recovery": ("when-runs-fail", "bring failed runs to their end; what comes back by itself"),
+        "inside": ("looking-inside", "get stacks, commands and shells beside live ranks"),
+        "screen": ("top", "watch runs live in a terminal"),
+        "reports": ("report", "make a page of results, curves and costs"),
+        "files": ("finding-files", "find code, logs, metrics and checkpoints"),
+        "exported-weights": (
+            "weights",
+            "export weights as safetensors, whatever divided the model",
+        ),
+        "python": ("python", "submit and read runs from a program of yours"),
+        "examining": ("doctor", "what works on a cluster, and which of its nodes are not well"),
+        "bad-nodes": ("health", "have bad nodes found at a start, replaced, and left out"),
+    },
+    "Reference": {
+        "commands": ("cli", "the root, exit codes, and every command's options"),
+        "specs": ("spec", "every key of a spec and of a cluster profile"),
+        "records": ("files", "each file on disk, and what its records hold"),
+        "deepspeed": ("deepspeed-configs", "which published ones are accepted, and by which rules"),
+        "glossary": ("glossary", "hpcrun's own words, and the field's as hpcrun uses them"),
+    },
+    "How it works": {
+        "architecture": ("architecture", "the way of the data, the rooms of the code, its imports"),
+        "processes": ("processes", "which processes a job has"),
+        "recovery-rules": ("recovery", "how causes are found, and what follows from them"),
+        "checkpoints": ("checkpoints", "what is saved, when, and how it is checked"),
+        "directories": ("working-directory", "where a program runs and what it may write there"),
+        "observing": ("observing", "how status, logs and why know what they say"),
+        "telemetry": ("telemetry", "utilisation, and trackers such as W&B and TensorBoard"),
+        "storage": ("storage", "what is relied on of shared storage; what mount options change"),
+        "sharing": ("sharing", "roots that a group uses together"),
+        "security": ("security", "what is trusted, and what never is"),
+    },
 }
+TOPICS = {name: page for pages in PARTS.values() for name, page in pages.items()}
 _WIDEST_PAGE = 100
 
 
@@ -87,7 +104,9 @@ def _contents() -> str:
         lines += _section(title, {name: one.about for name, one in under.items()}, width)
     if others := commands.OTHERS.names:
         lines += _section("Of other packages", {name: _offered(name) for name in others}, width)
-    lines += _section("Topics", {name: text for name, (_, text) in TOPICS.items()}, width)
+    for part, pages in PARTS.items():
+        about = {name: text for name, (_, text) in pages.items()}
+        lines += _section(f"Topics, {part.lower()}", about, width)
     return "\n".join([*lines, "hpcrun help NAME shows any of them."])
 
 

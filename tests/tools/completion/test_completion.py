@@ -139,7 +139,7 @@ def answers(line: str, desk: Path, shell: str = "zsh", **variables: str) -> list
         ("hpcrun status study 'state=failed and (at", ["state=failed and (attempts>"]),
         ("hpcrun submit ../other.yaml --only n", ["new"]),
         ("hpcrun submit ../other.yaml --only lr=0.00", ["lr=0.001", "lr=0.0003"]),
-        ("hpcrun help reco", ["recovery", "recovery-rules", "records"]),
+        ("hpcrun help reco", ["recovery", "records", "recovery-rules"]),
         ("hpcrun submit 'finetune.yaml' config.m", ["config.model."]),
         ("hpcrun submit none.yaml clu", ["cluster="]),
     ],
