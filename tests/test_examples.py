@@ -84,10 +84,6 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "docs/getting-started.md": {
         ".venv/bin/hpcrun run language-model config.total_steps=50 "
         "deepspeed.zero_optimization.stage=3": TRAINS,
-        "tensorboard --logdir ROOT/NAME/runs": "TensorBoard's, which serves until Ctrl-C",
-        "wandb beta sync ROOT/NAME/runs/*/tracking/wandb": "needs the server of Weights & Biases",
-        "PYTHONPATH=ROOT/NAME/submissions/1/hpcrun.zip python -m hpcrun.run.tracker wandb "
-        "ROOT/NAME/submissions/1 --run 3 --once": "needs a run with W&B: tests/run/test_tracker.py",
     },
     "docs/finding-files.md": {"hpcrun weights study/0 -o out": SAVED},
     "docs/health.md": {
@@ -140,6 +136,12 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "docs/top.md": {"pip install 'hpcrun[top]'": NETWORK, "hpcrun top": TERMINAL},
     "docs/working-directory.md": {
         "ROOT/NAME/runs/3/work/                 mirrors the root of the frozen code": DRAWING,
+    },
+    "docs/tracking.md": {
+        "tensorboard --logdir ROOT/NAME/runs": "TensorBoard's, which serves until Ctrl-C",
+        "wandb beta sync ROOT/NAME/runs/*/tracking/wandb": "needs the server of Weights & Biases",
+        "PYTHONPATH=ROOT/NAME/submissions/1/hpcrun.zip python -m hpcrun.run.tracker wandb "
+        "ROOT/NAME/submissions/1 --run 3 --once": "needs a run with W&B: tests/run/test_tracker.py",
     },
     "docs/weights.md": {
         "hpcrun weights study/0 -o out": SAVED,
