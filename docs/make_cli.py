@@ -17,8 +17,8 @@ from hpcrun.cli.main import group
 
 PAGE = Path(__file__).with_name("cli.md")
 WIDTH = 80
-# What `HEAD` says once for all commands: the option --where, and what WHERE may be.
-CONDITIONS = "conditions"
+# What `HEAD` says once for all commands: the options --where and --sweep, and what WHERE may be.
+TOLD_ONCE = ("conditions", "sweeps")
 WHERE = re.compile(
     r"WHERE is an experiment[^;]*?'lr>=1e-3'(;\s+without\s+it,\s+your\s+newest\s+experiment)?\.\s*"
 )
@@ -47,8 +47,8 @@ alone prints bytes as they are. `--json` has the values themselves, escaped, and
 not a finite number.
 
 **SPEC** is the path of an experiment, or the name of one that ships; without one it is
-`experiment.yaml` of the current directory, which is said. See [specs](spec.md) for the file and for
-`key=value`.
+`experiment.yaml` of the current directory, which is said. `-s key=a,b` (`--sweep`), given once or
+more, sweeps a key over values. See [specs](spec.md) for the file and for `key=value`.
 
 **WHERE** chooses runs, in every command alike: an experiment (`NAME`), runs (`NAME/3`, `NAME/0-3`),
 a pattern, a job id, a spec file or a directory, and conditions, which `--where` takes too:
@@ -113,7 +113,7 @@ def _command(name: str | None) -> str:
 
 def _own_help(command: click.Command) -> click.Command:
     """Copy a command without the options and words that it shares with others."""
-    shared = {CONDITIONS, *(option.name for option in group.params)}
+    shared = {*TOLD_ONCE, *(option.name for option in group.params)}
     own = copy.copy(command)
     own.params = [one for one in command.params if one.name not in shared]
     own.add_help_option = False

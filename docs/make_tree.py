@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +31,6 @@ ORDER = (
     "api",
     "tools",
 )
-WIDTH = 100
 
 
 def drawn() -> tuple[str, str]:
@@ -46,14 +44,6 @@ def drawn() -> tuple[str, str]:
 def _rooms() -> Iterator[str]:
     for depth, directory in _packages():
         yield _line(f"{directory.name}/", directory / "__init__.py", depth)
-        names = [path.stem for path in _files(directory)]
-        indent = "  " * depth + " " * 4
-        yield from (
-            f"{line}\n"
-            for line in textwrap.wrap(
-                " ".join(names), WIDTH, initial_indent=indent, subsequent_indent=indent
-            )
-        )
 
 
 def _packages() -> Iterator[tuple[int, Path]]:

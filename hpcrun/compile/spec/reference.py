@@ -51,9 +51,7 @@ quote, else one scalar in which commas and colons mean nothing; `key=null` takes
 there are relative to the spec. `--sweep key=a,b` sweeps, and replaces a grid's values of that key.
 
 **Short keys.** There, and in all parts of `sweep`, the end of a key is enough where no other key of
-the spec ends so: `lr` is `config.lr`, `stage` is `deepspeed.zero_optimization.stage`, `nodes` is
-`resources.nodes`. What several keys end in is a mistake that names them; no short key adds one.
-What a key of the command line was read as is told.
+the spec ends so: `lr` is `config.lr`, `nodes` is `resources.nodes`. What a key was read as is told.
 
 **Interpolation.** `${config.lr}` is another key, `${oc.env:NAME}` or `${oc.env:NAME,default}` a
 variable of the submitting shell. PLACEHOLDERS
@@ -63,12 +61,10 @@ are filled in as an attempt starts. A literal `${` is written `\\${`.
 mistakes, `3e-4` is a number, `no` is false.
 
 **In an editor.** `hpcrun schema > spec.schema.json` beside the spec, and as the spec's first line
-`# yaml-language-server: $schema=spec.schema.json`: editors with YAML's language server complete
-keys and mark mistakes as you type. `hpcrun schema profile` is that of cluster profiles. What the
-schema refuses hpcrun refuses; `hpcrun plan` finds more.
+`# yaml-language-server: $schema=spec.schema.json`: the editor completes keys and marks mistakes.
+`hpcrun schema profile` is that of cluster profiles.
 
-**Limits.** What is larger than anything that people write is told with its file and line, and not
-tried. Data and long texts belong in files that the program reads. Accepted are at most
+**Limits.** Accepted are at most
 LIMITS"""
 _RECIPES = """
 ## Recipes of `recovery.resume`
@@ -78,11 +74,9 @@ _RECIPES = """
 |---|---|---|---|
 """
 _SWEEPS = """
-A sweep's runs are numbered at first submission, and are the same runs as long as they compute the
-same: a run's identity is its entry, config, args, DeepSpeed configuration, swept values and what
-it is initialized from. How
-`train_batch_size` is divided into micro batches and accumulation is no part of it, so that a run
-which names it goes on with other `nodes`. One array is submitted for each shape of resources.
+A sweep's runs are numbered at first submission. A run's identity is its entry, config, args,
+DeepSpeed configuration, swept values and what it is initialized from, but not how
+`train_batch_size` is divided: a run which names it goes on with other `nodes`.
 """
 _PROFILES = """
 A site is described once, in `NAME.yaml`, and chosen with `cluster: NAME`. Profiles are looked for
@@ -116,9 +110,7 @@ def page() -> str:
             parts += _section(sweep_block.When, "", "`sweep.when`", sweep_block.Block)
     parts.append("\n## sbatch options that hpcrun owns\n")
     parts.append("`resources.sbatch` takes every long option of sbatch but these.\n\n")
-    parts.append("| option | instead |\n|---|---|\n")
-    owned = {**{name: f"`{text}`" for name, text in OWNED_BY_FIELD.items()}, **OWNED}
-    parts += [f"| `{name}` | {owned[name]} |\n" for name in sorted(owned)]
+    parts += _owned_options()
     parts.append("\n# Cluster profiles")
     parts.append(_PROFILES)
     parts += _section(cluster_profile.Profile, "", "Profile")
@@ -127,6 +119,22 @@ def page() -> str:
         if block and block is not experiment.Resources:
             parts += _section(block, f"{name}.", f"Profile: `{name}`")
     return "".join(parts)
+
+
+def _owned_options() -> Iterator[str]:
+    """Yield the table of sbatch's options that are refused, those with one answer together."""
+    yield "| option | instead |\n|---|---|\n"
+    answers = {**{name: _field(name, text) for name, text in OWNED_BY_FIELD.items()}, **OWNED}
+    names: dict[str, list[str]] = {}
+    for name in sorted(answers):
+        names.setdefault(answers[name], []).append(f"`{name}`")
+    yield from (f"| {', '.join(options)} | {answer} |\n" for answer, options in names.items())
+
+
+def _field(option: str, text: str) -> str:
+    """Return the field that is written in place of an option."""
+    is_namesake = text == f"resources.{option.replace('-', '_')}"
+    return "the key of `resources` of that name" if is_namesake else f"`{text}`"
 
 
 def _limits() -> str:
@@ -183,16 +191,25 @@ def _section(cls: type, prefix: str, title: str, but: type | None = None) -> Ite
     shared = schema.hints(but) if but else {}
     more = f" And all of {', '.join(f'`{name}`' for name in shared)}." if shared else ""
     about = (inspect.getdoc(cls) or "").replace("``", "`")
-    yield f"\n## {title}\n{about}{more}\n\n"
+    blocks = [field.name for field in dataclasses.fields(cls) if _has_table(cls, field)]
+    below = f" Its blocks {', '.join(f'`{name}`' for name in blocks)} are below." if blocks else ""
+    yield f"\n## {title}\n{about}{more}{below}\n\n"
     yield "| key | accepts | default | |\n|---|---|---|---|\n"
     texts = documentation(cls)
     for field in dataclasses.fields(cls):
-        if field.name in shared:
+        if field.name in (*shared, *blocks):
             continue
         annotation = schema.hints(cls)[field.name]
         text = texts[field.name].replace("``", "`").replace("|", "\\|")
         default = _default(field, annotation)
         yield f"| `{prefix}{field.name}` | {_accepts(annotation)} | {default} | {text} |\n"
+
+
+def _has_table(cls: type, field: dataclasses.Field[Any]) -> bool:
+    """Whether a field is a block that is always there, and whose keys have a table of their own."""
+    block = schema.dataclass_of(schema.hints(cls)[field.name])
+    is_repeated = block is experiment.Resources and cls is not experiment.Spec
+    return block is not None and field.default is dataclasses.MISSING and not is_repeated
 
 
 def _default(field: dataclasses.Field[Any], annotation: Any) -> str:

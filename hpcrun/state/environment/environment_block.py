@@ -53,35 +53,33 @@ class Environment:
     python: str | None = None
     """The job's Python, which has torch and deepspeed; null for the one that runs hpcrun. A name
     without a slash is looked up after the setup lines, a relative path is relative to this file.
-    `hpcrun submit` starts it once to ask for its libraries, unless it, the spec or the profile is
-    another user's; `hpcrun plan` and ``--dry-run`` never do."""
+    `hpcrun submit` starts it once to ask for its libraries."""
 
     venv: Literal["live", "frozen"] = "live"
-    """``frozen``: what the Python has is copied at submission, once for each content, and unpacked
-    on each node before its ranks start, which run with that; see docs/environment.md. ``live``:
-    what it has when a job starts; a change since submission is told."""
+    """``frozen``: what the Python has is copied at submission and unpacked on each node before its
+    ranks start; see docs/environment.md. ``live``: what it has when a job starts; a change since
+    submission is told."""
 
     lock: str | None = None
-    """With ``venv: frozen``, the file from which the environment is built, by uv where there is
-    one, else by pip, in place of a copy: requirements with ``==`` and hashes, ``uv.lock`` or
-    ``pylock.toml``; relative to this file."""
+    """With ``venv: frozen``, the file from which the environment is built, by uv or pip, in place
+    of a copy: requirements with ``==`` and hashes, ``uv.lock`` or ``pylock.toml``; relative to this
+    file."""
 
     setup: list[str] = field(default_factory=list)
     """Shell lines run first on the batch node, after the cluster profile's: ``module load cuda``.
-    These are shell by design: nothing in them is quoted. `hpcrun submit` also runs them where it is
-    typed, before it asks the Python."""
+    `hpcrun submit` also runs them where it is typed, before it asks the Python."""
 
     variables: dict[str, str] = field(default_factory=dict)
     """Environment variables of the job, over those of the cluster profile. They land in the script,
-    which is stored: secrets belong in ``secrets_file``. Those with ``${hpcrun:…}`` are filled in as
-    an attempt starts, for the ranks alone."""
+    which is stored: secrets belong in ``secrets_file``. Those with ``${hpcrun:…}`` are for the
+    ranks alone."""
 
     secrets_file: str | None = None
     """A file of ``NAME=value`` lines, yours and readable by you alone; read as the job starts."""
 
     container: Container | None = None
-    """The container that the ranks run in; null for none. ``python`` is then what runs outside of
-    it, beside Slurm, and needs neither torch nor deepspeed."""
+    """The container that the ranks run in; see docs/containers.md. ``python`` is then what runs
+    outside of it, and needs neither torch nor deepspeed."""
 
     @property
     def is_frozen(self) -> bool:

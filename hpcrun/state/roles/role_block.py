@@ -10,30 +10,25 @@ from hpcrun.state.spec.spec_dataclass import spec_dataclass
 
 @spec_dataclass
 class Role:
-    """One kind of process of a run, with a program and ranks of its own; see docs/roles.md. A role
-    without an ``entry`` runs that of the top level."""
+    """One kind of process of a run, with a program and ranks of its own; see docs/roles.md."""
 
     main: bool = False
     """The run is done when this role is; by default that is the first one. It alone has steps,
-    metrics, checkpoints and the DeepSpeed configuration, and may be a function or use
-    ``hpcrun.session()``."""
+    metrics, checkpoints and the DeepSpeed configuration."""
 
     entry: str | list[str] = ""
-    """What its ranks execute, as the top level's ``entry``: a script or a command, and in the main
-    role a function too. Empty for that of the top level."""
+    """What its ranks execute: a script or a command, and in the main role a function too. Empty for
+    that of the top level."""
 
     args: list[str] = field(default_factory=list)
-    """Arguments of its script or command; where it has no ``entry`` they come after the top
-    level's."""
+    """Arguments; where it has no ``entry`` after the top level's."""
 
     config: dict[str, Any] = field(default_factory=dict)
-    """Its configuration, which becomes flags; where it has no ``entry`` over the top level's
-    ``config``, else alone."""
+    """Its configuration, which becomes flags; where it has no ``entry`` over the top level's."""
 
     nodes: int | None = None
     """How many of the run's nodes its ranks are on. Null for ``resources.nodes`` in the main role,
-    else for as many as divide ``ntasks`` evenly, or one; with ``resources`` for one. A run has as
-    many nodes as its roles need."""
+    else for as many as divide ``ntasks`` evenly, or one; with ``resources`` for one."""
 
     first_node: int = 0
     """The first of them, counted from 0. Roles share nodes unless this sets them apart."""
@@ -52,24 +47,21 @@ class Role:
     """CPUs of each of its ranks; null for ``resources.cpus_per_task``."""
 
     restart: Literal["run", "role", "rank", "ignore"] = "run"
-    """What follows when one of its ranks ends badly: ``run`` ends the attempt, so that everything
-    is restarted as ``recovery`` says; ``role`` starts all ranks of the role anew, ``rank`` the one
-    that ended, while the others go on; ``ignore`` goes on without it. With a lost node the last
-    three move its ranks to another node of the run, if they have no GPUs."""
+    """What follows when one of its ranks ends badly: ``run`` ends the attempt; ``role`` starts all
+    ranks of the role anew, ``rank`` the one that ended, while the others go on; ``ignore`` goes on
+    without it. With a lost node the last three move its ranks to another node, if they have no
+    GPUs."""
 
     budget: int = 10
-    """How many times in one attempt its ranks are started anew; the next bad end is as with
-    ``restart: run``."""
+    """How many times in one attempt its ranks are started anew; then as ``restart: run``."""
 
     at_end: Literal["stop", "finish"] = "stop"
     """When the main role is done: ``stop`` ends it (SIGTERM, later SIGKILL), ``finish`` waits until
-    its programs end by themselves."""
+    its programs end."""
 
     stop_grace: int = 15
     """Seconds between the two signals."""
 
     resources: dict[str, Any] = field(default_factory=dict)
-    """For nodes of its own, of another partition or kind: keys of the top level's ``resources``
-    (``partition``, ``constraint``, ``mem``, …) that are other for it. The job is then one of
-    Slurm's heterogeneous jobs, with a part for each such role. Empty for the nodes of the others.
-    """
+    """For nodes of its own, of another kind: keys of the top level's ``resources`` that are other
+    for it. The job is then a heterogeneous job of Slurm's. Empty for the nodes of the others."""

@@ -17,14 +17,12 @@ class Fabric:
     """Interface for hpcrun's own traffic, such as ``eth0``."""
 
     fast_interface: str | None = None
-    """Interface for rendezvous and gradients, such as ``ib0``; null for the first that all nodes
-    of a run have, of type InfiniBand, else with such a name (``ib0``, ``ibp65s0``, ``hsn0``), else
-    that of the default route. ``hpcrun why`` says what had to be guessed."""
+    """Interface for rendezvous and gradients, such as ``ib0``; null for the first that all nodes of
+    a run have, of type InfiniBand, else with such a name, else that of the default route."""
 
     hca: list[str] = field(default_factory=list)
-    """InfiniBand adapters for NCCL, such as ``[mlx5_0, mlx5_1]``; empty for the
-    active ports that each node picks as an attempt begins: of one rate, without those of
-    storage."""
+    """InfiniBand adapters for NCCL, such as ``[mlx5_0, mlx5_1]``; empty for the active ports of one
+    rate, without those of storage."""
 
 
 @spec_dataclass
@@ -32,8 +30,7 @@ class Limits:
     """What the site's Slurm refuses; checked before anything is submitted."""
 
     max_array_size: int = 1001
-    """More runs than that become several arrays. ``submit`` asks Slurm for its MaxArraySize and
-    max_array_tasks; this is for fewer, and for a Slurm that does not answer."""
+    """More runs than that become several arrays, where Slurm's own limit is not smaller."""
 
     max_time: str | None = None
     """Longest time limit, in one of Slurm's forms."""
@@ -46,14 +43,13 @@ class Limits:
 class ConfirmAbove:
     """The hours above which ``submit`` and ``requeue`` ask first; without a terminal they want
     ``--yes``. Hours are the most that one start of each run can use: nodes, spare ones too, times
-    GPUs times the time limit. Restarts in place are within it; after a requeue the time limit
-    begins anew."""
+    GPUs times the time limit."""
 
     gpu_hours: float | None = None
     """The most GPU-hours of runs with GPUs; null never asks."""
 
     cpu_hours: float | None = None
-    """The most CPU-hours of runs without GPUs: nodes times ranks times CPUs of each times the time
+    """The most CPU-hours of runs without GPUs: nodes times ranks times CPUs times the time
     limit."""
 
 
@@ -75,10 +71,10 @@ class Health:
     neighbours."""
 
     on_fault: Literal["replace", "exclude", "refuse", "warn"] = "replace"
-    """For what a job cannot do with: interface or port down, no GPU, no room, a link at a small
-    fraction of its peers' speed. ``replace`` gives its place to a spare (``resources.spare_nodes``)
-    and without one requeues the job without the node, ``exclude`` always does that, ``refuse``
-    stops the run, ``warn`` goes on."""
+    """What follows what a job cannot do with: interface or port down, no GPU, no room, a slow link.
+    ``replace`` gives its place to a spare (``resources.spare_nodes``) and without one requeues the
+    job without the node, ``exclude`` always does that, ``refuse`` stops the run, ``warn`` goes
+    on."""
 
     on_doubt: Literal["replace", "exclude", "refuse", "warn"] = "warn"
     """The same for what may be meant so: a port slower than its peers, nodes that differ, a busy
@@ -106,8 +102,7 @@ class Prices:
     """Price of an hour of a processor, for runs without GPUs."""
 
     gpu_watts: float | None = None
-    """Power of a GPU with its share of its node while it trains; null for the power limit of the
-    GPU alone, where it is known."""
+    """Power of a GPU with its share of its node while it trains; null for the GPU's own limit."""
 
     cpu_watts: float | None = None
     """Power of a processor with its share of its node."""
@@ -127,12 +122,12 @@ class Profile:
     """Where experiments live, unless --root or HPCRUN_ROOT says so; storage that all nodes see."""
 
     umask: str | None = None
-    """Mode bits that files and directories of experiments do not get, in octal and in quotes:
-    ``"0027"`` lets the group read; null for the submitting shell's."""
+    """Mode bits that files of experiments do not get, in octal and in quotes: ``"0027"`` lets the
+    group read; null for the submitting shell's."""
 
     group: str | None = None
-    """Group of the files and directories of experiments, of which the submitting user is a member,
-    and whose directories above the root may be another member's; null for the user's own."""
+    """Group of the files of experiments, of which the submitting user is a member, and whose
+    directories above the root may be another member's; null for the user's own."""
 
     resources: Resources = field(default_factory=Resources)
     """Defaults for what specs do not say: partition, account, time, …"""

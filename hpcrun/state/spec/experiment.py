@@ -30,13 +30,12 @@ class Resources:
     """Nodes of each run."""
 
     spare_nodes: int = 0
-    """Nodes that stand by: one of them takes the place of a node that is lost or cannot be used,
-    within seconds and without a requeue. They are allocated, and charged, as the others are."""
+    """Nodes that stand by, and are charged: one takes the place of a node that is lost or cannot be
+    used, within seconds and without a requeue."""
 
     ntasks_per_node: int | None = None
-    """Ranks on each node when there are no GPUs; with GPUs there is one rank per GPU, or 1 for a
-    script or command that is a launcher, or a ``framework`` with one process a node: that has all
-    GPUs of its node."""
+    """Ranks on each node without GPUs. With GPUs there is one rank per GPU, or 1 for a launcher or
+    a ``framework`` with one process a node, which has all GPUs of its node."""
 
     gpus_per_node: int = 0
     """GPUs on each node; 0 trains on CPUs."""
@@ -46,15 +45,14 @@ class Resources:
 
     gpu_request: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
     """How Slurm is asked for them: ``--gpus-per-node``, ``--gres=gpu:N``, or not at all, where it
-    knows no GPUs: a job then has its nodes alone (``--exclusive``), and GPU-hours count all of
-    their GPUs. A matter for the cluster profile."""
+    knows no GPUs: a job then has its nodes alone (``--exclusive``). A matter for the cluster
+    profile."""
 
     node_has_gpus: int | None = None
-    """GPUs that a node has: ``gpus_per_node`` is at most that. ``gpu_request: none`` needs it."""
+    """GPUs that a node has; ``gpu_request: none`` needs it, and counts GPU-hours of all."""
 
     cpus_per_task: int | None = None
-    """CPUs of each rank, given to sbatch and srun alike; null for one, and for what Slurm gives
-    where a script starts its own (``framework: batch``)."""
+    """CPUs of each rank; null for one, and with ``framework: batch`` for what Slurm gives."""
 
     mem: str | None = None
     """Memory of each node, such as ``64G``; null for the partition's default, ``0`` for all."""
@@ -81,14 +79,14 @@ class Resources:
     """Nodes not to use, as a host list: ``node[3,7-9]``."""
 
     mpi: str | None = None
-    """Type of MPI that srun prepares the ranks for, as in ``srun --mpi=list``: ``pmix``, ``pmi2``.
-    Null: with ``framework: mpi`` one that the program's MPI knows, with ``auto`` and ``none`` the
-    site's MpiDefault, with others ``none``."""
+    """Type of MPI that srun prepares the ranks for, of ``srun --mpi=list``. Null: with ``framework:
+    mpi`` one that the program's MPI knows, with ``auto`` and ``none`` the site's MpiDefault, else
+    ``none``."""
 
     sbatch: dict[str, Any] = field(default_factory=dict)
-    """Any other long option of sbatch without its dashes: ``{licenses: "fs:1", exclusive: true}``.
-    Options that hpcrun owns are refused; ``gres`` is for what is no GPU, such as ``nvme:1``. One of
-    a plugin of the site's keeps its dashes and is not checked: ``{"--image": "nersc/pytorch"}``."""
+    """Any other long option of sbatch without its dashes: ``{licenses: "fs:1", exclusive: true}``;
+    ``gres`` for what is no GPU. One of a plugin keeps its dashes and is not checked: ``{"--image":
+    "nersc/pytorch"}``."""
 
     @property
     def gpus_option(self) -> str | None:
@@ -118,24 +116,23 @@ class Checkpoint:
     """When the session saves by itself, and what is kept."""
 
     every: int | None = None
-    """Optimizer steps between saves; null saves only at the end of the run and when asked to stop:
-    the loop of ``session.steps()`` always saves its last step."""
+    """Optimizer steps between saves; null saves only at the end of the run and when asked to
+    stop."""
 
     nearby_every: int | None = None
-    """Optimizer steps between saves in the nodes' own storage ($TMPDIR, /tmp without), each copied
-    to the next node: fast, and used by restarts in the same allocation alone. Null for none. Room
-    for four times what a node's ranks save is needed there."""
+    """Optimizer steps between saves in the nodes' own storage ($TMPDIR, /tmp without), copied to
+    the next node, for restarts in the same allocation; null for none. Needs room for four times
+    what a node's ranks save."""
 
     asynchronous: bool = False
-    """Write periodic saves behind the training: ranks wait only for a copy of their state in
-    memory, which each node must have room for. The last save of a run and those before a stop are
-    waited for."""
+    """Write periodic saves behind the training, from a copy of the ranks' state in memory, which
+    each node must have room for."""
 
     initialize_from: str | None = None
-    """Another run whose weights this one starts with, as ``NAME/3`` or ``NAME/3@1200`` (a step), of
-    any number of ranks and ZeRO stage: its newest complete checkpoint, or that of the step. A path
-    names a run under another root. Null for the model as the code makes it. Weights alone are
-    taken, by ``session.restore``, when the run has no checkpoint of its own."""
+    """Another run whose weights alone this one starts with, as ``NAME/3`` (its newest complete
+    checkpoint) or ``NAME/3@1200`` (a step), of any number of ranks and ZeRO stage; a path names a
+    run under another root. ``session.restore`` takes them when the run has no checkpoint of its
+    own."""
 
     keep: int = 2
     """Newest complete checkpoints that are kept."""
@@ -155,8 +152,8 @@ class Objective:
     """Name of a logged metric."""
 
     mode: Literal["min", "max"] | None = None
-    """The better direction. Where the metric's name tells (loss, error, perplexity; accuracy, f1,
-    reward, …) it may be left out; ``plan`` says so where that is ``max``."""
+    """The better direction; it may be left out where the metric's name tells (loss, perplexity;
+    accuracy, f1, …)."""
 
     @property
     def better(self) -> str:
@@ -169,8 +166,8 @@ class Telemetry:
     """What each node's processors, memory, network, fabric and GPUs do while a run trains."""
 
     every: int | None = 10
-    """Seconds between two samples of a node, kept in the attempt's ``telemetry-NODE.jsonl``; null
-    for none. GPUs need the package ``nvidia-ml-py`` in the job's Python."""
+    """Seconds between two samples of a node; null for none. GPUs need the package ``nvidia-ml-py``
+    in the job's Python."""
 
 
 @spec_dataclass
@@ -197,16 +194,15 @@ class Code:
 
     exclude: list[str] = field(default_factory=list)
     """Patterns, as in .gitignore, of files that are left out. So are files that look like secrets
-    (``.env``, ``*.pem``, what only you may read and no argument names), but for those named here
-    after a ``!``, as in ``['!.env']``."""
+    (``.env``, ``*.pem``), but for those named here after a ``!``: ``['!.env']``."""
 
     link: list[str] = field(default_factory=list)
     """Paths below ``code.root``, relative to this file, such as data sets, that the job sees
-    through a symbolic link in place of a frozen copy."""
+    through a link in place of a frozen copy."""
 
     include: list[str] = field(default_factory=list)
     """Files and directories below ``code.root``, relative to this file, that are frozen although
-    git ignores them: small ones, such as ``splits.json``."""
+    git ignores them."""
 
 
 @spec_dataclass
@@ -214,9 +210,9 @@ class Staging:
     """Data that each node copies to its own disk before its ranks start; see docs/data.md."""
 
     paths: list[str] = field(default_factory=list)
-    """Files, directories and globs, relative to this file: ``/data/tokens``, ``shards/*.bin``. Each
-    has its last name in ``${hpcrun:staged}``, which is ``HPCRUN_STAGED`` of the ranks;
-    ``session.staged(path)`` finds it, too."""
+    """Files, directories and globs, relative to this file. Each has its last name in
+    ``${hpcrun:staged}``, which is ``HPCRUN_STAGED`` of the ranks; ``session.staged(path)`` finds
+    it, too."""
 
 
 @spec_dataclass
@@ -225,19 +221,16 @@ class Spec:
 
     name: str = ""
     """The experiment's name, its directory under the root; by default the file's name without
-    ``.yaml``. Letters, digits, ``.``, ``_`` and ``-``, a letter first. Not inherited by
-    ``extends``."""
+    ``.yaml``. Letters, digits, ``.``, ``_`` and ``-``, a letter first. Not inherited."""
 
     extends: str | list[str] | None = None
-    """Files that this one builds on, relative to it; later ones win, this file over all of them.
-    Mappings merge, everything else replaces."""
+    """Files that this one builds on, relative to it; later ones win, this file over all of them."""
 
     tags: list[str] = field(default_factory=list)
-    """Words by which runs are found again: ``--where tag=baseline``, columns, ``--json``. They make
-    no other run of it; ``hpcrun tag`` adds and removes them later."""
+    """Words by which runs are found again: ``--where tag=baseline``; see ``hpcrun tag``."""
 
     notes: str | None = None
-    """A remark on the experiment, for people; ``hpcrun note`` adds further ones."""
+    """A remark, for people; see ``hpcrun note``."""
 
     cluster: str | None = None
     """Name of a cluster profile; null for ``slurm`` where there is an sbatch, else ``local``."""
@@ -250,10 +243,10 @@ class Spec:
     """Arguments of a script or command, before the flags of ``config``."""
 
     batch_script: str | None = None
-    """A shell file that the job runs once an attempt, on its first node and in the working
-    directory, around the ranks: its line ``sh "$HPCRUN_RANKS" || exit`` starts them, with what the
-    lines before it exported, and waits; what follows runs after they ended well. Relative to this
-    file, whose directory holds it. Nothing of it runs where `hpcrun submit` is typed."""
+    """A shell file, relative to this file and in its directory, that the job runs once an attempt,
+    on its first node and in the working directory. Its line ``sh "$HPCRUN_RANKS" || exit`` starts
+    the ranks with what the lines before it exported, and waits; what follows runs after they ended
+    well."""
 
     framework: Literal[
         "auto",
@@ -270,68 +263,61 @@ class Spec:
         "tensorflow",
         "torchrun",
     ] = "auto"
-    """What the program trains with, which decides what ranks find in their environment, and the
-    defaults of progress and resume; see docs/frameworks.md. ``auto`` looks at the entry's words and
-    imports and says what it found; where it is not sure, ranks get what those of ``none`` do
-    and, on CPUs, ``ACCELERATE_USE_CPU``, and ranks that never met are told. ``torchrun`` and
-    ``single`` start one process a node, which has all its GPUs; ``mpi`` has Slurm's PMI tell the
-    ranks of each other, as ``srun --mpi`` does; ``batch`` starts one a run, as Slurm would a batch
-    script, for an entry that calls srun or mpirun itself."""
+    """What the program trains with: what ranks find in their environment, and the defaults of
+    progress and resume; see docs/frameworks.md. ``auto`` looks at the entry's words and imports and
+    says what it found. ``torchrun`` and ``single`` start one process a node, which has all its
+    GPUs; ``mpi`` is ``srun --mpi``; ``batch`` starts one a run, for an entry that calls srun or
+    mpirun itself."""
 
     config: dict[str, Any] = field(default_factory=dict)
-    """The entry's own configuration, free in form: flags of a script or command,
-    ``session.config`` for a function. A key that ``entry``, ``args`` or ``environment.variables``
-    of a command refer to, as by ``${config.lr}``, has arrived there and is no flag."""
+    """The entry's own configuration, free in form: flags of a script or command, ``session.config``
+    for a function. A key that ``entry``, ``args`` or ``environment.variables`` of a command refer
+    to, as by ``${config.lr}``, is no flag."""
 
     flags: Literal["--key=value", "--key value", "key=value", "none"] = "--key=value"
-    """How ``config`` becomes flags, which come after ``args``, so that they win over a file of the
-    program's own that is named there. With dashes, true is bare, false and null are left out
-    (a program whose own default is true wants the text ``'False'``, in quotes, or ``no-key: true``)
-    and a list is ``a,b`` (``--key=value``) or several words (``--key value``). ``key=value`` is
-    what Hydra reads: all values, lists as ``[a,b]``, nested mappings as dotted keys. ``none`` makes
-    none."""
+    """How ``config`` becomes flags, which come after ``args``. With dashes, true is bare, false and
+    null are left out (a program whose own default is true wants ``'False'``, in quotes, or
+    ``no-key: true``) and a list is ``a,b`` (``--key=value``) or several words (``--key value``).
+    ``key=value`` is what Hydra reads: all values, lists as ``[a,b]``, nested mappings as dotted
+    keys."""
 
     working_directory: Literal["run", "rank"] = "run"
-    """Where ranks run. ``run``: all of them in ``work`` of the run's directory, which mirrors the
-    code's root, at the place of this file's directory. ``rank``: each in one of its own,
-    ``work/rank-00000``, for programs whose ranks would overwrite each other's files. What a program
-    writes there stays, and is there in the next attempt; files of the code are found by links."""
+    """Where ranks run. ``run``: all of them in ``work`` of the run's directory, at the place of
+    this file's directory in the code. ``rank``: each in one of its own, ``work/rank-00000``. What a
+    program writes there stays for the next attempt; files of the code are found by links."""
 
     extendable: list[str] = field(default_factory=list)
     """Full keys of ``config`` and ``deepspeed`` whose values may change without making another run,
-    such as ``config.total_steps``; values that refer to them follow. A run that has completed goes
-    on from its last checkpoint when such a value was changed and the spec is submitted again."""
+    such as ``config.total_steps``. A completed run goes on from its last checkpoint when such a
+    value was changed and the spec is submitted again."""
 
     resources: Resources = field(default_factory=Resources)
     """What one run asks of Slurm."""
 
     roles: dict[str, Role] = field(default_factory=dict)
-    """Name -> one of several kinds of process of a run: trainer, server, evaluator; see
-    docs/roles.md. Empty where all ranks run the same."""
+    """Name -> one of several kinds of process of a run; see docs/roles.md."""
 
     parallel: Parallel | None = None
     """How a model and its batch are divided between ranks; null for data parallel alone."""
 
     model_parallel_size: int | None = None
-    """Ranks that hold one copy of the model together, for a program that divides it itself; null
-    for what ``parallel`` or the DeepSpeed configuration says, else 1. The data-parallel size is the
-    rest."""
+    """Ranks that hold one copy of the model, for a program that divides it itself; null for what
+    ``parallel`` or the DeepSpeed configuration says, else 1."""
 
     deepspeed_config: str | None = None
-    """A DeepSpeed JSON file, relative to this file and never edited, or the name of a preset that
-    ships: ``zero0``, ``zero1``, ``zero2``, ``zero3``."""
+    """A DeepSpeed JSON file, relative to this file, or a preset that ships: ``zero0``, ``zero1``,
+    ``zero2``, ``zero3``."""
 
     deepspeed: dict[str, Any] = field(default_factory=dict)
     """DeepSpeed configuration over the file's; null removes a key. Of ``train_batch_size``,
     ``train_micro_batch_size_per_gpu`` and ``gradient_accumulation_steps``, those absent or ``auto``
-    are solved; for a script or command, only if one of them is given here. What the file alone
-    leaves open stays so, as does any other ``auto``: a Trainer fills it in."""
+    are solved; for a script or command, only if one of them is given here. Any other ``auto`` stays
+    for a Trainer."""
 
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16", "fp8"] = "auto"
     """What the run computes in; see docs/precision.md. ``auto``: as the DeepSpeed configuration and
     the program say. The others fill in DeepSpeed's keys, and are refused where these say something
-    else, or the GPU has no such units. ``fp32`` has no TF32 in it; ``tf32`` is fp32 with matrix
-    products in TF32; ``fp8`` is bf16 with linear layers in fp8, for ``session.initialize``."""
+    else, or the GPU has no such units."""
 
     optimization: Optimization = field(default_factory=Optimization)
     """The learning rate over steps, batch sizes and layers."""
@@ -367,8 +353,7 @@ class Spec:
     """Where the logged metrics go, beside the run's own files."""
 
     depends_on: list[Dependency] = field(default_factory=list)
-    """Experiments that come before this one. They are submitted with it, and its jobs wait for
-    theirs."""
+    """Experiments that come before this one: submitted with it, and waited for."""
 
     sweep: Sweep | None = None
     """Fans the spec out into runs."""

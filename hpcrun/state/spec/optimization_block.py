@@ -15,17 +15,14 @@ class Optimization:
     fraction of ``total_steps``."""
 
     warmup: float = 0
-    """Optimizer steps over which the learning rate rises in equal parts, the first of them not
-    zero."""
+    """Optimizer steps over which the learning rate rises in equal parts."""
 
     decay: Literal["constant", "linear", "cosine", "step"] | None = None
     """What follows: no change, a line or half a cosine down to ``end``, or a factor at each of
-    ``milestones``. Null makes no schedule, unless there is a ``warmup``, after which the rate is
-    constant; ``deepspeed.scheduler`` is then as it is written."""
+    ``milestones``. Null makes no schedule without a ``warmup``, and a constant rate after one."""
 
     end: float = 0
-    """The part of the learning rate that is left after ``total_steps`` of ``linear`` or
-    ``cosine``."""
+    """The part of the learning rate that is left after ``total_steps``."""
 
     milestones: list[float] = field(default_factory=list)
     """Steps of ``step``, in ascending order, after each of which the rate is multiplied by
@@ -35,28 +32,26 @@ class Optimization:
     """See ``milestones``."""
 
     total_steps: int | None = None
-    """Optimizer steps of the run, such as ``${config.total_steps}``; where ``decay`` or a fraction
-    needs them."""
+    """Optimizer steps of the run, such as ``${config.total_steps}``, where they are needed."""
 
     scale_lr: Literal["linear", "sqrt"] | None = None
-    """Multiply the learning rates that the DeepSpeed configuration gives by the global batch
-    divided by ``reference_batch``, or by the square root of that, as the spec is compiled."""
+    """Multiply the learning rates of the DeepSpeed configuration by the global batch divided by
+    ``reference_batch``, or by the square root of that."""
 
     reference_batch: int | None = None
     """The global batch that the learning rate is right for."""
 
     layer_decay: float | None = None
-    """The last layers have the learning rate as it is, each layer before has this much of the
-    next one's: ``0.8``."""
+    """Each layer has this much of the next one's learning rate: ``0.8``; the last ones have all of
+    it."""
 
     weight_decay_on: Literal["all", "matrices"] = "all"
-    """The parameters whose weights decay; ``matrices`` leaves out those of less than two
-    dimensions: biases and norms."""
+    """The parameters whose weights decay; ``matrices`` leaves out biases and norms (less than two
+    dimensions)."""
 
     ema: float | None = None
     """Keep an exponential moving average of the weights with this decay, such as ``0.999``, in fp32
-    on every rank: for ``session.averaged_weights()`` and ``hpcrun weights --averaged``. Not for
-    ZeRO 3 and models that are divided."""
+    on every rank. Not for ZeRO 3 and models that are divided."""
 
     ema_every: int = 1
-    """Optimizer steps between two updates of the average, which reach as far back."""
+    """Optimizer steps between two updates of the average."""

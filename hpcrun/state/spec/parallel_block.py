@@ -18,9 +18,8 @@ EXPERT = "expert"
 
 @spec_dataclass
 class Parallel:
-    """How a model and its batch are divided between the ranks of a run, by ``session.initialize``.
-    Ranks of one tensor group are neighbours, within a node where they fit; the stages of a pipeline
-    lie across nodes."""
+    """How a model and its batch are divided between the ranks of a run, by ``session.initialize``;
+    see docs/parallelism.md."""
 
     tensor: int = 1
     """Ranks that hold each matrix together, by DeepSpeed's AutoTP."""
@@ -33,13 +32,12 @@ class Parallel:
     """Ranks that have a part of each sequence, by DeepSpeed's Ulysses attention."""
 
     expert: int = 1
-    """Ranks between which the experts of the model's mixture-of-experts layers are divided, by
-    DeepSpeed's MoE (``hpcrun.expert_layer``); these ranks are some of those of ``data``. With ZeRO
-    0, 1 or 2."""
+    """Ranks between which the experts of the model are divided, by DeepSpeed's MoE
+    (``hpcrun.expert_layer``): some of those of ``data``. With ZeRO 0, 1 or 2."""
 
     data: int | Literal["auto"] = "auto"
-    """Ranks that have different samples: ``auto`` is what is left of nodes x ranks per node, a
-    number is checked against it."""
+    """Ranks that have different samples: ``auto`` is what is left, a number is checked against
+    it."""
 
 
 def divided(parallel: Mapping[str, Any] | None) -> dict[str, int]:

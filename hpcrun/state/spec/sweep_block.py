@@ -13,15 +13,14 @@ class Draw:
     """Random or quasi-random samples of several keys at once."""
 
     samples: int = 0
-    """How many different points. More of them later keep those that were there. Where the keys have
-    fewer points than that, all of them are runs, and that is said."""
+    """How many different points. More of them later keep those that were there."""
 
     seed: int = 0
     """Another one draws other values."""
 
     method: Literal["uniform", "halton"] = "uniform"
     """``uniform`` draws each value by itself; ``halton`` is quasi-random (Halton's sequence,
-    scrambled), which covers a space of few keys more evenly."""
+    scrambled), which covers few keys more evenly."""
 
     keys: dict[str, Any] = field(default_factory=dict)
     """Key -> ``{uniform: [low, high]}``, ``{loguniform: [low, high]}``, ``{int_uniform: [low,
@@ -34,10 +33,10 @@ class Block:
     """A part of a sweep; ``union`` and ``when`` nest them."""
 
     grid: dict[str, Any] = field(default_factory=dict)
-    """Key -> values; a short key, such as ``lr``, does where it is unambiguous. The runs are the
-    product in the order written, the last key varying fastest. Values are a list, ``{choices:
-    {label: value or sub-tree}}``, ``{range: [start, stop, step]}`` (whole numbers, as Python's),
-    ``{linspace: [start, stop, count]}`` or ``{geomspace: [start, stop, count]}`` (as numpy's)."""
+    """Key -> values; the product in the order written, the last key varying fastest. Values are a
+    list, ``{choices: {label: value or sub-tree}}``, ``{range: [start, stop, step]}`` (whole
+    numbers, as Python's), ``{linspace: [start, stop, count]}`` or ``{geomspace: [start, stop,
+    count]}`` (as numpy's)."""
 
     zip: dict[str, Any] = field(default_factory=dict)
     """As ``grid``, with lists of one length whose values go together."""
@@ -46,21 +45,21 @@ class Block:
     """Points written out: each a mapping of keys to values."""
 
     random: Draw | None = None
-    """Points drawn at random, the same ones each time; see ``sweep.random``."""
+    """Points drawn at random, the same ones each time."""
 
     union: list[Block] = field(default_factory=list)
     """Blocks whose runs come one after the other. What two of them have is one run."""
 
     when: list[When] = field(default_factory=list)
-    """Rules, in their order, for the runs that they match; see ``sweep.when``."""
+    """Rules, in their order, for the runs that they match."""
 
     exclude: list[dict[str, Any]] = field(default_factory=list)
-    """Runs to leave out, after the rules: each a mapping of keys to a value, or a list of
-    which one fits. A choice is named by its label."""
+    """Runs to leave out, after the rules: each a mapping of keys to a value or a choice's label, or
+    to a list of which one fits."""
 
     repeat: dict[str, Any] = field(default_factory=dict)
-    """As ``grid``, varying fastest of all: seeds, which results average over. A number n is the
-    values 0 to n - 1."""
+    """As ``grid``, varying fastest of all: seeds, which results average over. A number n is 0 to n
+    - 1."""
 
 
 @spec_dataclass
@@ -81,5 +80,4 @@ class Sweep(Block):
     ``points``, ``random`` and ``union`` in this order."""
 
     max_parallel: int | None = None
-    """How many of the submitted runs may run at once, shared out among the arrays; null for as many
-    as the cluster takes."""
+    """How many of the submitted runs may run at once; null for as many as the cluster takes."""

@@ -17,14 +17,14 @@ class Wandb:
     """The project; null for the experiment's name."""
 
     entity: str | None = None
-    """The user or team that the project belongs to; null for the default of the account."""
+    """The user or team; null for the account's default."""
 
     mode: Literal["online", "offline"] = "online"
     """``online`` sends to the server, with the ``WANDB_API_KEY`` of ``environment.secrets_file``;
-    ``offline`` keeps in the run's directory what ``wandb sync`` sends later."""
+    ``offline`` keeps what ``wandb sync`` sends later."""
 
     group: str | None = None
-    """Under which the runs are put together; null for the experiment's name."""
+    """The runs' group; null for the experiment's name."""
 
     tags: list[str] = field(default_factory=list)
     """Tags of the runs."""
@@ -36,10 +36,9 @@ class Mlflow:
     of its runs, through all attempts."""
 
     uri: str = ""
-    """Its tracking server or database: ``https://…``, ``postgresql://…``,
-    ``sqlite:////shared/mlflow.db``; ``${oc.env:MLFLOW_TRACKING_URI}`` takes that of your shell. A
-    password or token belongs into ``environment.secrets_file``, as ``MLFLOW_TRACKING_PASSWORD`` or
-    ``MLFLOW_TRACKING_TOKEN``."""
+    """Its server or database: ``https://…``, ``sqlite:////shared/mlflow.db``;
+    ``${oc.env:MLFLOW_TRACKING_URI}`` takes that of your shell. ``MLFLOW_TRACKING_PASSWORD`` or
+    ``MLFLOW_TRACKING_TOKEN`` belong into ``environment.secrets_file``."""
 
     experiment: str | None = None
     """MLflow's experiment; null for this experiment's name."""
@@ -50,12 +49,12 @@ class Mlflow:
 
 @spec_dataclass
 class Tracking:
-    """Where the logged metrics go, beside the run's own files. A process of its own forwards them,
-    which neither stops nor slows the training."""
+    """Where the logged metrics go, beside the run's own files. This neither stops nor slows the
+    training."""
 
     tensorboard: bool = False
-    """Event files for TensorBoard in the run's ``tracking/tensorboard``, by the package
-    ``tensorboard`` of the job's Python."""
+    """Event files in the run's ``tracking/tensorboard``, by the package ``tensorboard`` of the
+    job's Python."""
 
     wandb: Wandb | None = None
     """Weights & Biases; ``{}`` is enough, null is without."""
