@@ -30,6 +30,7 @@ ORDER = (
     "cli",
     "api",
     "tools",
+    "testing",
 )
 
 

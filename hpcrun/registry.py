@@ -11,7 +11,7 @@ Own entries are literals, so that nothing is read from disk as long as one of th
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -35,10 +35,14 @@ class Registry(Generic[T]):
     own
         Name -> ``module:attribute`` of hpcrun's own. A package's entry of the same name is not
         used; `shadowed` has it.
+    needs
+        The attributes that another package's entry must have.
     """
 
-    def __init__(self, group: str, one: str, own: Mapping[str, str]) -> None:
-        self.group, self.one, self._own = group, one, own
+    def __init__(
+        self, group: str, one: str, own: Mapping[str, str], needs: Collection[str] = ()
+    ) -> None:
+        self.group, self.one, self._own, self.needs = group, one, own, needs
 
     @cached_property
     def _offered(self) -> dict[str, list[EntryPoint]]:
@@ -85,16 +89,13 @@ class Registry(Generic[T]):
         UsageError
             There is none of that name, or two packages offer one.
         HpcrunError
-            The package's module cannot be imported, or lacks what it promises.
+            The package's module cannot be imported, or its entry lacks what one of the kind needs.
         """
         if name in self._own:
             return cast(T, _attribute(self._own[name]))
         offered = self._offered.get(name, [])
         if not offered:
-            raise UsageError(
-                f"there is no {self.one} {name!r}; there are: {', '.join(self.names)}",
-                hint=f"a package that is installed beside hpcrun may offer one ({self.group})",
-            )
+            raise self._unknown(name)
         packages = sorted(set(map(package_of, offered)))
         if len(packages) > 1:
             raise UsageError(
@@ -102,7 +103,7 @@ class Registry(Generic[T]):
                 hint=f"uninstall one of them: pip uninstall {packages[-1]}",
             )
         try:
-            return cast(T, _attribute(offered[0].value))
+            found = _attribute(offered[0].value)
         # Another package's code: whatever it raises as it is imported, it is named.
         except Exception as error:
             raise HpcrunError(
@@ -110,6 +111,24 @@ class Registry(Generic[T]):
                 f"({offered[0].value}): {type(error).__name__}: {error}",
                 hint=f"upgrade or uninstall it: pip uninstall {packages[0]}",
             ) from error
+        if lacking := [need for need in self.needs if not hasattr(found, need)]:
+            raise HpcrunError(
+                f"the {self.one} {name!r} of the package {packages[0]} ({offered[0].value}) has no "
+                f"{' and no '.join(lacking)}",
+                hint=f"upgrade or uninstall it: pip uninstall {packages[0]}; its authors find what "
+                "a package must have in docs/extending.md",
+            )
+        return cast(T, found)
+
+    def _unknown(self, name: str) -> UsageError:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, self.names, n=1)
+        meant = f"did you mean {near[0]!r}? Else " if near else ""
+        return UsageError(
+            f"there is no {self.one} {name!r}; there are: {', '.join(self.names)}",
+            hint=f"{meant}a package that is installed beside hpcrun may offer one ({self.group})",
+        )
 
 
 def package_of(offered: EntryPoint) -> str:

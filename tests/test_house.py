@@ -185,7 +185,6 @@ COVERED_BY: dict[str, str] = {
     "run/script": "run/job/test_warm_ranks.py",
     "run/tracking/interface": "run/test_tracker.py",
     "run/tracking/metrics_feed": "run/test_tracker.py",
-    "run/tracking/known_trackers": "run/test_tracker.py",
     "run/tracking/tensorboard_tracker": "run/test_tracker.py",
     "run/tracking/tracker_processes": "run/test_tracker.py",
     "run/tracking/wandb_file": "run/test_tracker.py",
@@ -212,6 +211,8 @@ COVERED_BY: dict[str, str] = {
     "state/spec/recovery_block": "compile/spec/test_reference.py",
     "state/spec/sweep_block": "compile/spec/test_reference.py",
     "state/spec/tracking_block": "compile/spec/test_reference.py",
+    "extensions": "compile/spec/test_added_keys.py",
+    "testing/expectation": "testing/test_tracker_suite.py",
     "submission/code/frozen_code": "security/test_archives.py",
     **dict.fromkeys(
         ("cli/shell", "cli/stacks", "control/beside_rank", "run/beside"), "cli/test_exec.py"

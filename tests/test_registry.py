@@ -8,16 +8,13 @@ import pytest
 
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.registry import Registry
+from tests.support.added_package import install
 
 OWN = {"mean": "statistics:mean"}
 
 
 def _install(directory: Path, package: str, entries: str, module: str = "") -> None:
-    metadata = directory / f"{package}-1.0.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text(f"[hpcrun.numbers]\n{entries}\n")
-    (directory / f"{package}.py").write_text(module)
+    install(directory, package, "hpcrun.numbers", entries, module)
 
 
 @pytest.fixture
@@ -79,7 +76,16 @@ def test_a_broken_package_is_named(place: Path, module: str, said: str) -> None:
 def test_an_unknown_name_and_one_that_two_packages_offer(place: Path) -> None:
     with pytest.raises(UsageError, match="no number 'other'; there are: mean"):
         _registry().load("other")
+    with pytest.raises(UsageError, match="did you mean 'mean'"):
+        _registry().load("meen")
     for package in ("twin_a", "twin_b"):
         _install(place, package, f"twin = {package}:X", "X = 1\n")
     with pytest.raises(UsageError, match="offered by twin_a and by twin_b"):
         _registry().load("twin")
+
+
+def test_an_entry_that_lacks_what_its_kind_needs(place: Path) -> None:
+    _install(place, "odd_numbers", "odd = odd_numbers:ODD", "ODD = 3\n")
+    numbers: Registry[object] = Registry("hpcrun.numbers", "number", OWN, ("real", "half", "third"))
+    with pytest.raises(HpcrunError, match=r"odd_numbers \(odd_numbers:ODD\) has no half and no th"):
+        numbers.load("odd")

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, HpcrunError
+from hpcrun.extensions import TRACKERS
 from hpcrun.policy import recovery
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.output import say
 from hpcrun.run.tracking.interface import RunDescription, Tracker
-from hpcrun.run.tracking.known_trackers import TRACKERS
 from hpcrun.run.tracking.metrics_feed import FeedPosition, NewLines, read_after
 from hpcrun.run.tracking.tracker_processes import EXIT_USELESS
 from hpcrun.state import files, ledger, permissions, plan_file
@@ -83,7 +83,7 @@ class MetricsForwarder:
                 pause = EVERY
             except SupersededError:
                 return EXIT_USELESS
-            except ImportError as error:
+            except (ImportError, HpcrunError) as error:
                 say(f"{self._name}: {error}; nothing is forwarded")
                 return EXIT_USELESS
             except Exception as error:
@@ -121,7 +121,8 @@ class MetricsForwarder:
         described = RunDescription.of(self._experiment, self._run, self._paths)
         directory = self._paths.tracking / self._name
         export_secrets(self._run)
-        self._tracker = TRACKERS[self._name](described, directory, state, self._position.step)
+        opened = TRACKERS.load(self._name)
+        self._tracker = opened(described, directory, state, self._position.step)
         if self._tracker.starts_over:
             self._position = FeedPosition()
 
@@ -197,7 +198,7 @@ def export_secrets(run: RunPlan) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="hpcrun.run.tracker")
-    parser.add_argument("name", choices=list(TRACKERS))
+    parser.add_argument("name", help=f"one of {', '.join(TRACKERS.own)}, or of a package")
     parser.add_argument("submission", type=Path)
     parser.add_argument("--run", type=int, required=True)
     parser.add_argument("--start", type=int, default=0, help="the job's first attempt")

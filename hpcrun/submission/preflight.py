@@ -18,6 +18,7 @@ from hpcrun import activity, shared_look
 from hpcrun.compile import identity
 from hpcrun.container import image_here
 from hpcrun.errors import ClusterUnreachable, UsageError
+from hpcrun.extensions import TRACKERS
 from hpcrun.policy import stop_lead_time
 from hpcrun.slurm import client
 from hpcrun.slurm.parse import parse_duration
@@ -332,10 +333,10 @@ def check_python(
     needed_modules = functools.cache(entry_imports.needed_modules)
     for run in runs:
         own = run.environment
-        training = ("torch", "deepspeed") if run.entry.kind == "function" else ()
         # What is built from a lock has its own, and trackers run in this Python.
-        training = training if own.lock is None else ()
-        needs = (*training, *run.trackers)
+        trains = run.entry.kind == "function" and own.lock is None
+        needs = dict.fromkeys(("torch", "deepspeed") if trains else (), "a function entry")
+        needs |= _libraries_of_trackers(run)
         modules: dict[str, str] = {}
         asked = code_root if own.lock is None else None
         for file in () if asked is None else code_files.entry_files(run.entry, asked):
@@ -378,3 +379,12 @@ def check_python(
             say(f"{python} is not tried before the job{needed}: {why}")
             answers[key] = Probe(python, None, {}, str(why))
     return next(iter(answers.values()))
+
+
+def _libraries_of_trackers(run: RunPlan) -> dict[str, str]:
+    """Return the library that each of a run's trackers imports -> the spec's key of the tracker."""
+    found: dict[str, str] = {}
+    for name in run.trackers:
+        library = name if name in TRACKERS.own else getattr(TRACKERS.load(name), "library", None)
+        found |= {library: f"tracking.{name}"} if library else {}
+    return found

@@ -12,8 +12,9 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from hpcrun import host, python_packages
@@ -21,11 +22,11 @@ from hpcrun.container import runtimes
 from hpcrun.container.rank_python import NOT_PROBED, image_facts, of_container
 from hpcrun.container.runtimes import Mount
 from hpcrun.errors import UsageError
+from hpcrun.extensions import TRACKERS
 from hpcrun.state import files, permissions
 from hpcrun.state.environment.environment_block import Container
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
-from hpcrun.state.spec.tracking_block import Tracking
 from hpcrun.submission.local.processes import clean_environment
 from hpcrun.text import one_line, shortened
 
@@ -41,20 +42,20 @@ _TRAP = f"""trap 'printf "\\n{_FAILED}%d %s\\n" $? "${{BASH_COMMAND//[[:cntrl:]]
 _MOST_FAILED = 8
 # Files that shells execute before anything else.
 _SHELLS = ("BASH_ENV", "ENV")
-_TRACKERS = tuple(field.name for field in fields(Tracking))
-_WANTED_BY = {name: f"tracking.{name}" for name in _TRACKERS}
+# Told of every Python, whether or not the runs need them.
+_LIBRARIES = ("torch", "deepspeed", *TRACKERS.own)
 
 # Valid in any Python, so that an old one can report its version.
-_QUESTION = f"""
+_QUESTION = """
 import sys
 sys.path[:] = [entry for entry in sys.path if entry[:1] == "/" and entry != "/"]
 import json
-answer = {{"executable": sys.executable, "version": "%d.%d.%d" % tuple(sys.version_info[:3])}}
+answer = {"executable": sys.executable, "version": "%d.%d.%d" % tuple(sys.version_info[:3])}
 try:
     from importlib import metadata, util
 except ImportError:
     metadata = util = None
-for name in {("torch", "deepspeed", *_TRACKERS)}:
+for name in LIBRARIES:
     answer[name] = None
     try:
         if util is not None and getattr(util.find_spec(name), "origin", None):
@@ -63,8 +64,8 @@ for name in {("torch", "deepspeed", *_TRACKERS)}:
     except Exception:
         pass
 try:
-    scope = {{}}
-    exec({python_packages.SOURCE!r}, scope)
+    scope = {}
+    exec(SOURCE, scope)
     answer["packages"] = scope["installed"](sys.path)
 except Exception:
     pass
@@ -75,7 +76,7 @@ for name in sys.argv[1:]:
             answer["missing"].append(name)
     except Exception:
         pass
-sys.stdout.write("\\n{_MARK}" + json.dumps(answer) + "\\n")
+sys.stdout.write("\\nMARK" + json.dumps(answer) + "\\n")
 """
 
 
@@ -124,7 +125,7 @@ def probe(
     *,
     setup: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
-    needs: Sequence[str] = (),
+    needs: Mapping[str, str] = MappingProxyType({}),
     modules: Sequence[str] = (),
     timeout: float = TIMEOUT,
     inside: Sequence[str] = (),
@@ -135,9 +136,10 @@ def probe(
     ``module load cuda``, have run, and gets the job's ``variables`` after them. ``modules`` are
     looked for, and not imported. ``inside`` are the words that start it in a container. Raise
     UsageError if it does not exist, gives no answer within ``timeout`` seconds, is too old or lacks
-    a library of ``needs``; raise `Unchecked` if it is another user's.
+    a library that is a key of ``needs``, whose value says what needs it; raise `Unchecked` if it is
+    another user's.
     """
-    argv = [*inside, python, "-c", _QUESTION, *modules]
+    argv = [*inside, python, "-c", _question(needs), *modules]
     key = KEY_INSIDE if inside else KEY
     environment = clean_environment()
     given = {name: value for name, value in (variables or {}).items() if name not in _SHELLS}
@@ -177,7 +179,7 @@ def probe_both(
     container: Container,
     setup: Sequence[str],
     variables: Mapping[str, str],
-    needs: Sequence[str],
+    needs: Mapping[str, str],
     modules: Sequence[str],
 ) -> Probe:
     """`probe` the Python outside of a container, and return the answer of that in it."""
@@ -219,6 +221,13 @@ def in_job_environment(
         return [*argv], {**environment, **variables}
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     return ["bash", "-lc", "\n".join([*setup, *exports, 'exec "$@"']), "bash", *argv], environment
+
+
+def _question(needs: Iterable[str]) -> str:
+    """Return the program that a Python is asked to run: it tells of these libraries too."""
+    libraries = repr(tuple(dict.fromkeys((*_LIBRARIES, *needs))))
+    answered = _QUESTION.replace("LIBRARIES", libraries).replace("MARK", _MARK)
+    return answered.replace("SOURCE", repr(python_packages.SOURCE))
 
 
 def _failed_setup(output: str, words: str) -> tuple[str, ...]:
@@ -276,7 +285,7 @@ def _unusable(python: str, code: int, words: str, with_setup: bool) -> UsageErro
     )
 
 
-def _check(found: Probe, key: str, python: str, needs: Sequence[str]) -> None:
+def _check(found: Probe, key: str, python: str, needs: Mapping[str, str]) -> None:
     if tuple(int(part) for part in str(found.version).split(".")[:2]) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise UsageError(
@@ -286,7 +295,7 @@ def _check(found: Probe, key: str, python: str, needs: Sequence[str]) -> None:
     missing = [name for name in needs if found.libraries.get(name) is None]
     if missing:
         names = " and ".join(missing)
-        wanting = list(dict.fromkeys(_WANTED_BY.get(name, "a function entry") for name in missing))
+        wanting = list(dict.fromkeys(needs[name] for name in missing))
         verb = "needs" if len(wanting) == 1 else "need"
         raise UsageError(
             f"{key}: {python} (Python {found.version}) has no {names}, which "

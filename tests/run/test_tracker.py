@@ -23,11 +23,11 @@ from typing import Any
 import pytest
 
 from hpcrun.container.rank_python import RankPython
+from hpcrun.extensions import TRACKERS
 from hpcrun.run import tracker as tracker_module
 from hpcrun.run.tracker import MetricsForwarder, SupersededError
 from hpcrun.run.tracking import tracker_processes, wandb_file
 from hpcrun.run.tracking.interface import RunDescription
-from hpcrun.run.tracking.known_trackers import TRACKERS
 from hpcrun.state import files, ledger
 from hpcrun.state.spec.experiment import Tracking
 from tests.support.place import REPOSITORY, Place
@@ -121,7 +121,7 @@ def log(place: Place) -> Log:
 
 
 def test_every_tracker_of_the_spec_is_registered() -> None:
-    assert list(TRACKERS) == [each.name for each in dataclasses.fields(Tracking)]
+    assert TRACKERS.own == [each.name for each in dataclasses.fields(Tracking)]
 
 
 def test_steps_that_are_done_over_again_replace_or_stay(log: Log) -> None:

@@ -12,6 +12,8 @@ import pytest
 from hpcrun.errors import UsageError
 from hpcrun.submission.python_probe import probe
 
+TRAINS = dict.fromkeys(("torch", "deepspeed"), "a function entry")
+
 
 def _program(path: Path, text: str) -> str:
     path.write_text(f"#!/bin/sh\n{text}\n")
@@ -46,7 +48,7 @@ def test_packages_are_found_without_importing_them(bare: str, tmp_path: Path) ->
         information = site / f"{name}-{version}.dist-info"
         information.mkdir()
         (information / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
-    found = probe(bare, variables={"PYTHONPATH": str(site)}, needs=("torch", "deepspeed"))
+    found = probe(bare, variables={"PYTHONPATH": str(site)}, needs=TRAINS)
     assert found.libraries["torch"] == "2.13.0"
     assert found.libraries["deepspeed"] == "0.19.8"
 
@@ -135,18 +137,19 @@ def test_one_that_is_too_old(tmp_path: Path, version: str) -> None:
 
 def test_one_without_torch(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no torch and deepspeed") as caught:
-        probe(_pretend(tmp_path / "python", "3.11.2"), needs=("torch", "deepspeed"))
+        probe(_pretend(tmp_path / "python", "3.11.2"), needs=TRAINS)
     assert "-m pip install torch deepspeed" in str(caught.value.hint)
 
 
 def test_one_without_a_tracker(tmp_path: Path) -> None:
     python = _pretend(tmp_path / "python", "3.11.2")
     with pytest.raises(UsageError, match=r"no wandb, which tracking\.wandb needs") as caught:
-        probe(python, needs=("wandb",))
+        probe(python, needs={"wandb": "tracking.wandb"})
     assert "-m pip install wandb" in str(caught.value.hint)
     named = r"no torch and tensorboard, which a function entry and tracking\.tensorboard need\n"
+    needs = {"torch": "a function entry", "tensorboard": "tracking.tensorboard"}
     with pytest.raises(UsageError, match=named):
-        probe(python, needs=("torch", "tensorboard"))
+        probe(python, needs=needs)
 
 
 def test_modules_are_looked_for_and_not_imported(bare: str, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The schema of specs and cluster profiles, and the checks of their values.
 
-In reading order: `schema` (data against the dataclasses of `hpcrun.state.spec`), `compose` (the
+In reading order: `schema` (data against the dataclasses of `hpcrun.state.spec`), `added_keys` (what
+installed packages add to those), `compose` (the
 files of a spec and the command line become one tree), `short_keys` (``lr`` for ``config.lr``),
 `misreadings` (values that are read otherwise than they look), `profile_files` (finds cluster
 profiles), `profile` (loads them), `checks` (values that must agree, beyond their types),

@@ -260,7 +260,7 @@ def check_exists(key: Key, tree: Tree, problems: Problems, place: SourceMark | N
         block = schema.dataclass_of(schema.find(Spec, key[:-1]))
         config = get_at(tree.data, ("config",))
         if len(key) > 1 and block is not None:
-            message += f"; '{dotted(key[:-1])}' accepts {listing(schema.hints(block))}"
+            message += f"; '{dotted(key[:-1])}' accepts {listing(schema.accepted_keys(block))}"
         elif len(key) == 1 and isinstance(config, dict) and config:
             hint = hint or did_you_mean(key[0], config)
             message += f"; config has {listing(config, 12)}"

@@ -9,9 +9,9 @@ import dataclasses
 import types
 from typing import Any, Literal, get_args, get_origin
 
-from hpcrun.compile.spec import schema
+from hpcrun.compile.spec import added_keys, schema
 from hpcrun.compile.spec.checks import ADDRESS, AT_LEAST, NOT_IN_PROJECTS
-from hpcrun.compile.spec.reference import documentation
+from hpcrun.compile.spec.reference import texts_below
 from hpcrun.compile.target import deepspeed_keys, slurm_options
 from hpcrun.policy import batch, resume
 from hpcrun.policy.causes import KINDS
@@ -86,13 +86,16 @@ class _Blocks:
 
     def reference(self, cls: type) -> str:
         """Return the reference to a dataclass's schema."""
-        if cls.__name__ not in self.found:
-            self.found[cls.__name__] = {}
-            self.found[cls.__name__] = self._block(cls)
-        return f"#/$defs/{cls.__name__}"
+        # Other packages may have classes of the same name.
+        is_own = cls.__module__.startswith("hpcrun.")
+        name = cls.__name__ if is_own else f"{cls.__module__}.{cls.__qualname__}"
+        if name not in self.found:
+            self.found[name] = {}
+            self.found[name] = self._block(cls)
+        return f"#/$defs/{name}"
 
     def _block(self, cls: type) -> JsonSchema:
-        texts, defaults = documentation(cls), schema.defaults(cls)
+        texts, defaults = texts_below(cls), schema.defaults(cls)
         properties = {}
         for name, annotation in schema.hints(cls).items():
             one = self._field(annotation, _checked(cls, name))
@@ -100,9 +103,11 @@ class _Blocks:
                 one = {"anyOf": [_deepspeed(""), {"$ref": "#/$defs/later"}]}
             if cls is Spec and name == "depends_on":
                 one = self._field(list[Dependency | str] | Dependency | str, {})
-            properties[name] = {"description": texts[name].replace("``", "`"), **one}
+            properties[name] = {"description": texts.get(name, "").replace("``", "`"), **one}
             if not schema.dataclass_of(annotation):
                 properties[name]["default"] = defaults[name]
+        for name in added_keys.names(cls):
+            properties[name] = self._field(added_keys.annotation(cls, name), {})
         return {**_OBJECT, "properties": properties, "additionalProperties": False}
 
     def _field(self, annotation: Any, checked: JsonSchema) -> JsonSchema:

@@ -171,6 +171,15 @@ def documentation(cls: type) -> dict[str, str]:
     LookupError
         A field has no text.
     """
+    found = texts_below(cls)
+    missing = [name for name in schema.hints(cls) if name not in found]
+    if missing:
+        raise LookupError(f"{cls.__name__}: not documented: {', '.join(missing)}")
+    return found
+
+
+def texts_below(cls: type) -> dict[str, str]:
+    """Return field name -> the text below its declaration, of those that have one."""
     found: dict[str, str] = {}
     for one in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
         body = ast.parse(textwrap.dedent(inspect.getsource(one))).body[0]
@@ -180,9 +189,6 @@ def documentation(cls: type) -> dict[str, str]:
                 continue
             if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
                 found[field.target.id] = " ".join(str(text.value.value).split())
-    missing = [name for name in schema.hints(cls) if name not in found]
-    if missing:
-        raise LookupError(f"{cls.__name__}: not documented: {', '.join(missing)}")
     return found
 
 

@@ -10,6 +10,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hpcrun.compile.source.marked_tree import Key, dotted
 from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of, listing
+from hpcrun.compile.spec import added_keys
+from hpcrun.errors import HpcrunError
 
 # A field -> what users of other launchers call it.
 _OTHER_NAMES = {
@@ -62,7 +64,7 @@ def find(cls: type, key: Key) -> Any | None:
     """Return the type of the field at ``key``; None if there is none (a free block may hold it)."""
     if not key:
         return cls
-    annotation = hints(cls).get(key[0])
+    annotation = hints(cls).get(key[0]) or added_keys.annotation(cls, key[0])
     block = dataclass_of(annotation)
     if len(key) == 1:
         return annotation
@@ -83,9 +85,14 @@ def fields(cls: type, prefix: str = "") -> list[str]:
     return found
 
 
+def accepted_keys(cls: type) -> list[str]:
+    """Return the names of a block's keys, with those that installed packages add."""
+    return [*hints(cls), *added_keys.names(cls)]
+
+
 def suggest(cls: type, root: type, key: Key) -> str | None:
     """Return a hint at what an unknown key was perhaps meant to be."""
-    accepted = list(hints(cls))
+    accepted = accepted_keys(cls)
     word = key[-1]
     spelled = did_you_mean(word, accepted)
     near = _FIELD_OF.get(word.lower().replace("-", "_"))
@@ -118,7 +125,11 @@ class SchemaChecker:
             self._wrong(key, data, f"a mapping of {listing(result)}")
             return result
         for name, value in data.items():
-            annotation = hints(cls).get(name)
+            try:
+                annotation = hints(cls).get(name) or added_keys.annotation(cls, str(name))
+            except HpcrunError as error:
+                self.report.at((*key, name), error.message, error.hint)
+                continue
             if annotation is None:
                 self._unknown((*key, name), cls)
                 continue
@@ -230,7 +241,7 @@ class SchemaChecker:
 
     def _unknown(self, key: Key, cls: type) -> None:
         where = f"'{dotted(key[:-1])}'" if len(key) > 1 else "the top level"
-        message = f"unknown key; {where} accepts {listing(hints(cls))}"
+        message = f"unknown key; {where} accepts {listing(accepted_keys(cls))}"
         self.report.at(key, message, suggest(cls, self.root, key))
 
 

@@ -11,7 +11,7 @@ In reading order:
 - `snapshot`: write them to an archive that is named by its content.
 - `frozen_code`: read an archive again, within bounds.
 - `hashing`: SHA-256 of what passes through a stream.
-- `own_package`: hpcrun itself, as jobs import it.
+- `own_package`: hpcrun itself, as jobs import it, and `added_packages`, those beside it.
 - `code_diff`: the files that differ between two versions, and a patch.
 
 To leave out one more kind of file everywhere: add it to ``_NEVER`` in `code_files`. To take a key,

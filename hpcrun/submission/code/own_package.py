@@ -8,7 +8,9 @@ import io
 import marshal
 import types
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import hpcrun
 from hpcrun.state import files as state_files
@@ -17,12 +19,13 @@ from hpcrun.state import files as state_files
 _OF_JOBS = {"container", "policy", "run", "slurm", "state", "submission"}
 
 
-def write(path: Path) -> None:
+def write(path: Path, added: Mapping[str, bytes] = MappingProxyType({})) -> None:
     """Write the running hpcrun to a zip file that Python imports from.
 
     ``PYTHONPATH=hpcrun.zip python -m hpcrun.run.supervisor`` then runs this version, whatever is
     installed, upgraded or removed later. What jobs import is compiled beside its source, for the
-    Python that submits; another one compiles the source, in 0.3 s of each agent's start.
+    Python that submits; another one compiles the source, in 0.3 s of each agent's start. ``added``
+    is put beside it: the files of `hpcrun.submission.code.added_packages`, by their paths.
     """
     source = Path(hpcrun.__file__).resolve().parent
     buffer = io.BytesIO()
@@ -42,6 +45,8 @@ def write(path: Path) -> None:
             of_tool_in_job = name.parts[0] == "tools" and "on_nodes" in name.parts
             if len(name.parts) == 1 or name.parts[0] in _OF_JOBS or of_tool_in_job:
                 add(f"{inside}c", _compiled(file, f"{path}/{inside}"))
+        for inside, data in added.items():
+            add(inside, data)
     state_files.write_bytes(path, buffer.getvalue())
 
 

@@ -34,6 +34,8 @@ _SHAPE = ("layers", "hidden_size", "heads", "vocabulary", "sequence_length")
 # Models of one sweep that are counted: each is a start of the job's Python.
 _MOST_MODELS = 24
 _MOST_PARSED = 2_000_000
+# The library of the Python that counts, and what of hpcrun needs it.
+_NEEDS = {"torch": "a function entry"}
 
 HOW = (
     "give the number (--parameters 7.5B, or estimate.parameters), or name in estimate.model a "
@@ -215,7 +217,7 @@ class ModelSource:
         if key not in self._pythons:
             # The probe starts no Python of another user, and says what this one lacks.
             try:
-                found = probe(str(own.python), setup=setup, variables=variables, needs=("torch",))
+                found = probe(str(own.python), setup=setup, variables=variables, needs=_NEEDS)
             except Unchecked as why:
                 raise UsageError(
                     f"the model is not counted, as {own.python} is not started: {why}",

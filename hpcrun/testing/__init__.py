@@ -1,0 +1,20 @@
+"""Conformance suites for what other packages add to hpcrun, to be called in their own tests.
+
+In reading order: `expectation` (a failure that says what is wrong), `tracker_suite`.
+
+    from hpcrun.testing import check_tracker
+
+    def test_it_is_a_tracker():
+        check_tracker(AimTracker)
+
+A suite raises AssertionError, whose text says what the entry does and what is expected of it.
+
+To add a suite for a kind of `hpcrun.extensions`, write a module that calls an entry as hpcrun does,
+name its function below, and have hpcrun's own entries pass it in ``tests/testing``.
+"""
+
+from __future__ import annotations
+
+from hpcrun.testing.tracker_suite import check_tracker
+
+__all__ = ["check_tracker"]
