@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hpcrun.registry import Registry
 
 if TYPE_CHECKING:
+    from hpcrun.container.runtimes import ContainerRuntime
     from hpcrun.run.tracking.interface import Tracker
 
 _TRACKING = "hpcrun.run.tracking"
@@ -24,3 +25,18 @@ TRACKERS: Registry[type[Tracker]] = Registry(
     needs=("send", "close"),
 )
 """The name is the key of the spec's ``tracking`` block, and that of the library."""
+
+_CONTAINER = "hpcrun.container.runtimes"
+RUNTIMES: Registry[type[ContainerRuntime]] = Registry(
+    "hpcrun.container_runtimes",
+    "container runtime",
+    {
+        "apptainer": f"{_CONTAINER}:Apptainer",
+        "bubblewrap": f"{_CONTAINER}:Bubblewrap",
+        "charliecloud": f"{_CONTAINER}:Charliecloud",
+        "command": f"{_CONTAINER}:OtherCommand",
+        "pyxis": f"{_CONTAINER}:Pyxis",
+    },
+    needs=("programs", "is_of_srun", "fetches", "command_line", "srun_options"),
+)
+"""The name is the value of ``environment.container.runtime``."""

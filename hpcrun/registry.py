@@ -111,7 +111,7 @@ class Registry(Generic[T]):
                 f"({offered[0].value}): {type(error).__name__}: {error}",
                 hint=f"upgrade or uninstall it: pip uninstall {packages[0]}",
             ) from error
-        if lacking := [need for need in self.needs if not hasattr(found, need)]:
+        if lacking := missing(found, self.needs):
             raise HpcrunError(
                 f"the {self.one} {name!r} of the package {packages[0]} ({offered[0].value}) has no "
                 f"{' and no '.join(lacking)}",
@@ -129,6 +129,15 @@ class Registry(Generic[T]):
             f"there is no {self.one} {name!r}; there are: {', '.join(self.names)}",
             hint=f"{meant}a package that is installed beside hpcrun may offer one ({self.group})",
         )
+
+
+def missing(entry: object, needs: Collection[str]) -> list[str]:
+    """Return the names that an entry lacks of those that one of its kind needs.
+
+    Of a class these are also what it leaves abstract.
+    """
+    abstract = getattr(entry, "__abstractmethods__", ())
+    return [need for need in needs if not hasattr(entry, need) or need in abstract]
 
 
 def package_of(offered: EntryPoint) -> str:

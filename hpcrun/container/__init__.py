@@ -6,5 +6,6 @@ see inside), `rank_python` (the words before a command of a run, for the launche
 program that these words start on a node.
 
 To add a runtime: its word in `hpcrun.state.environment.environment_block.Container.runtime`, a
-function in `runtimes`, and a golden of its command line.
+class in `runtimes`, its name in `hpcrun.extensions`, and a golden of its command line. Another
+package's runtime needs no change here: see docs/extending.md.
 """

@@ -50,9 +50,9 @@ def absent(container: Container, elsewhere: str | None, *, made: bool = False) -
             hint=f"`ls -ld {shlex.quote(image)}` tells whose it is; they can let you: "
             f"chmod a+r{'x' if is_directory else ''}",
         )
-    if container.runtime == "bubblewrap" and not is_directory:
+    if runtimes.of(container).needs_directory and not is_directory:
         raise UsageError(
-            f"{KEY}: {image} is no directory, as bubblewrap needs",
+            f"{KEY}: {image} is no directory, as {container.runtime} needs",
             hint="unpack it, or start it with charliecloud or apptainer",
         )
     return None

@@ -96,10 +96,11 @@ def of_container(
     paths = [one for one in (package, given.get(PYTHONPATH)) if one]
     path = f"{PYTHONPATH}={os.pathsep.join(paths)}"
     python = ("env", path if paths else f"-u{PYTHONPATH}", container.python)
-    if container.runtime == "pyxis":
+    runtime = runtimes.of(container)
+    if runtime.is_of_srun:
         base = tempfile.gettempdir()
         shown = [Mount(base, base), *mounts]
-        return RankPython((), tuple(runtimes.srun_options(container, shown)), python)
+        return RankPython((), tuple(runtime.srun_options(container, shown)), python)
     told: dict[str, Any] = {"container": asdict(container), "given": sorted(given)}
     told["probes"] = probes
     told["mounts"] = [[one.source, one.target, one.read_only] for one in mounts]

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hpcrun.container import runtimes
 from hpcrun.container.rank_python import NOT_PROBED, OUTSIDE
-from hpcrun.container.runtimes import Mount
+from hpcrun.container.runtimes import Mount, RuntimeProgram
 from hpcrun.errors import EXIT_OK, HpcrunError
 from hpcrun.run.protocol import stop_flag
 from hpcrun.state import permissions
@@ -30,23 +30,21 @@ _OF_THE_HOST = (
     *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"),
     *("CONDA_PREFIX", "BASH_ENV", "ENV"),
 )
-# Runtimes that leave the choice of PATH to whom they are started by.
-_CHOOSES_PATH = ("charliecloud", "bubblewrap")
 _NOT_STARTED = 127
 
 
-def program(runtime: str, *, own: bool = False) -> str:
-    """Return the path of a runtime; raise HpcrunError if it is not on PATH.
+def program(container: Container, *, own: bool = False) -> str:
+    """Return the path of a container's runtime; raise HpcrunError if it is not on PATH.
 
     With ``own``, raise it too if the program is another user's.
     """
-    names = runtimes.PROGRAMS[runtime]
+    names = runtimes.of(container).programs
     for name in names:
         if found := _which(name, own=own):
             return found
     raise HpcrunError(
         f"{os.uname().nodename} has no {' or '.join(names)} on PATH, which starts containers of "
-        f"the runtime {runtime}",
+        f"the runtime {container.runtime}",
         hint="load it in environment.setup, or name another environment.container.runtime",
     )
 
@@ -66,9 +64,10 @@ def check(container: Container, mounts: list[Mount]) -> None:
             f"environment.container.image: there is no {container.image} on {node}",
             hint="put the image where all nodes see it",
         )
-    if container.runtime == "bubblewrap" and not Path(container.image).is_dir():
+    if runtimes.of(container).needs_directory and not Path(container.image).is_dir():
         raise HpcrunError(
-            f"environment.container.image: {container.image} is no directory, as bubblewrap needs",
+            f"environment.container.image: {container.image} is no directory, as "
+            f"{container.runtime} needs",
             hint="unpack it, or start it with charliecloud or apptainer",
         )
     for mount in mounts:
@@ -86,13 +85,16 @@ def argv(
     base = tempfile.gettempdir()
     shown = [Mount(base, base), *mounts]
     check(container, shown)
-    if container.runtime == "command":
-        _which(container.command[0], own=own)
-        return runtimes.command(container, "", shown, words)
-    path = program(str(container.runtime), own=own)
+    if not runtimes.of(container).programs:
+        for name in container.command[:1]:
+            _which(name, own=own)
+        return runtimes.command(container, RuntimeProgram(""), shown, words)
+    path = program(container, own=own)
     gpus = "nvidia" if Path("/proc/driver/nvidia/version").exists() else None
     gpus = gpus or ("amd" if Path("/dev/kfd").exists() else None)
-    return runtimes.command(container, path, shown, words, can=partial(_can, path), gpus=gpus)
+    return runtimes.command(
+        container, RuntimeProgram(path, partial(_can, path), gpus), shown, words
+    )
 
 
 def _can(path: str, option: str) -> bool:
@@ -106,7 +108,7 @@ def change_environment(container: Container, given: list[str]) -> None:
         if name in os.environ and name not in given:
             os.environ[OUTSIDE + name] = os.environ[name]
             # The others find their helpers by it, and give the container the image's.
-            if name != "PATH" or container.runtime in _CHOOSES_PATH:
+            if name != "PATH" or runtimes.of(container).keeps_path:
                 del os.environ[name]
     if "PATH" not in os.environ:
         python = os.path.dirname(container.python)  # noqa: PTH120
@@ -129,8 +131,7 @@ def main() -> int:
         # The runtime may stay as a parent, which Slurm's signals are not to end.
         for number in stop_flag.SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-        if container.runtime == "charliecloud":
-            # Its own handler of TERM would take a squashfs away from under the ranks.
+        if runtimes.of(container).catches_stop:
             signal.pthread_sigmask(signal.SIG_BLOCK, stop_flag.SIGNALS)
         os.chdir("/")
         os.execv(path, command)

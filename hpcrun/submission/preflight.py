@@ -16,7 +16,7 @@ from typing import Any
 
 from hpcrun import activity, shared_look
 from hpcrun.compile import identity
-from hpcrun.container import image_here
+from hpcrun.container import image_here, runtimes
 from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.extensions import TRACKERS
 from hpcrun.policy import stop_lead_time
@@ -344,9 +344,10 @@ def check_python(
         container, python = run.container, str(own.python)
         if container is not None:
             python = f"{container.python} in {container.image or 'the container'}"
-            if container.runtime == "pyxis" and cluster["executor"] != "slurm":
+            if runtimes.of(container).is_of_srun and cluster["executor"] != "slurm":
                 raise UsageError(
-                    "environment.container.runtime: Pyxis starts containers on Slurm alone",
+                    f"environment.container.runtime: {str(container.runtime).capitalize()} starts "
+                    "containers on Slurm alone",
                     hint="another runtime, or another cluster",
                 )
         key = repr((own.python, own.setup, own.variables, container, needs, [*modules]))

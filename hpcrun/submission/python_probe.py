@@ -184,8 +184,8 @@ def probe_both(
 ) -> Probe:
     """`probe` the Python outside of a container, and return the answer of that in it."""
     probe(str(run.environment.python), setup=setup, variables=variables)
-    if container.runtime == "pyxis":
-        raise Unchecked("Pyxis starts containers in jobs alone")
+    if runtimes.of(container).is_of_srun:
+        raise Unchecked(f"{str(container.runtime).capitalize()} starts containers in jobs alone")
     if container.image and not runtimes.is_path(container.image):
         raise Unchecked("images of registries are not fetched here")
     try:

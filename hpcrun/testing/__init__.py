@@ -1,6 +1,7 @@
 """Conformance suites for what other packages add to hpcrun, to be called in their own tests.
 
-In reading order: `expectation` (a failure that says what is wrong), `tracker_suite`.
+In reading order: `expectation` (a failure that says what is wrong), `tracker_suite`,
+`runtime_suite` (container runtimes).
 
     from hpcrun.testing import check_tracker
 
@@ -15,6 +16,7 @@ name its function below, and have hpcrun's own entries pass it in ``tests/testin
 
 from __future__ import annotations
 
+from hpcrun.testing.runtime_suite import check_container_runtime
 from hpcrun.testing.tracker_suite import check_tracker
 
-__all__ = ["check_tracker"]
+__all__ = ["check_container_runtime", "check_tracker"]

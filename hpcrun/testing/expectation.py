@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
+from hpcrun.registry import missing
+
 
 def expect(is_met: bool, found: str) -> None:
     """Raise AssertionError, which says what was found, unless an expectation is met."""
@@ -16,7 +18,7 @@ def expect(is_met: bool, found: str) -> None:
 
 def expect_attributes(entry: Any, needs: Collection[str]) -> None:
     """Expect an entry to have attributes, as `hpcrun.registry` does of each that it loads."""
-    lacking = [name for name in needs if not hasattr(entry, name)]
+    lacking = missing(entry, needs)
     expect(not lacking, f"{name_of(entry)} has no {' and no '.join(lacking)}")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcrun.container import runtimes
-from hpcrun.container.runtimes import Mount
+from hpcrun.container.runtimes import Mount, RuntimeProgram
 from hpcrun.state.environment.environment_block import Container
 from tests.container import standins
 
@@ -21,7 +21,7 @@ KEPT = ["sh", "-c", '"$@"; exit $?', "hpcrun", *WORDS]
 def _command(runtime: Any, image: str, **more: Any) -> list[str]:
     own = {name: more.pop(name) for name in ("can", "gpus") if name in more}
     container = Container(image=image, runtime=runtime, **more)
-    return runtimes.command(container, f"/usr/bin/{runtime}", MOUNTS, WORDS, **own)
+    return runtimes.command(container, RuntimeProgram(f"/usr/bin/{runtime}", **own), MOUNTS, WORDS)
 
 
 def test_apptainer() -> None:
@@ -76,7 +76,7 @@ def test_any_other_command() -> None:
 
 def test_pyxis_is_options_of_srun_that_it_has() -> None:
     container = Container(image="nvcr.io#nvidia/pytorch:25.09-py3", runtime="pyxis")
-    options = runtimes.srun_options(container, MOUNTS)
+    options = runtimes.Pyxis().srun_options(container, MOUNTS)
     assert options == [
         "--container-image=nvcr.io#nvidia/pytorch:25.09-py3",
         "--container-mounts=/tmp:/tmp,/data:/mnt/data:ro,/root/x:/root/x",
@@ -88,7 +88,7 @@ def test_pyxis_is_options_of_srun_that_it_has() -> None:
     with pytest.raises(SystemExit):
         standins.read_pyxis([*options, "--container-pull=never"])
     at_home = Container(image="x", runtime="pyxis", home=True, options=["--container-writable"])
-    assert standins.read_pyxis(runtimes.srun_options(at_home, MOUNTS)).container_writable
+    assert standins.read_pyxis(runtimes.Pyxis().srun_options(at_home, MOUNTS)).container_writable
 
 
 def test_mounts_are_read() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+import pytest
 
 from hpcrun import extensions
 from hpcrun.registry import Registry
@@ -37,6 +39,14 @@ def install(
         (directory / name).write_bytes(content)
     record = "".join(f"{name},,\n" for name in [*files, f"{metadata.name}/RECORD"])
     (metadata / "RECORD").write_text(record)
+
+
+def on_path(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Have this process find the packages of a directory, until a fixture ends."""
+    monkeypatch.syspath_prepend(str(directory))
+    forget()
+    yield directory
+    forget()
 
 
 def forget() -> None:

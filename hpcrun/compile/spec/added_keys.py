@@ -1,19 +1,23 @@
-"""Keys of the spec that installed packages add, such as ``tracking.aim`` by a tracker ``aim``."""
+"""What installed packages add to the spec: keys, such as ``tracking.aim``, and words of a key."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 from collections.abc import Iterator
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hpcrun.errors import HpcrunError
-from hpcrun.extensions import TRACKERS
+from hpcrun.extensions import RUNTIMES, TRACKERS
 from hpcrun.registry import Registry
+from hpcrun.state.environment.environment_block import Container
 from hpcrun.state.spec.tracking_block import Tracking
 
 # A block -> the kind of entry of which each adds a key by its own name.
 _ADDED: dict[type, Registry[Any]] = {Tracking: TRACKERS}
+# A key -> the kind of entry whose names are words of it, beside those of its type.
+_WORDS: dict[tuple[type, str], Registry[Any]] = {(Container, "runtime"): RUNTIMES}
 _PLAIN = (str, int, float, bool, Any)
 
 
@@ -40,6 +44,28 @@ def annotation(block: type, name: str) -> Any | None:
             "docs/extending.md",
         )
     return settings | None
+
+
+def words(accepted: tuple[str, ...]) -> list[str]:
+    """Return the words that packages add to those of a ``Literal``."""
+    kind = _kind_of(accepted)
+    return [] if kind is None else [name for name in kind.names if name not in accepted]
+
+
+def check_word(accepted: tuple[str, ...], word: str) -> None:
+    """Raise HpcrunError if the entry of a word that a package adds cannot be loaded."""
+    kind = _kind_of(accepted)
+    if kind is not None:
+        kind.load(word)
+
+
+@functools.cache
+def _kind_of(accepted: tuple[str, ...]) -> Registry[Any] | None:
+    for (block, name), kind in _WORDS.items():
+        annotation = get_type_hints(block)[name]
+        if accepted in map(get_args, (annotation, *get_args(annotation))):
+            return kind
+    return None
 
 
 def problems(settings: Any) -> Iterator[str]:

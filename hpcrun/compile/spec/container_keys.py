@@ -6,31 +6,25 @@ from typing import Any
 
 from hpcrun.compile.source.problems import Reporter
 from hpcrun.container import runtimes
-from hpcrun.container.runtimes import Mount
+from hpcrun.container.runtimes import ContainerRuntime, Mount
+from hpcrun.extensions import RUNTIMES
+
+# The runtime whose words stand in the spec.
+_ANY = "command"
 
 
 def settle(container: dict[str, Any] | None, report: Reporter) -> None:
     """Make the paths of a container absolute, in place, and report what it lacks."""
     if container is None:
         return
-    image, runtime = container["image"], container["runtime"]
-    if runtime is None:
-        accepted = ", ".join((*sorted(runtimes.PROGRAMS), "pyxis", "command"))
-        report.at("runtime", f"is missing; accepted are {accepted}", "what your site has")
-    # What names no registry is a file to Apptainer, wherever it is started.
-    by_name = runtime in ("pyxis", "command") or (runtime == "apptainer" and "://" in image)
-    if not image.strip():
-        if runtime != "command":
-            report.at("image", "is missing; accepted is the image that the ranks run in")
-    elif "://" in image and not by_name:
-        kinds, end = "a directory", "dir"
-        if runtime == "charliecloud":
-            kinds, end = "a directory or a squashfs", "sqfs"
-        name = image.partition("://")[2]
-        hint = f"`ch-image pull {name} && ch-convert {name} image.{end}` makes one"
-        report.at("image", f"found {image!r}; {runtime} starts {kinds}, and fetches none", hint)
-    elif runtimes.is_path(image) or not by_name:
-        container["image"] = str(report.mark("image").path(image))
+    name = container["runtime"]
+    if name is None:
+        report.at(
+            "runtime", f"is missing; accepted are {', '.join(RUNTIMES.names)}", "what your site has"
+        )
+    # As one whose images are files, to find what else is wrong.
+    runtime = RUNTIMES.load(name or "bubblewrap")()
+    _settle_image(container, runtime, report)
     if not container["python"].strip():
         report.at("python", "is empty; accepted is a Python of the image, such as python3")
     elif "/" in container["python"] and not container["python"].startswith("/"):
@@ -45,11 +39,29 @@ def settle(container: dict[str, Any] | None, report: Reporter) -> None:
         # A relative source without a target has none that the container could know.
         target = source if mount.target == mount.source else mount.target
         container["mounts"][index] = Mount(source, target, mount.read_only).words
-        if mount.read_only and runtime in ("charliecloud", "command"):
+        if mount.read_only and not runtime.has_read_only_mounts:
             hint = "without :ro; or another runtime"
-            report.at(f"mounts.{index}", f"found {text!r}; {runtime} has no such mounts", hint)
-    if runtime == "command" and not container["command"]:
+            report.at(f"mounts.{index}", f"found {text!r}; {name} has no such mounts", hint)
+    if name == _ANY and not container["command"]:
         hint = 'such as [podman, run, --rm, --network=host, "{mounts}", "{image}"]'
         report.at("command", "is empty; accepted are the words before the program", hint)
-    if runtime != "command" and container["command"]:
-        report.at("command", f"has no meaning with runtime: {runtime}", "remove it")
+    if name != _ANY and container["command"]:
+        report.at("command", f"has no meaning with runtime: {name}", "remove it")
+
+
+def _settle_image(container: dict[str, Any], runtime: ContainerRuntime, report: Reporter) -> None:
+    """Make the path of the image absolute, unless the runtime fetches it by its name."""
+    image, name = container["image"], container["runtime"]
+    # What names no registry is a file to Apptainer, wherever it is started.
+    by_name = runtime.fetches(image)
+    if not image.strip():
+        if runtime.needs_image:
+            report.at("image", "is missing; accepted is the image that the ranks run in")
+    elif "://" in image and not by_name:
+        short = image.partition("://")[2]
+        file = f"image.{runtime.image_suffix}"
+        hint = f"`ch-image pull {short} && ch-convert {short} {file}` makes one"
+        found = f"found {image!r}; {name} starts {runtime.image_kinds}, and fetches none"
+        report.at("image", found, hint)
+    elif runtimes.is_path(image) or not by_name:
+        container["image"] = str(report.mark("image").path(image))

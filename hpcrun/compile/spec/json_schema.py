@@ -127,7 +127,8 @@ class _Blocks:
             return [{"$ref": self.reference(annotation)}]
         origin = get_origin(annotation)
         if origin is Literal:
-            return [{"enum": [*get_args(annotation)]}]
+            accepted = get_args(annotation)
+            return [{"enum": [*accepted, *added_keys.words(accepted)]}]
         if origin is list:
             return [{"type": "array", "items": self._field(get_args(annotation)[0], {})}]
         if origin is dict:

@@ -183,8 +183,16 @@ class SchemaChecker:
         accepted = get_args(annotation)
         if value in accepted:
             return value
-        hint = did_you_mean(value, accepted) if isinstance(value, str) else None
-        return self._wrong(key, value, " or ".join(accepted), hint)
+        every = [*accepted, *added_keys.words(accepted)]
+        if value in every:
+            try:
+                added_keys.check_word(accepted, value)
+            except HpcrunError as error:
+                self.report.at(key, error.message, error.hint)
+                return _WRONG
+            return value
+        hint = did_you_mean(value, every) if isinstance(value, str) else None
+        return self._wrong(key, value, " or ".join(every), hint)
 
     def _list(self, value: Any, item: Any, key: Key) -> Any:
         if not isinstance(value, list):

@@ -10,10 +10,12 @@ import json
 from collections.abc import Iterator
 from importlib import machinery, metadata
 from pathlib import PurePosixPath
+from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.extensions import TRACKERS
-from hpcrun.state.plan import Plan
+from hpcrun.extensions import RUNTIMES, TRACKERS
+from hpcrun.registry import Registry
+from hpcrun.state.plan import Plan, RunPlan
 
 # Endings of what a zip file is no place for, as the system's loader opens it.
 _COMPILED = (*machinery.EXTENSION_SUFFIXES, ".so", ".dylib", ".pyd", ".dll")
@@ -32,12 +34,20 @@ def files(plan: Plan) -> dict[str, bytes]:
 
 def _used(plan: Plan) -> dict[str, str]:
     """Return package -> the key of the spec that names one of its entries."""
-    return {
-        package: f"tracking.{name}"
-        for run in plan.runs
-        for name in run.trackers
-        if (package := TRACKERS.package(name)) is not None
-    }
+    found: dict[str, str] = {}
+    for run in plan.runs:
+        for kind, key, name in _named(run):
+            package = kind.package(name)
+            found |= {package: key} if package is not None else {}
+    return found
+
+
+def _named(run: RunPlan) -> Iterator[tuple[Registry[Any], str, str]]:
+    """Yield the kind, the key of the spec and the name of each entry that a run's jobs load."""
+    for name in run.trackers:
+        yield TRACKERS, f"tracking.{name}", name
+    if run.container is not None:
+        yield RUNTIMES, "environment.container.runtime", str(run.container.runtime)
 
 
 def _files_of(package: str, used_as: str) -> dict[str, bytes]:

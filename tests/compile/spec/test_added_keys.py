@@ -46,10 +46,7 @@ class OfUnknownType:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    added_package.forget()
-    yield tmp_path
-    added_package.forget()
+    yield from added_package.on_path(tmp_path, monkeypatch)
 
 
 def install(place: Path, module: str, package: str = "hpcrun_aim") -> None:

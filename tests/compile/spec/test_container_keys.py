@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,10 @@ import pytest
 import yaml
 
 from hpcrun.compile.compiler import compile_spec
+from hpcrun.compile.spec import json_schema
 from hpcrun.errors import UsageError
+from hpcrun.extensions import RUNTIMES
+from tests.support import added_package
 
 
 def _container(directory: Path, **given: Any) -> dict[str, Any]:
@@ -67,3 +71,45 @@ def test_what_is_wrong_is_said(tmp_path: Path, given: dict[str, Any], told: str)
     with pytest.raises(UsageError) as error:
         _container(tmp_path, **given)
     assert told in str(error.value)
+
+
+MODULE = """
+from hpcrun.container.runtimes import ContainerRuntime
+
+class Enroot(ContainerRuntime):
+    programs = ("enroot",)
+    has_read_only_mounts = False
+
+    def fetches(self, image):
+        return image.startswith("docker://")
+
+    def command_line(self, program, container, mounts):
+        return [program.path, "start", container.image]
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    yield from added_package.on_path(tmp_path, monkeypatch)
+
+
+def test_a_package_adds_a_runtime(place: Path) -> None:
+    package = f"enroot_{place.name}"
+    entry = f"enroot = {package}:Enroot"
+    added_package.install(place, package, RUNTIMES.group, entry, MODULE)
+    assert _container(place, image="docker://a/b", runtime="enroot")["image"] == "docker://a/b"
+    assert _container(place, image="a", runtime="enroot")["image"] == f"{place}/a"
+    with pytest.raises(UsageError, match="enroot has no such mounts"):
+        _container(place, image="a", runtime="enroot", mounts=["/a:/b:ro"])
+    with pytest.raises(UsageError, match=r"or enroot.*did you mean 'enroot'"):
+        _container(place, image="a", runtime="enrot")
+    words = json_schema.of("spec")["$defs"]["Container"]["properties"]["runtime"]["anyOf"][0]
+    assert words["enum"] == [*RUNTIMES.own, "enroot"]
+
+
+def test_a_package_without_a_command_line_is_refused(place: Path) -> None:
+    package = f"bare_{place.name}"
+    module = MODULE.partition("    def command_line")[0]
+    added_package.install(place, package, RUNTIMES.group, f"bare = {package}:Enroot", module)
+    with pytest.raises(UsageError, match=rf"the package {package} .* has no command_line"):
+        _container(place, image="a", runtime="bare")

@@ -31,10 +31,7 @@ print(TRACKERS.load("aim").__module__, TRACKERS.package("aim"))
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     site = tmp_path / "site"
     site.mkdir()
-    monkeypatch.syspath_prepend(str(site))
-    added_package.forget()
-    yield site
-    added_package.forget()
+    yield from added_package.on_path(site, monkeypatch)
 
 
 def install(place: Path, **more: Any) -> None:
