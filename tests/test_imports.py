@@ -40,6 +40,7 @@ BASE = {
         "text",
         "resources",
         "shared_look",
+        "slurm_state",
         "owner_lock",
     ),
     *("command", "extensions", "gpu_catalogue", "python_packages", "registry"),

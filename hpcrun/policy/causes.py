@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcrun import slurm_state
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED
 from hpcrun.state.ledger import CANCELLED as INTENT_CANCELLED
 from hpcrun.text import agreeing, listed, ranges, signal_name
@@ -197,7 +198,7 @@ def decide(evidence: Evidence) -> End:
         return _end(CANCELLED, f"interrupted by {interrupted_by(evidence.signal)}")
     if job.cancelled_by:
         return _end(CANCELLED, f"cancelled in Slurm by {job.cancelled_by}")
-    if job.words == "" and job.state in ("", "COMPLETING"):
+    if job.words == "" and job.state in ("", slurm_state.COMPLETING):
         return _end(CANCELLED, "cancelled in Slurm")
     taken = _taken_away(evidence)
     if taken is not None:
@@ -260,9 +261,9 @@ def _taken_away(evidence: Evidence) -> End | None:
     job, words = evidence.job, evidence.job.words or ""
     # Slurm 24.11 gives a job that it preempted before no second grace, and calls that a requeue.
     told = evidence.stop == PREEMPTED
-    if told or job.preempted or job.state == "PREEMPTED" or "PREEMPTION" in words:
+    if told or job.preempted or job.state == slurm_state.PREEMPTED or "PREEMPTION" in words:
         return _end(PREEMPTED, "preempted by Slurm")
-    if evidence.stop == TIME_LIMIT or job.state == "TIMEOUT" or "TIME LIMIT" in words:
+    if evidence.stop == TIME_LIMIT or job.state == slurm_state.TIMEOUT or "TIME LIMIT" in words:
         return _end(TIME_LIMIT, "reached its time limit")
     if evidence.lost_nodes:
         nodes = ", ".join(evidence.lost_nodes)
@@ -271,11 +272,11 @@ def _taken_away(evidence: Evidence) -> End | None:
         cut_off = dict.fromkeys(evidence.lost_nodes, message) if evidence.cut_off else {}
         details = {"hardware": cut_off} if cut_off else None
         return _end(NODE_FAILURE, message, evidence.lost_nodes, details)
-    if job.state in ("NODE_FAIL", "BOOT_FAIL") or "NODE FAILURE" in words:
+    if job.state in slurm_state.NODE_LOST or "NODE FAILURE" in words:
         return _end(NODE_FAILURE, "Slurm lost a node of the job")
     if evidence.orphaned:
         return None
-    if evidence.stop == REQUEUED or "JOB REQUEUE" in words or job.state == "REQUEUED":
+    if evidence.stop == REQUEUED or "JOB REQUEUE" in words or job.state == slurm_state.REQUEUED:
         return _end(REQUEUED, "requeued by its owner or an administrator")
     if evidence.stop == SIGNAL:
         message = f"asked to stop by {evidence.signal or 'a signal'}"

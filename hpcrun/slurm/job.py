@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from hpcrun import slurm_state
 from hpcrun.policy.causes import JobFacts
 from hpcrun.slurm import client, queue, requeue_nodes, steps
 from hpcrun.slurm.parse import megabytes, parse_duration, parse_size, parse_time
@@ -74,8 +75,8 @@ def facts(
     shown = {} if over else client.show("job", job)
     rows = _of_attempt(_rows(job, began), attempt, warm)
     state, _, by = rows[0]["State"].partition(" by ") if rows else ("", "", "")
-    if state in ("", "RUNNING", "RESIZING"):
-        state = shown.get("JobState", state.replace("RESIZING", "RUNNING"))
+    if state in ("", slurm_state.RUNNING, slurm_state.RESIZING):
+        state = shown.get("JobState", slurm_state.RUNNING if state else "")
     count = shown.get("Restarts", "")
     # Slurm 24.11 keeps the time of an earlier start's preemption.
     preempted = (parse_time(shown.get("PreemptTime", "")) or 0.0) >= (
@@ -83,11 +84,11 @@ def facts(
     )
     return JobFacts(
         state=state,
-        cancelled_by=_user(by) if state == "CANCELLED" else None,
-        preempted=preempted or state == "PREEMPTED",
+        cancelled_by=_user(by) if state == slurm_state.CANCELLED else None,
+        preempted=preempted or state == slurm_state.PREEMPTED,
         words=words,
         restarts=whole_number(count),
-        out_of_memory=any(row["State"] == "OUT_OF_MEMORY" for row in rows),
+        out_of_memory=any(row["State"] == slurm_state.OUT_OF_MEMORY for row in rows),
         memory=_memory(rows),
         ends=parse_time(shown.get("EndTime") or (rows[0]["End"] if rows else "")),
     )
@@ -167,7 +168,9 @@ def requeue(
         Whether Slurm accepted it, or had requeued the job already.
     """
     wanted_out = tuple(exclude)
-    requeue_nodes.wait_until_known(lost, lambda: between() and _state(job) in ("RUNNING", ""))
+    requeue_nodes.wait_until_known(
+        lost, lambda: between() and _state(job) in (slurm_state.RUNNING, "")
+    )
     deadline = time.monotonic() + patience
     while between():
         try:
@@ -256,7 +259,7 @@ def enlarge(job: str, more: Mapping[str, str]) -> str | None:
         shown = client.show("job", job)
         if _amount(key, shown.get(field, "")) == _amount(key, more["now"]):
             return None
-        if time.monotonic() > deadline or shown.get("JobState") == "PENDING":
+        if time.monotonic() > deadline or shown.get("JobState") == slurm_state.PENDING:
             return problem or f"{field} is still {shown.get(field, 'unknown')}"
         time.sleep(0.3)
 
@@ -322,7 +325,7 @@ def _exclude(job: str, nodes: str, say: Say) -> None:
 
 
 def _queued(job: str) -> bool:
-    return _state(job) in ("PENDING", "REQUEUED", "REQUEUE_HOLD")
+    return _state(job) in slurm_state.WAITING
 
 
 def _state(job: str) -> str:
@@ -354,7 +357,7 @@ def _with_the_rest(records: Sequence[list[dict[str, str]]]) -> list[dict[str, st
     """Join the records of one start, newest first: each lost node begins a new record."""
     found = list(records[0])
     for before, rows in itertools.pairwise(records):
-        if before[0]["State"] != "RESIZING":
+        if before[0]["State"] != slurm_state.RESIZING:
             break
         found = [*rows, *found]
     return found

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from hpcrun import slurm_state
 from hpcrun.errors import ClusterUnreachable
 from hpcrun.shared_look import SEEN_WITHIN
 from hpcrun.slurm import client
@@ -37,14 +38,6 @@ _NO_RANKS = ("batch", "extern", "hpcrun-agent", "hpcrun-beside")
 UNKNOWN = "UNKNOWN"
 # The state of a local process that has ended.
 GONE = "GONE"
-# Over, until somebody requeues it.
-TERMINAL = frozenset(
-    {
-        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED"),
-        *("NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT", GONE),
-    }
-)
-WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 
 _NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 _NO_SUCH_JOB = re.compile(r"invalid job id", re.IGNORECASE)
@@ -88,7 +81,7 @@ class JobState:
     @property
     def is_over(self) -> bool:
         """True if it is known to have ended (until somebody requeues it)."""
-        return self.state in TERMINAL
+        return self.state == GONE or self.state in slurm_state.TERMINAL
 
     @property
     def has_just_completed(self) -> bool:
@@ -97,13 +90,13 @@ class JobState:
         A job whose script ended with 0 has recorded its run's end. Where this host has looked for a
         name before it was there, shared storage may go on saying that it is not.
         """
-        known = self.state == "COMPLETED" and self.ended is not None
+        known = self.state == slurm_state.COMPLETED and self.ended is not None
         return known and time.time() - float(self.ended or 0.0) < SEEN_WITHIN
 
     @property
     def is_waiting(self) -> bool:
         """True if it waits in the queue."""
-        return self.state in WAITING
+        return self.state in slurm_state.WAITING
 
     @property
     def is_alive(self) -> bool:
@@ -338,9 +331,9 @@ def _states(rows: Iterable[dict[str, str]], separator: str) -> dict[str, JobStat
             state or UNKNOWN,
             reason=parse_text(row["Reason"]),
             nodes=parse_text(row["NodeList"]),
-            start=parse_time(start) if state in WAITING else None,
+            start=parse_time(start) if state in slurm_state.WAITING else None,
             exit_code=whole_number(code),
-            ended=parse_time(end) if state in TERMINAL else None,
+            ended=parse_time(end) if state in slurm_state.TERMINAL else None,
             submitted=parse_time(submitted),
             user=whole_number(user),
             directory=parse_text(directory),

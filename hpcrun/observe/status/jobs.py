@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from hpcrun import host
+from hpcrun import host, slurm_state
 from hpcrun.errors import ClusterUnreachable
 from hpcrun.slurm import queue
 from hpcrun.slurm.queue import GONE, JobMark, JobState
@@ -63,7 +63,9 @@ def ask(
         elif ref.host not in (None, os.uname().nodename):
             answers.elsewhere[ref.job_id] = str(ref.host)
         else:
-            answers.jobs[ref.job_id] = JobState(ref.job_id, "RUNNING" if _lives(ref) else GONE)
+            answers.jobs[ref.job_id] = JobState(
+                ref.job_id, slurm_state.RUNNING if _lives(ref) else GONE
+            )
     if slurm_ids:
         (about or ask_slurm)(slurm_ids, answers)
     return answers

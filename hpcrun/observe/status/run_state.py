@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from hpcrun import slurm_state
 from hpcrun.policy import causes, next_attempt, recovery
 from hpcrun.slurm import pending_reason
 from hpcrun.slurm.queue import GONE, JobState
@@ -35,6 +36,8 @@ STATES = (
 CLOCK_SKEW = 60.0
 # The reason of a run whose ranks have not started.
 PREPARING = "preparing its nodes"
+# Of a job whose script has ended: our record says more.
+_AS_RECORDED = (slurm_state.FAILED, slurm_state.COMPLETED, slurm_state.CANCELLED, GONE)
 # Stands in a reason between the reason itself and when Slurm expects the start.
 EXPECTED = "; Slurm expects it at "
 
@@ -174,10 +177,10 @@ def _before_attempt(evidence: RunEvidence) -> Verdict:
             return _failed(submission.message)
         what = "its supervisor" if submission.ended else "the local executor"
         return _failed(f"{what} ended before an attempt began; see `hpcrun logs --stream batch`")
-    if job.is_waiting or job.state == "CONFIGURING":
+    if job.is_waiting or job.state == slurm_state.CONFIGURING:
         return Verdict(PENDING, _words(job))
     if job.is_over:
-        if job.state == "CANCELLED":
+        if job.state == slurm_state.CANCELLED:
             return _CANCELLED_IN_SLURM
         if evidence.unseen:
             return _UNSEEN
@@ -214,9 +217,9 @@ def _attempt_ended(evidence: RunEvidence, last: Attempt) -> Verdict:
             return Verdict(RESTARTING, reason)
         return _failed(f"{reason or 'stopped'}; submit it again to go on")
     if job is not None and job.is_over:
-        if job.state == "CANCELLED" and last.kind == "signal":
+        if job.state == slurm_state.CANCELLED and last.kind == "signal":
             return _CANCELLED_IN_SLURM
-        if job.state not in ("FAILED", "COMPLETED", "CANCELLED", GONE):
+        if job.state not in _AS_RECORDED:
             reason = f"{reason or 'failed'} (Slurm: {job.state})"
     return _failed(reason)
 
@@ -230,7 +233,7 @@ def _attempt_open(evidence: RunEvidence, last: Attempt) -> Verdict:
     if job.is_waiting:
         return Verdict(REQUEUED, _words(job))
     if job.is_over:
-        if job.state == "CANCELLED":
+        if job.state == slurm_state.CANCELLED:
             return _CANCELLED_IN_SLURM
         if evidence.unseen:
             return _UNSEEN
@@ -258,7 +261,7 @@ def _as_of(evidence: RunEvidence) -> str | None:
 
 
 def _words(job: JobState) -> str | None:
-    if job.state == "CONFIGURING":
+    if job.state == slurm_state.CONFIGURING:
         return "its nodes are being configured"
     if not job.reason:
         return None

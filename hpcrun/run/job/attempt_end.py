@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hpcrun import slurm_state
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.policy import causes, faults, next_attempt, recovery
 from hpcrun.policy.batch import Triple
@@ -275,7 +276,7 @@ class AttemptEnd:
         submission = self._submission.experiment.submission(number)
         facts = self._ask_slurm(job, submission, attempt.number, began, over=True)
         mark = JobMark(submission.directory, began)
-        alive = facts.state in ("RUNNING", "SUSPENDED", "COMPLETING")
+        alive = facts.state in slurm_state.HOLDS_NODES
         if alive and job != self._launcher.job_id and not slurm_job.is_forgotten(job, mark):
             raise HpcrunError(
                 f"attempt {attempt.number} still runs in job {job}",

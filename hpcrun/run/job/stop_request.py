@@ -6,7 +6,7 @@ import signal
 import time
 from functools import partial
 
-from hpcrun import shared_look
+from hpcrun import shared_look, slurm_state
 from hpcrun.policy import causes, stop_lead_time
 from hpcrun.policy.causes import Evidence
 from hpcrun.run.job import evidence
@@ -116,7 +116,7 @@ class StopRequest:
             self._deadline = min(self._deadline, time.time() + _LOCAL_GRACE)
             raise EndNow(end.message)
         deadline = (facts.ends or float("inf")) - _KEPT
-        if facts.words is not None or facts.state not in ("", "RUNNING"):
+        if facts.words is not None or facts.state not in ("", slurm_state.RUNNING):
             # Slurm has begun to end the job: KILL follows.
             deadline = time.time() + job.kill_wait() - _KEPT
         self.signal = self.signal or name

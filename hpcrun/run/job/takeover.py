@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
+from hpcrun import slurm_state
 from hpcrun.policy import recovery
 from hpcrun.policy.causes import JobFacts
 from hpcrun.run.protocol.channel import Channel, RefusedError
@@ -95,7 +96,7 @@ class Takeover:
             facts = job.facts(mine.job_id, self._began)
             if not facts.state:
                 time.sleep(_TURN)
-        if facts.state == "CANCELLED" or facts.restarts not in (None, mine.restarts):
+        if facts.state == slurm_state.CANCELLED or facts.restarts not in (None, mine.restarts):
             return False
         answers = self._supervisor_answers()
         if answers:

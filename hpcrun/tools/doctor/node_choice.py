@@ -14,11 +14,10 @@ from hpcrun.text import listed, plural, shortened, whole_number
 # Without a number: as many as are idle, but not more; and the most at once.
 IDLE = "idle"
 _MOST_IDLE, _MOST = 16, 512
-# Flags of a node that is idle and starts no job now. Others, such as CLOUD and DYNAMIC_NORM, only
-# say what it is; one that is POWERED_DOWN boots for a job.
-_NOT_NOW = {"PLANNED", "RESERVED", "RES", "COMPLETING", "DOWN", "DRAIN", "DRAINING", "DRAINED"}
-_NOT_NOW |= {"FAIL", "MAINT", "MAINTENANCE", "NOT_RESPONDING", "NO_RESPOND", "BLOCKED", "EXTERNAL"}
-_NOT_NOW |= {"POWER_DOWN", "POWERING_DOWN", "POWER_DRAIN", "INVALID_REG", "REBOOT"}
+# Flags of a node that is idle, not out, and starts no job now. Others, such as CLOUD, only say what
+# it is; one that is POWERED_DOWN boots for a job.
+_NOT_NOW = {"PLANNED", "RESERVED", "RES", "COMPLETING", "MAINTENANCE", "NO_RESPOND", "BLOCKED"}
+_NOT_NOW |= {"EXTERNAL", "POWERING_DOWN", "POWER_DRAIN"}
 _NOT_NOW |= {"REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOTING"}
 
 

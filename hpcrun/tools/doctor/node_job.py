@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun import activity, host, shared_look
+from hpcrun import activity, host, shared_look, slurm_state
 from hpcrun.compile.target import sbatch_script
 from hpcrun.errors import ClusterRefused, ClusterUnreachable, HpcrunError, Interrupted
 from hpcrun.slurm import client, queue
@@ -39,8 +39,6 @@ _LOOK, _END, _LATE, _OLD = 2.0, 20.0, shared_look.SEEN_WITHIN, 86_400
 # gone: with --no-kill it would hold the others until its time limit. Storage may be late.
 _SILENT = 100.0
 _MOST_RESULT = 1 << 24
-# The state of a job that has its nodes, of which some boot.
-_BOOTING = "CONFIGURING"
 
 
 @dataclass(frozen=True)
@@ -176,7 +174,7 @@ def _gpus(profile: DoctorProfile, request: NodeJobRequest) -> Resources:
 def _wait(job: str, directory: Path, request: NodeJobRequest) -> dict[str, Any]:
     """Wait for the result, and tell meanwhile what the job does."""
     began = time.monotonic()
-    state = JobState(job, "PENDING")
+    state = JobState(job, slurm_state.PENDING)
     ended: float | None = None
     life, since = (0, "", ""), began
 
@@ -184,7 +182,7 @@ def _wait(job: str, directory: Path, request: NodeJobRequest) -> dict[str, Any]:
         if state.is_waiting:
             why = f" ({state.reason})" if state.reason not in ("", "None") else ""
             return f"job {job} waits for {plural(request.choice.count, 'node')}{why}"
-        if state.state == _BOOTING:
+        if state.state == slurm_state.CONFIGURING:
             return f"job {job} waits until {state.nodes or 'its nodes'} have booted"
         return f"job {job} on {state.nodes or 'its nodes'}: {_signs(directory)[1]}"
 
@@ -196,13 +194,13 @@ def _wait(job: str, directory: Path, request: NodeJobRequest) -> dict[str, Any]:
             with contextlib.suppress(ClusterUnreachable):
                 state = queue.query([job]).get(job, state)
             now = time.monotonic()
-            waits = state.is_waiting or state.state == _BOOTING
+            waits = state.is_waiting or state.state == slurm_state.CONFIGURING
             if state.is_over:
                 ended = ended or now
                 if now - ended > _LATE:
                     raise _without_result(job, state, directory)
             elif waits and now - began > request.wait:
-                why = "its nodes boot" if state.state == _BOOTING else state.reason
+                why = "its nodes boot" if state.state == slurm_state.CONFIGURING else state.reason
                 raise ClusterRefused(
                     f"job {job} has waited for {duration(request.wait)} ({why}), and was cancelled",
                     hint="--wait MINUTES waits longer; fewer nodes, or --partition, start sooner",
@@ -258,7 +256,7 @@ def _without_result(job: str, state: JobState, directory: Path) -> HpcrunError:
     return HpcrunError(
         f"job {job} ended as {state.state} without a result; its log ends with:\n{said}",
         hint="a longer time: --time MINUTES"
-        if state.state == "TIMEOUT"
+        if state.state == slurm_state.TIMEOUT
         else "the profile's setup lines and --python decide what the job runs",
     )
 
