@@ -6,9 +6,9 @@ The source of `installed` is also run by Pythons that cannot import hpcrun, so i
 from __future__ import annotations
 
 import inspect
-import json
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+
+from hpcrun import ask_python
 
 # More than any environment has; names are a file's, and may be another user's.
 MOST, MOST_DIFFERENT = 20_000, 200
@@ -50,19 +50,10 @@ SOURCE = f"from __future__ import annotations\n{inspect.getsource(installed)}"
 
 def ask(python: Sequence[str]) -> dict[str, str] | None:
     """Return the packages of another Python; None if it does not tell."""
-    words = f"{SOURCE}\nimport json, sys\nprint('\\n' + json.dumps(installed(sys.path)))"
+    words = ask_python.program(f"{SOURCE}\nimport sys\nanswer = installed(sys.path)")
     try:
-        asked = subprocess.run(
-            [*python, "-c", words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            timeout=_ANSWER,
-            check=False,
-        )
-        return read(json.loads(asked.stdout.splitlines()[-1]))
-    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+        return read(ask_python.ask([*python, *words], timeout=_ANSWER, cwd=None).data)
+    except OSError:
         return None
 
 

@@ -32,6 +32,7 @@ PACKAGE = ROOT / "hpcrun"
 BASE = {
     *(
         "activity",
+        "ask_python",
         "errors",
         "bounded_json",
         "fields",

@@ -8,7 +8,6 @@ user is not started, nor is any whose spec or profile is another user's.
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 import shutil
 import sys
@@ -17,7 +16,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from hpcrun import host, python_packages
+from hpcrun import ask_python, python_packages
+from hpcrun.ask_python import PythonAnswer
 from hpcrun.container import runtimes
 from hpcrun.container.rank_python import NOT_PROBED, image_facts, of_container
 from hpcrun.container.runtimes import Mount
@@ -34,8 +34,6 @@ KEY, KEY_INSIDE = "environment.python", "environment.container.python"
 OLDEST = (3, 10)
 TIMEOUT = 60.0
 
-_MARK = "hpcrun-probe:"
-_NOT_MINE = NOT_PROBED
 _FAILED = "hpcrun-probe-failed:"
 # Reports a setup line that fails, as the job goes on after it.
 _TRAP = f"""trap 'printf "\\n{_FAILED}%d %s\\n" $? "${{BASH_COMMAND//[[:cntrl:]]/ }}"' ERR"""
@@ -76,7 +74,6 @@ for name in sys.argv[1:]:
             answer["missing"].append(name)
     except Exception:
         pass
-sys.stdout.write("\\nMARK" + json.dumps(answer) + "\\n")
 """
 
 
@@ -139,39 +136,24 @@ def probe(
     a library that is a key of ``needs``, whose value says what needs it; raise `Unchecked` if it is
     another user's.
     """
-    argv = [*inside, python, "-c", _question(needs), *modules]
+    argv = [*inside, python, *_question(needs), *modules]
     key = KEY_INSIDE if inside else KEY
-    environment = clean_environment()
     given = {name: value for name, value in (variables or {}).items() if name not in _SHELLS}
-    if setup:
-        # The same order as in the template of the sbatch script.
-        exports = [f"export {name}={shlex.quote(value)}" for name, value in given.items()]
-        argv = [
-            "bash",
-            "-lc",
-            "\n".join([_TRAP, *setup, "trap - ERR", *exports, _own_program()]),
-            "bash",
-            *argv,
-        ]
-    else:
-        environment.update(given)
+    lines = [_TRAP, *setup, "trap - ERR"] if setup else []
+    command, environment = in_job_environment(argv, lines, given, _own_program())
+    if not setup:
         found = shutil.which(argv[0], path=environment.get("PATH"))
         if found and found != sys.executable and (owner := permissions.stranger(found)) is not None:
             raise Unchecked(f"{found} belongs to {owner}")
-    code, output, words = _answer(argv, environment, timeout, f"{key}: {python}")
-    lines = [line for line in output.splitlines() if line.startswith((_MARK, _NOT_MINE))]
-    if not lines:
-        raise _unusable(f"{key}: {python}", code, words, bool(setup))
-    if lines[-1].startswith(_NOT_MINE):
-        raise Unchecked(lines[-1][len(_NOT_MINE) :])
-    data = json.loads(lines[-1][len(_MARK) :])
+    answer = _answer(command, environment, timeout, f"{key}: {python}", bool(setup))
+    data = answer.data
     missing = tuple(data.pop("missing", ()))
     packages = python_packages.read(data.pop("packages", None))
-    failed = _failed_setup(output, words)
+    failed = _failed_setup(answer.output, answer.errors)
     known = data.pop("executable"), data.pop("version")
-    answer = Probe(*known, data, None, missing, failed, packages)
-    _check(answer, key, python, needs)
-    return answer
+    probed = Probe(*known, data, None, missing, failed, packages)
+    _check(probed, key, python, needs)
+    return probed
 
 
 def probe_both(
@@ -210,24 +192,28 @@ def probe_both(
 
 
 def in_job_environment(
-    argv: Sequence[str], setup: Sequence[str], variables: Mapping[str, str]
+    argv: Sequence[str],
+    setup: Sequence[str],
+    variables: Mapping[str, str],
+    start: str = 'exec "$@"',
 ) -> tuple[list[str], dict[str, str]]:
     """Return a command and its environment, so that it finds here what it finds in a job.
 
-    It runs after the job's ``setup`` lines of bash, and has the job's ``variables``.
+    It runs after the job's ``setup`` lines of bash, and has the job's ``variables``, in the same
+    order as in the sbatch script; ``start`` are the lines that then execute it.
     """
     environment = clean_environment()
     if not setup:
         return [*argv], {**environment, **variables}
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    return ["bash", "-lc", "\n".join([*setup, *exports, 'exec "$@"']), "bash", *argv], environment
+    return ["bash", "-lc", "\n".join([*setup, *exports, start]), "bash", *argv], environment
 
 
-def _question(needs: Iterable[str]) -> str:
-    """Return the program that a Python is asked to run: it tells of these libraries too."""
+def _question(needs: Iterable[str]) -> tuple[str, str]:
+    """Return the words by which a Python is asked to tell of itself and of these libraries."""
     libraries = repr(tuple(dict.fromkeys((*_LIBRARIES, *needs))))
-    answered = _QUESTION.replace("LIBRARIES", libraries).replace("MARK", _MARK)
-    return answered.replace("SOURCE", repr(python_packages.SOURCE))
+    source = _QUESTION.replace("LIBRARIES", libraries)
+    return ask_python.program(source.replace("SOURCE", repr(python_packages.SOURCE)))
 
 
 def _failed_setup(output: str, words: str) -> tuple[str, ...]:
@@ -248,7 +234,7 @@ hpcrun_found="$(type -P -- "$1")"
 for hpcrun_owner in $(stat -c %u -- "$hpcrun_found"; stat -L -c %u -- "$hpcrun_found"); do
     case " {mine} " in
         *" $hpcrun_owner "*) ;;
-        *) printf '\\n{_NOT_MINE}%s\\n' "$hpcrun_found belongs to user $hpcrun_owner"; exit 0 ;;
+        *) printf '\\n{NOT_PROBED}%s\\n' "$hpcrun_found belongs to user $hpcrun_owner"; exit 0 ;;
     esac
 done 2>/dev/null
 exec "$@"
@@ -256,33 +242,30 @@ exec "$@"
 
 
 def _answer(
-    argv: Sequence[str], environment: Mapping[str, str], timeout: float, python: str
-) -> tuple[int, str, str]:
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    timeout: float,
+    python: str,
+    with_setup: bool,
+) -> PythonAnswer:
+    hint = "give the path of a Python that the job can use, one with torch for training"
     try:
-        # Not where a person happens to be: `python -c` looks for modules there.
-        process = host.start_piped(argv, cwd="/", env=dict(environment))
+        found = ask_python.ask(argv, timeout=timeout, environment=environment)
     except OSError as error:
-        raise UsageError(
-            f"{python}: {error.strerror}",
-            hint="give the path of a Python that the job can use, one with torch for training",
-        ) from None
-    found = host.answer(process, timeout)
-    if found is None:
+        raise UsageError(f"{python}: {error.strerror}", hint=hint) from None
+    if found.data is not None:
+        return found
+    for line in found.output.splitlines():
+        if line.startswith(NOT_PROBED):
+            raise Unchecked(line.removeprefix(NOT_PROBED))
+    if found.code is None:
         raise UsageError(
             f"{python} gave no answer within {timeout:g} s",
             hint="try `environment.setup` and this Python by hand",
         )
-    return process.returncode, *found
-
-
-def _unusable(python: str, code: int, words: str, with_setup: bool) -> UsageError:
-    said = "\n".join(f"  {line}" for line in words.strip().splitlines()[-5:])
     after = " after environment.setup" if with_setup else ""
-    what = {126: "cannot be executed", 127: "is not there"}.get(code, "is no usable Python")
-    return UsageError(
-        f"{python} {what}{after} (exit code {code})" + (f"; it said:\n{said}" if said else ""),
-        hint="give the path of a Python that the job can use, one with torch for training",
-    )
+    what = {126: "cannot be executed", 127: "is not there"}.get(found.code, "is no usable Python")
+    raise UsageError(f"{python} {what}{after} (exit code {found.code}){found.said(5)}", hint=hint)
 
 
 def _check(found: Probe, key: str, python: str, needs: Mapping[str, str]) -> None:

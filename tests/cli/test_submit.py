@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun.ask_python import MARK
 from hpcrun.compile.compiler import compile_plan
 from hpcrun.state import files, ledger, plan_file
 from hpcrun.state.layout import experiment
@@ -461,7 +462,7 @@ def test_run_that_is_stopped_leaves_nothing(place: Place, number: signal.Signals
 def test_a_tracker_that_is_not_installed_is_told_before_anything_is_submitted(place: Place) -> None:
     python = place.code.parent / "python"
     answer = '{"executable": "/x/python", "version": "3.11.2", "torch": null, "deepspeed": null}'
-    python.write_text(f"#!/bin/sh\necho 'hpcrun-probe:{answer}'\n")
+    python.write_text(f"#!/bin/sh\necho '{MARK}{answer}'\n")
     python.chmod(0o755)
     place.spec(
         ["true"],

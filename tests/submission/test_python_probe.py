@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.ask_python import MARK
 from hpcrun.errors import UsageError
 from hpcrun.submission.python_probe import probe
 
@@ -23,7 +24,7 @@ def _program(path: Path, text: str) -> str:
 
 def _pretend(path: Path, version: str) -> str:
     answer = f'{{"executable": "/x", "version": "{version}", "torch": null, "deepspeed": null}}'
-    return _program(path, f"echo noise; echo 'hpcrun-probe:{answer}'")
+    return _program(path, f"echo noise; echo '{MARK}{answer}'")
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,11 @@ on the batch host.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import PurePath
 
-from hpcrun import host
+from hpcrun import ask_python
 from hpcrun.container.rank_python import RankPython
 from hpcrun.policy import frameworks
 from hpcrun.run.protocol.output import say
@@ -18,10 +19,12 @@ from hpcrun.state.plan import RunPlan
 
 _PYTHON = re.compile(r"python[0-9.]*")
 _TAKES = 60.0
-_ASK = (
-    "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
-    "print(MPI.Get_library_version())"
-)
+_PROGRAM = ask_python.program("""
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+answer = MPI.Get_library_version()
+""")
 
 
 def of(run: RunPlan, python: RankPython) -> str | None:
@@ -57,9 +60,7 @@ def library(python: list[str]) -> str | None:
     """Return what the MPI of a Python's mpi4py says of itself; None without one."""
     if not python:
         return None
-    try:
-        process = host.start_piped([*python, "-c", _ASK])
-    except OSError:
-        return None
-    answer = host.answer(process, _TAKES)
-    return None if answer is None or process.returncode else answer[0].strip() or None
+    with contextlib.suppress(OSError):
+        found = ask_python.ask([*python, *_PROGRAM], timeout=_TAKES, cwd=None)
+        return str(found.data or "").strip() or None
+    return None

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from hpcrun import host
+from hpcrun import ask_python
 from hpcrun.errors import UsageError
 from hpcrun.submission.python_probe import TIMEOUT, in_job_environment
 
-_MARK = "hpcrun-place:"
-# Setup lines may print, so that the answer is marked.
-_QUESTION = f"""
-import json, os, platform, sys, sysconfig
-answer = {{
+_PROGRAM = ask_python.program("""
+import os, platform, sys, sysconfig
+answer = {
     "executable": sys.executable,
     "base": getattr(sys, "_base_executable", "") or sys.executable,
     "prefix": sys.prefix,
@@ -26,9 +22,8 @@ answer = {{
     "standard": [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")],
     "scripts": sysconfig.get_path("scripts"),
     "packages": sysconfig.get_path("purelib"),
-}}
-sys.stdout.write("\\n{_MARK}" + json.dumps(answer) + "\\n")
-"""
+}
+""")
 
 
 @dataclass(frozen=True)
@@ -64,15 +59,13 @@ def ask(python: str, setup: Sequence[str], variables: Mapping[str, str]) -> Pyth
     UsageError
         It gives no answer.
     """
-    argv, environment = in_job_environment([python, "-c", _QUESTION], setup, variables)
-    process = host.start_piped(argv, cwd="/", env=environment)
-    output, words = host.answer(process, TIMEOUT) or ("", f"no answer within {TIMEOUT:g} s")
-    for line in output.splitlines():
-        if line.startswith(_MARK):
-            data: dict[str, Any] = json.loads(line[len(_MARK) :])
-            lists = {name: tuple(data[name]) for name in ("paths", "standard")}
-            return PythonPlace(**{**data, **lists})
-    said = words.strip().splitlines()[-1:]
+    argv, environment = in_job_environment([python, *_PROGRAM], setup, variables)
+    found = ask_python.ask(argv, timeout=TIMEOUT, environment=environment)
+    if found.data is not None:
+        lists = {name: tuple(found.data[name]) for name in ("paths", "standard")}
+        return PythonPlace(**{**found.data, **lists})
+    late = f"no answer within {TIMEOUT:g} s"
+    said = [late] if found.code is None else found.errors.strip().splitlines()[-1:]
     raise UsageError(
         f"environment.python: {python} does not say where its packages lie{': ' * bool(said)}"
         + "".join(said),

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import hpcrun
-from hpcrun import host
+from hpcrun import ask_python
 from hpcrun.errors import UsageError
 from hpcrun.submission.python_probe import in_job_environment
 from hpcrun.text import duration, one_line, shortened
 from hpcrun.tools.estimate import model_program
 
 TIMEOUT = 300.0
-# Of the answer: a list of sizes is the longest part of it.
-_MOST_BYTES = 20_000_000
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 GIVE = "give the number: --parameters 7.5B, or estimate.parameters in the spec"
@@ -47,16 +44,30 @@ def ask(
     asked["hpcrun"] = str(Path(hpcrun.__file__).parent.parent)
     argv, environment = _command(python, setup, variables or {})
     try:
-        process = host.start_piped(argv, cwd="/", env=environment, stdin=subprocess.PIPE)
+        found = ask_python.ask(
+            argv,
+            timeout=timeout,
+            environment=environment,
+            given=json.dumps(asked),
+            mark=model_program.MARK,
+        )
     except OSError as error:
         raise UsageError(f"environment.python: {python[0]}: {error.strerror}", hint=GIVE) from None
-    found = host.answer(process, timeout, json.dumps(asked))
-    if found is None:
+    if found.code is None:
         raise UsageError(
             f"the model was not made within {duration(timeout)}, and its process was ended",
             hint=f"{GIVE}; or more time, estimate.timeout",
         )
-    return _answer(*found, process.returncode)
+    if found.data is None:
+        why = f"the model was not made: its Python ended with code {found.code}{found.said(3)}"
+    elif not isinstance(found.data, dict):
+        why = "the program that counts the model gave no answer that can be read"
+    elif "problem" in found.data:
+        told = one_line(shortened(str(found.data["problem"]), 600))
+        why = f"the model was not made: {told}"
+    else:
+        return found.data
+    raise UsageError(why, hint=GIVE)
 
 
 def _command(
@@ -67,29 +78,6 @@ def _command(
     # The meta device takes no GPU; the user's code, as it is imported, gets none either.
     own = {**variables, **dict.fromkeys(_GPUS, ""), "PYTHONDONTWRITEBYTECODE": "1"}
     return in_job_environment(argv, setup, own)
-
-
-def _answer(output: str, words: str, code: int) -> dict[str, Any]:
-    lines = [line for line in output.splitlines() if line.startswith(model_program.MARK)]
-    if not lines or len(lines[-1]) > _MOST_BYTES:
-        said = words.strip().splitlines()[-3:]
-        told = "; it said:\n" + "\n".join(f"  {line}" for line in said) if said else ""
-        raise UsageError(
-            f"the model was not made: its Python ended with code {code}{told}", hint=GIVE
-        )
-    try:
-        found = json.loads(lines[-1][len(model_program.MARK) :])
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise UsageError(
-            "the program that counts the model gave no answer that can be read", hint=GIVE
-        )
-    if "problem" in found:
-        raise UsageError(
-            f"the model was not made: {one_line(shortened(str(found['problem']), 600))}", hint=GIVE
-        )
-    return found
 
 
 def module_of(file: str | None, module: str) -> dict[str, Any]:
