@@ -76,11 +76,12 @@ def start_piped(command: Sequence[str], **options: Any) -> subprocess.Popen[str]
 
 
 def answer(
-    process: subprocess.Popen[str], timeout: float, text: str | None = None
+    process: subprocess.Popen[str], timeout: float | None, text: str | None = None
 ) -> tuple[str, str] | None:
     """Return output and errors of a command of `start_piped`, which is given ``text``, at its end.
 
-    None after ``timeout`` seconds: then it is ended, as it is before an exception is raised.
+    None after ``timeout`` seconds, if that is a number: then it is ended, as it is before an
+    exception is raised.
     """
     import subprocess
 

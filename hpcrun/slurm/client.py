@@ -164,17 +164,14 @@ def command(
             raise CommandFailed(f"{argv[0]}: {error.strerror}") from None
         _running.add(process)
         try:
-            output, words = process.communicate(questions, timeout=seconds)
-        except BaseException as error:
-            host.end_session(process)
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            limit.unheard(daemon, seconds)
-            message = f"{argv[0]} gave no answer within {round(seconds, 1):g} s"
-            raise CommandTimedOut(message, seconds) from None
+            found = host.answer(process, seconds, questions)
         finally:
             _running.discard(process)
-    words = words.strip()
+        if found is None:
+            limit.unheard(daemon, seconds)
+            message = f"{argv[0]} gave no answer within {round(seconds, 1):g} s"
+            raise CommandTimedOut(message, seconds)
+    output, words = found[0], found[1].strip()
     if process.returncode and is_unreachable(words):
         limit.unheard(daemon)
     else:

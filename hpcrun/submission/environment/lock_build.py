@@ -201,11 +201,7 @@ class _Builder:
         command, environment = in_job_environment(argv, self._setup, self._variables)
         # Paths in a lock are relative to it.
         process = host.start_piped(command, cwd=str(self._lock.path.parent), env=environment)
-        try:
-            output, words = process.communicate()
-        except BaseException:
-            host.end_session(process)
-            raise
+        output, words = host.answer(process, None) or ("", "")
         return process.returncode, output, words
 
 

@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,17 +94,13 @@ def _ask(argv: Sequence[str]) -> str:
         process = host.start_piped(argv)
     except OSError as error:
         raise GpuTrouble(f"nvidia-smi: {error.strerror}") from None
-    try:
-        output, words = process.communicate(timeout=PATIENCE)
-    except BaseException as error:
-        host.end_session(process)
-        if not isinstance(error, subprocess.TimeoutExpired):
-            raise
-        raise GpuTrouble(f"nvidia-smi gave no answer within {PATIENCE:g} s") from None
+    found = host.answer(process, PATIENCE)
+    if found is None:
+        raise GpuTrouble(f"nvidia-smi gave no answer within {PATIENCE:g} s")
     if process.returncode:
-        said = " ".join((output + words).split())[:300]
+        said = " ".join("".join(found).split())[:300]
         raise GpuTrouble(f"nvidia-smi ended with exit code {process.returncode}: {said}")
-    return output
+    return found[0]
 
 
 def _gpu(line: str) -> dict[str, Any]:
