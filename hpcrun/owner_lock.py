@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from hpcrun import shared_look
@@ -25,6 +26,20 @@ def parts(owner: str) -> tuple[str, str, str]:
     """Return an owner's host, process id and start; empty where it is none."""
     host, pid, ticks = [*owner.split(":"), "", ""][:3]
     return host, pid, ticks
+
+
+def renewal(file: Path, every: float) -> Callable[[], None]:
+    """Return a function that renews a lock, to be called often; it does so ``every`` seconds."""
+    renewed = 0.0
+
+    def renew() -> None:
+        nonlocal renewed
+        if time.monotonic() - renewed > every:
+            renewed = time.monotonic()
+            with contextlib.suppress(OSError):
+                os.utime(file)
+
+    return renew
 
 
 class OwnerWatch:

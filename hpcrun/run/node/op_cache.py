@@ -263,17 +263,8 @@ def _turn(cache: Path, name: str, given_up: Callable[[], bool]) -> Iterator[Call
             with suppress(OSError):
                 os.write(descriptor, owner.encode())
             os.close(descriptor)
-    renewed = 0.0
-
-    def renew() -> None:
-        nonlocal renewed
-        if made and time.monotonic() - renewed > _RENEWED:
-            renewed = time.monotonic()
-            with suppress(OSError):
-                os.utime(lock)
-
     try:
-        yield renew
+        yield owner_lock.renewal(lock, _RENEWED) if made else lambda: None
     finally:
         if made:
             with suppress(OSError):

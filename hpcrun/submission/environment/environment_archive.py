@@ -93,20 +93,12 @@ def provide(experiment: ExperimentPaths, digest: str, make: Make, say: Say) -> F
 
 def _made(experiment: ExperimentPaths, place: Path, digest: str, make: Make) -> FrozenEnvironment:
     building, target = frozen_environment.building(place, digest), place / digest
-    owner, renewed = building / owner_lock.myself(), 0.0
-
-    def renew() -> None:
-        nonlocal renewed
-        if time.monotonic() - renewed > _RENEWED:
-            renewed = time.monotonic()
-            with contextlib.suppress(OSError):
-                os.utime(owner)
-
+    owner = building / owner_lock.myself()
     try:
         owner.touch()
         found = existing(experiment, digest)
         if found is None:
-            found = make(building, renew)
+            found = make(building, owner_lock.renewal(owner, _RENEWED))
             files.write_json(frozen_environment.record(building), found.to_data())
             owner.unlink(missing_ok=True)
             if shared_look.is_there(target):
