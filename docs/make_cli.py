@@ -41,10 +41,9 @@ Data goes to stdout and messages to stderr, so that output can be piped. Every c
 and, before its name or after it, the options of [hpcrun](#hpcrun) itself: `--root`, `--json`, `-q`,
 `-v` and `--no-color`. `--json` prints one JSON document instead of text.
 
-What others have written (names, values, messages, Slurm's answers) never acts on your terminal:
-control characters are shown as `\\x1b` or `\\u202e`. Logs of ranks keep their colours; `logs --raw`
-alone prints bytes as they are. `--json` has the values themselves, escaped, and null for what is
-not a finite number.
+What others have written never acts on your terminal: control characters are shown as `\\x1b`. Logs
+of ranks keep their colours; `logs --raw` alone prints bytes as they are. `--json` has the values
+themselves, escaped, and null for what is not a finite number.
 
 **SPEC** is the path of an experiment, or the name of one that ships; without one it is
 `experiment.yaml` of the current directory, which is said. `-s key=a,b` (`--sweep`), given once or

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,7 @@ ORDER = (
     "tools",
     "testing",
 )
+WIDTH = 100
 
 
 def drawn() -> tuple[str, str]:
@@ -43,8 +45,17 @@ def drawn() -> tuple[str, str]:
 
 
 def _rooms() -> Iterator[str]:
-    for depth, directory in _packages():
-        yield _line(f"{directory.name}/", directory / "__init__.py", depth)
+    """Yield a line on each room, and the names of the packages in it."""
+    yield _line("hpcrun/", PACKAGE / "__init__.py", 0)
+    for name in ORDER:
+        yield _line(f"{name}/", PACKAGE / name / "__init__.py", 1)
+        room = PACKAGE / name
+        inner = [f"{directory.relative_to(room)}/" for _, directory in _below(room, 1)][1:]
+        indent = " " * 6
+        lines = textwrap.wrap(
+            " ".join(inner), WIDTH, initial_indent=indent, subsequent_indent=indent
+        )
+        yield from (f"{line}\n" for line in lines)
 
 
 def _packages() -> Iterator[tuple[int, Path]]:
