@@ -26,11 +26,12 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test frameworks lint audit docs site bench first-minute cluster cluster-down clean
+.PHONY: help demo test check frameworks lint audit docs site bench first-minute cluster cluster-down clean
 
 help:
 	@echo 'make demo          train a small sweep on this machine, and see a killed rank come back'
 	@echo 'make test          everything: lint, types, unit, training and cluster tests'
+	@echo 'make check         lint, types, and tests of what changed (SINCE=main) and of what imports it'
 	@echo 'make frameworks    the environment in which tests run programs of other frameworks (a minute)'
 	@echo 'make lint          ruff (its audit of the code, S, too) and mypy --strict'
 	@echo 'make audit         known vulnerabilities of the pinned dependencies, where a database answers'
@@ -60,6 +61,13 @@ test: lint $(TRAIN) $(FRAMEWORKS)
 	@$(BIN)/python -m compileall -q hpcrun tests/support tests/testbed
 	HPCRUN_FRAMEWORKS_PYTHON='$(HPCRUN_FRAMEWORKS_PYTHON)' \
 	    $(BIN)/python -m pytest -n $(TEST_PROCESSES) $(PYTEST_ARGS)
+
+check: $(DEV)
+	@$(BIN)/ruff check -q .
+	@$(BIN)/ruff format -q --check .
+	@$(BIN)/mypy
+	@affected="$$($(BIN)/python .ci/affected.py $(SINCE))"; \
+	    [ -z "$$affected" ] || $(BIN)/python -m pytest -q -n 2 -m 'not training' $$affected
 
 frameworks: $(FRAMEWORKS)
 

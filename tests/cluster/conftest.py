@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from tests.cluster.ward import STAGES, Reference
 from tests.cluster.workbench import give_operators
 from tests.support import operators, slurm_version
 from tests.testbed import VERSIONS, Cluster, missing
+from tests.testbed.layout import existing
 
 _HERE = Path(__file__).parent
 
@@ -51,12 +53,25 @@ def clusters() -> Iterator[Clusters]:
     """The clusters that are up, by version; they go down with the session."""
     up: Clusters = {}
     yield up
-    for cluster in up.values():
-        cluster.down()
+    for version, cluster in up.items():
+        if _standing(version) is None:
+            cluster.down()
+
+
+def _standing(version: str) -> Cluster | None:
+    """Return the bed of ``make cluster`` that $HPCRUN_BED names: it stays up between runs."""
+    name = os.environ.get("HPCRUN_BED")
+    for layout in existing() if name else ():
+        state = json.loads(layout.state.read_text()) if layout.alive() else {}
+        if state.get("by_hand") == name and state["settings"]["version"] == version:
+            return Cluster.attach(layout)
+    return None
 
 
 def _cluster(version: str, clusters: Clusters) -> Cluster:
     _require(version)
+    if version not in clusters and (standing := _standing(version)) is not None:
+        clusters[version] = standing
     if version not in clusters:
         cluster = Cluster(version, extra=_EXTRA[version], light=True)
         cluster.up()

@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--cred-expire", type=int, default=5, help="requeue delay in seconds")
     up.add_argument("--max-array-size", type=int, default=1001)
     up.add_argument("--storage", default=TENTH, metavar="OPTIONS", help="of nfs(5); '' for a disk")
+    up.add_argument("--light", action="store_true", help="as tests have it: HPCRUN_BED uses it")
     up.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="slurm.conf")
     shell = add("shell", _shell, "a shell, or a command, on the login node")
     shell.add_argument("--root", action="store_true", help="as root, not as the user")
@@ -97,6 +98,7 @@ def _up(options: argparse.Namespace) -> None:
         cred_expire=options.cred_expire,
         max_array_size=options.max_array_size,
         storage=options.storage,
+        light=options.light,
         extra=dict(item.split("=", 1) for item in options.set),
     )
     cluster.up(by_hand=options.name)
