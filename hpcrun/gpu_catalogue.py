@@ -1,7 +1,8 @@
 """The catalogue of GPUs: memory, bandwidth, peak rates by precision, and power.
 
-Figures of the makers' data sheets, named in docs/estimate.md: dense rates, without sparsity; memory
-as the sheet says, in units of 10^9 bytes, which is 1 to 7 % less than what drivers report.
+Figures of the makers' data sheets (of NVIDIA's GPUs and DGX B200, of AMD's Instinct; for the 4090
+the Ada architecture paper): dense rates, without sparsity; memory as the sheet says, in units of
+10^9 bytes, which is 1 to 7 % less than what drivers report.
 """
 
 from __future__ import annotations

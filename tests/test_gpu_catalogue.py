@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from hpcrun import gpu_catalogue
@@ -46,6 +49,14 @@ def test_the_catalogue_is_plausible() -> None:
         assert gpu.memory == gpu.memory_gb * 1e9
     assert gpu_catalogue.is_ambiguous("A100")
     assert not gpu_catalogue.is_ambiguous("h100")
+
+
+def test_the_documentation_lists_the_catalogue() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "estimate.md").read_text()
+    listed = re.findall(r"`([\w-]+)`(?: \([^)]*\))?\s+([\d.]+/[\d.]+/\d+)", page)
+    assert dict(listed) == {
+        gpu.name: f"{gpu.memory_gb:g}/{gpu.half:g}/{gpu.watts:g}" for gpu in GPUS
+    }
 
 
 @pytest.mark.parametrize(

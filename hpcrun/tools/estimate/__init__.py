@@ -8,7 +8,7 @@ a step of it there), `model_counter` (starts it), `model_source` (where a run's 
 `earlier_runs` (what was measured, and taken), `estimate` (asks all of them for each group of runs),
 `estimate_report` and `estimate_text` (what it says), `estimate_command`.
 
-To add a GPU: a line of `hpcrun.gpu_catalogue.GPUS` and its data sheet in docs/estimate.md. To
+To add a GPU: a line of `hpcrun.gpu_catalogue.GPUS`, and one of the list in docs/estimate.md. To
 follow a new DeepSpeed: ``python -m bench.estimate`` measures what its ranks hold beside what
 `memory_formulas` says.
 """

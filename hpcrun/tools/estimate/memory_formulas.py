@@ -1,4 +1,4 @@
-"""The formulas of memory: what a rank holds of a model. Pure; docs/estimate.md derives each.
+"""The formulas of memory: what a rank holds of a model. Pure; docs/estimate.md has their sources.
 
 `zero_paper` is the ZeRO paper's own. `held` is what DeepSpeed 0.19.8 does, which differs in places:
 it was measured on CPU ranks (``bench/estimate.py``), and `tests.tools.estimate` holds it to that.

@@ -277,7 +277,7 @@ def test_shrinking_needs_a_batch_to_keep(project: Any) -> None:
 
 
 def test_the_example_of_the_documentation(project: Any) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "getting-started.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "deepspeed-configs.md").read_text()
     example = page.partition("**Your own JSON with a Trainer.**")[2]
     text = example.partition("```yaml\n")[2].partition("```")[0]
     project.write("ds_z3_config.json", json.dumps({**ALL_AUTO, **EITHER, **_zero(STAGE_3)}))
