@@ -98,7 +98,7 @@ first-minute: $(DEV)
 	$(BIN)/python -m bench.first_minute --output bench/results/first_minute.json
 
 cluster: $(TRAIN)
-	$(BIN)/python -m tests.testbed up
+	$(BIN)/python -m tests.testbed up $(if $(LIGHT),--light)
 
 cluster-down: $(TRAIN)
 	$(BIN)/python -m tests.testbed down

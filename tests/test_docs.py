@@ -169,3 +169,9 @@ def test_names_of_modules_are_those_of_now() -> None:
                 if not _exists(name) and not name.endswith((".zip", ".session")):
                     found.append(f"{path.relative_to(ROOT)}: {name}")
     assert found == []
+
+
+def test_the_documentation_is_short_enough_to_be_read() -> None:
+    """A budget that is only lowered: who needs more words takes others out."""
+    pages = (ROOT / "docs").glob("*.md")
+    assert sum(len(page.read_text().split()) for page in pages) <= 50_000

@@ -17,7 +17,7 @@ from hpcrun.state.suspects.suspect_nodes import SuspectNodes
 from hpcrun.tools.doctor import doctor_profile, examination, job_python, storage_speed
 from hpcrun.tools.doctor.machine_promises import PythonFacts, StorageFacts
 
-RECORDED = Path(__file__).parent.parent / "site" / "recorded"
+RECORDED = Path(__file__).parents[2] / "site" / "recorded"
 
 
 @pytest.fixture(autouse=True)

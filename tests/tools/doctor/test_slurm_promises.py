@@ -14,7 +14,7 @@ from hpcrun.slurm import site_queries
 from hpcrun.tools.doctor import slurm_promises
 from hpcrun.tools.doctor.promise import ADMINS, FAILS, LESS, UNKNOWN, WORKS, YOU, Judgement
 
-RECORDED = Path(__file__).parent.parent / "site" / "recorded"
+RECORDED = Path(__file__).parents[2] / "site" / "recorded"
 PROFILE: dict[str, Any] = {"resources": {"partition": None}, "limits": {"max_array_size": 1001}}
 
 

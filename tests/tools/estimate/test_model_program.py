@@ -19,7 +19,7 @@ from hpcrun.tools.estimate.model_facts import ModelFacts, of_answer, parameter_c
 from tests.support.waiting import until
 
 torch = pytest.importorskip("torch")
-SHIPPED = Path(__file__).parents[2] / "jobs" / "language_model.py"
+SHIPPED = Path(__file__).parents[3] / "jobs" / "language_model.py"
 SMALL = {"layers": 3, "width": 64, "heads": 4, "context": 32}
 MODEL = """
 import torch

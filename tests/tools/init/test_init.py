@@ -17,7 +17,7 @@ import pytest
 from tests.support import command
 from tests.support.slurm_shim import Shim
 
-RECORDED = Path(__file__).parent.parent / "site" / "recorded"
+RECORDED = Path(__file__).parents[2] / "site" / "recorded"
 WRITTEN = ["experiment.yaml", "spec.schema.json", "train.py"]
 
 

@@ -47,7 +47,7 @@ def large(study: TopStudy, tmp_path: Path) -> Iterator[Tmux]:
 
 def _type_command(terminal: Tmux, *arguments: str) -> None:
     typed = " ".join([sys.executable, "-m", "hpcrun", "top", *arguments])
-    terminal.type(f"cd {Path(__file__).parent.parent.parent}; {typed}; echo code=$?")
+    terminal.type(f"cd {Path(__file__).parents[3]}; {typed}; echo code=$?")
     terminal.press("Enter")
 
 
