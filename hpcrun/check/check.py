@@ -155,7 +155,6 @@ def check(compiled: Compiled, preview: Preview, overrides: Sequence[str]) -> Che
     plan = preview.plan
     chosen = {number for array in plan.arrays for number in array.runs}
     runs = [run for run in plan.runs if run.number in chosen]
-    executor = plan.cluster["executor"]
     report = CheckReport(plan.name, str(plan.cluster.get("name")), None, len(runs))
     if not runs:
         return report
@@ -164,7 +163,7 @@ def check(compiled: Compiled, preview: Preview, overrides: Sequence[str]) -> Che
     report = replace(
         report, of_spec=_placed(file_checks.findings(compiled, plan, runs, resumed), places)
     )
-    if executor != "slurm":
+    if plan.executor.is_here:
         said = f"the profile {report.cluster} runs on this machine: no cluster is asked"
         return replace(report, skipped=[said])
     preflight.check_executor(plan.cluster)
@@ -233,7 +232,7 @@ class SubmitCheck:
 
     def __call__(self, compiled: Compiled, plan: Plan) -> None:
         """Raise ClusterRefused with all findings if the cluster would refuse a run."""
-        if plan.cluster["executor"] != "slurm" or not plan.cluster.get("check", True):
+        if plan.executor.is_here or not plan.cluster.get("check", True):
             return
         site = self._read()
         if site is None:

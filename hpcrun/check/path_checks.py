@@ -13,6 +13,7 @@ from hpcrun.check.finding import ERROR, NOTE, WARNING, Finding
 from hpcrun.compile.source.marked_tree import leaves
 from hpcrun.host import is_there
 from hpcrun.state.plan import RunPlan
+from hpcrun.state.spec.executors import Executor
 from hpcrun.text import one_line
 
 # Directories that each machine has of its own.
@@ -28,7 +29,7 @@ def root(path: Path, runs: Sequence[RunPlan], cluster: dict[str, object]) -> Ite
     if not os.access(there, os.W_OK | os.X_OK):
         found = f"{there} cannot be written by you, and runs are to go below {path}"
         yield Finding(ERROR, "root", found, "choose another root: --root DIR, or HPCRUN_ROOT")
-    if cluster.get("executor") != "slurm":
+    if Executor.of(cluster).is_here:
         return
     own = _own(path)
     if own is not None and _is_of_this_machine(there):
@@ -64,7 +65,7 @@ def named(runs: Sequence[RunPlan], cluster: Mapping[str, object]) -> Iterator[Fi
             if path not in known:
                 if len(known) == _MOST_PATHS:
                     return
-                known[path] = _lacking(path, cluster.get("executor") == "slurm")
+                known[path] = _lacking(path, Executor.of(cluster).queues)
             if (told := known[path]) is not None:
                 severity, message, hint = told
                 yield Finding(severity, key, message, hint, (run.number,))

@@ -248,7 +248,7 @@ def _head(plan: Plan, root: str) -> Iterator[str]:
     yield f"experiment  {plan.name}"
     yield f"spec        {plan.spec_file}"
     yield f"code        {plan.code_root}"
-    yield f"cluster     {plan.cluster['name']} ({plan.cluster['executor']})"
+    yield f"cluster     {plan.cluster['name']} ({plan.executor.name})"
     yield f"root        {root}"
     for container in filter(None, (run.container for run in plan.runs[:1])):
         image = container.image or container.command[0]
@@ -265,7 +265,7 @@ def _head(plan: Plan, root: str) -> Iterator[str]:
 def summary(plan: Plan) -> str:
     """Return a line such as ``4 runs in 1 array, at most 16 GPU-hours``."""
     runs = sum(len(array.runs) for array in plan.arrays)
-    where = f"in {plan.shapes}" if plan.cluster["executor"] == "slurm" else "on this machine"
+    where = f"in {plan.shapes}" if plan.executor.queues else "on this machine"
     parallel = f", at most {plan.max_parallel} at once" if plan.max_parallel else ""
     return f"{plural(runs, 'run')} {where}{parallel}, {plan.most_hours}"
 

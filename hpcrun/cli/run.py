@@ -17,6 +17,7 @@ from hpcrun.cli.options import Output, command_line, common, spec_arguments
 from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, HpcrunError, UsageError
 from hpcrun.policy import causes
 from hpcrun.state import ledger
+from hpcrun.state.spec.executors import LOCAL, SLURM
 
 if TYPE_CHECKING:
     from hpcrun.submission.submission_dir import Prepared
@@ -61,7 +62,7 @@ def command(
     done, code = run_chain(
         chain,
         Request(command_line(), output.say, new),
-        "local" if inside is None else "slurm",
+        LOCAL if inside is None else SLURM,
         lambda prepared: _bring_to_end(prepared, inside.name if inside else None, output),
     )
     if output.json:

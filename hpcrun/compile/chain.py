@@ -120,7 +120,7 @@ def _check(one: Compiled, last: Compiled) -> None:
             f"{last.root}",
             hint="name one root with --root",
         )
-    if one.cluster["executor"] != last.cluster["executor"]:
+    if one.executor != last.executor:
         raise UsageError(
             f"{one.name} goes to the cluster profile {one.cluster['name']!r} and {last.name}, "
             f"which depends on it, to {last.cluster['name']!r}",

@@ -30,6 +30,7 @@ from hpcrun.policy import secret_names
 from hpcrun.state import permissions
 from hpcrun.state.plan import Plan
 from hpcrun.state.spec.cluster_profile import Profile
+from hpcrun.state.spec.executors import Executor
 from hpcrun.state.spec.experiment import Spec
 from hpcrun.state.spec.sweep_block import Sweep
 from hpcrun.text import listed
@@ -160,7 +161,7 @@ class _Compiler:
         whole = Reporter(self._with_deepspeed(base, Problems()), problems)
         extendable_keys = extendable.keys(whole, points, exists)
         arrived = _referred(base, points)
-        is_slurm = loaded is None or loaded.data["executor"] == "slurm"
+        is_slurm = loaded is None or Executor.of(loaded.data).queues
         templates = RunTemplates(self.directory, limits, arrived, is_slurm=is_slurm)
         runs = self._runs(resolve, points, templates)
         problems.check()

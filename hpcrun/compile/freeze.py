@@ -20,6 +20,7 @@ from hpcrun.state import layout
 from hpcrun.state.plan import Array, Dependence, Entry, Plan, RunPlan
 from hpcrun.state.roles.run_entry import ROLES
 from hpcrun.state.spec.blocks import RunSpec
+from hpcrun.state.spec.executors import Executor
 
 MOST_ARRAYS = 5_000
 
@@ -80,6 +81,10 @@ class Compiled:
     """The profile's own file has ``limits.max_array_size``."""
     no_flags: tuple[str, ...] = ()
     """Full keys of ``config`` that a command refers to, so that they are no flags."""
+
+    @property
+    def executor(self) -> Executor:
+        return Executor.of(self.cluster)
 
     @property
     def file(self) -> str:
@@ -179,7 +184,7 @@ def _arrays(
         wanted = runs[0].resources
         hours = len(runs) * (parse_duration(wanted.time) or 0) / 3600
         text = ""
-        if compiled.cluster["executor"] == "slurm":
+        if compiled.executor.queues:
             name, cluster = compiled.name, compiled.cluster
             text = sbatch_script.script(name, cluster, runs, limit, paths, offset)
         numbers = tuple(run.number for run in runs)
@@ -214,16 +219,16 @@ def _chunks(compiled: Compiled, group: list[RunPlan]) -> Iterator[tuple[list[Run
     """Cut runs of one shape by Slurm's limit on a task's index; yield chunks and offsets."""
     runs = sorted(group, key=lambda run: run.number)
     numbers = [run.number for run in runs]
-    is_slurm = compiled.cluster["executor"] == "slurm"
+    queues = compiled.executor.queues
     most = compiled.cluster["limits"]["max_array_size"] - 1
-    if is_slurm and runs[0].own_parts:
+    if queues and runs[0].own_parts:
         # A heterogeneous job cannot be an array.
         yield from (([run], 0) for run in runs)
         return
     begin = 0
     while begin < len(runs):
         first, offset = numbers[begin], 0
-        end = bisect.bisect_right(numbers, most) if is_slurm else len(runs)
+        end = bisect.bisect_right(numbers, most) if queues else len(runs)
         if end <= begin:
             end = bisect.bisect_right(numbers, first + most)
             offset = first if end - begin > 1 else 0

@@ -10,6 +10,7 @@ from typing import Any
 from hpcrun.compile.freeze import CompiledRun
 from hpcrun.compile.source.marked_tree import Key, get_at, leaves
 from hpcrun.compile.target import command_line
+from hpcrun.state.spec.executors import Executor
 from hpcrun.text import listed, plural
 
 _MOST_NOTES = 3
@@ -62,7 +63,7 @@ def started_alike(runs: Sequence[CompiledRun]) -> list[str]:
 def missing_gpus(cluster: Mapping[str, Any], runs: Sequence[CompiledRun]) -> Iterator[str]:
     """Yield a note if runs on this machine ask for more GPUs than it has."""
     asked = max(run.spec["resources"]["gpus_per_node"] for run in runs)
-    is_here = cluster["executor"] == "local"
+    is_here = Executor.of(cluster).is_here
     if not is_here or not asked or any((_DEVICES / name).exists() for name in _UNCOUNTED):
         return
     there = len(list(_DEVICES.glob("nvidia[0-9]*")))
@@ -77,7 +78,7 @@ def missing_gpus(cluster: Mapping[str, Any], runs: Sequence[CompiledRun]) -> Ite
 
 def not_grown(cluster: Mapping[str, Any], runs: Sequence[CompiledRun]) -> Iterator[str]:
     """Yield a note if runs on this machine, which has no limits, are to ask for more."""
-    if cluster["executor"] == "local" and any(run.spec["recovery"]["grow"] for run in runs):
+    if Executor.of(cluster).is_here and any(run.spec["recovery"]["grow"] for run in runs):
         yield "recovery.grow does nothing on this machine, where Slurm is not asked for anything"
 
 

@@ -169,7 +169,7 @@ class Supervisor:
     @cached_property
     def _launcher(self) -> Launcher:
         network = self.plan.cluster.get("fabric") or {}
-        kind = SlurmLauncher if self.plan.cluster["executor"] == "slurm" else LocalLauncher
+        kind = SlurmLauncher if self.plan.executor.queues else LocalLauncher
         return kind(self.run, network, RankPython.of(self.submission, self.plan, self.run))
 
     def _begin(

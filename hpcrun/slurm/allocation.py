@@ -14,6 +14,7 @@ from hpcrun.errors import ClusterRefused, HpcrunError
 from hpcrun.slurm import client
 from hpcrun.slurm.hostlist import expand
 from hpcrun.state.spec.blocks import RunSpec
+from hpcrun.state.spec.executors import Executor
 
 
 @dataclass(frozen=True)
@@ -131,4 +132,4 @@ def is_around() -> bool:
 
 def around(cluster: Mapping[str, Any]) -> Allocation | None:
     """Return the allocation around this process; None outside one, or for the local executor."""
-    return Allocation.current() if cluster["executor"] != "local" and is_around() else None
+    return Allocation.current() if Executor.of(cluster).queues and is_around() else None

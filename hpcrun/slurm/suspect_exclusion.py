@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcrun.errors import HpcrunError
 from hpcrun.slurm import client, hostlist
+from hpcrun.state.spec.executors import Executor
 from hpcrun.state.suspects import suspect_choice
 from hpcrun.state.suspects.suspect_choice import SuspectChoice
 from hpcrun.state.suspects.suspect_nodes import SuspectNodes
@@ -33,7 +34,7 @@ def left_out(
     exclusion if it is given, as Slurm holds a job for good that excludes too many nodes.
     """
     block = cluster.get("suspects") or {}
-    if not block.get("avoid", True) or cluster.get("executor") != "slurm":
+    if not block.get("avoid", True) or Executor.of(cluster).is_here:
         return SuspectChoice()
     suspects = SuspectNodes(root).read()
     if not suspects:

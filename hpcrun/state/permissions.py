@@ -23,6 +23,7 @@ from typing import Any
 
 from hpcrun.errors import UsageError
 from hpcrun.state.layout import ExperimentPaths
+from hpcrun.state.spec.executors import Executor
 
 _MOST_LINKS = 40
 # The number of the profile's group.
@@ -218,7 +219,7 @@ def check_hands(root: Path, cluster: Mapping[str, Any]) -> None:
     (`exposed`).
     """
     whose = on_the_way(root, group_id(cluster))
-    if whose and (os.geteuid() or cluster["executor"] == "slurm"):
+    if whose and (os.geteuid() or Executor.of(cluster).queues):
         raise UsageError(
             f"{whose}, who could put anything in place of what your jobs run under {root}",
             hint="take a root under directories of your own (--root DIR, HPCRUN_ROOT, `root:` of "

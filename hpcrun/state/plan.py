@@ -35,6 +35,7 @@ from hpcrun.state.roles import role_plan
 from hpcrun.state.roles.run_entry import ROLES, Entry
 from hpcrun.state.spec import blocks
 from hpcrun.state.spec.blocks import BLOCKS, RunSpec
+from hpcrun.state.spec.executors import Executor
 from hpcrun.text import plural
 
 __all__ = ["Array", "Dependence", "Entry", "Plan", "RunPlan"]
@@ -157,6 +158,10 @@ class Plan:
 
     depends_on: tuple[Dependence, ...] = ()
     """The runs that these wait for."""
+
+    @property
+    def executor(self) -> Executor:
+        return Executor.of(self.cluster)
 
     @property
     def numbers(self) -> tuple[str, tuple[int, ...]]:

@@ -45,7 +45,7 @@ def send(prepared: Prepared, say: Say, renew: Renew, *, avoid: bool = True) -> l
     ClusterUnreachable as Slurm answers, Interrupted after Ctrl-C, with what was submitted and what
     was not, UsageError if another submit has taken the lock.
     """
-    if prepared.plan.cluster["executor"] == "slurm":
+    if prepared.plan.executor.queues:
         return _Feed(prepared, say, renew, avoid).run()
     return _to_this_machine(prepared)
 

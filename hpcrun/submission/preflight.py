@@ -28,6 +28,7 @@ from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.manifest import Manifest
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.state.spec.blocks import early
+from hpcrun.state.spec.executors import Executor
 from hpcrun.state.spec.parallel_block import EXPERT, laid_out
 from hpcrun.state.staging import staged_sources
 from hpcrun.submission import entry_imports
@@ -71,14 +72,15 @@ def check_directory(experiment: ExperimentPaths) -> None:
 
 def check_executor(cluster: dict[str, Any]) -> None:
     """Raise if the profile submits to Slurm, and there is no sbatch or one for another cluster."""
-    if cluster["executor"] == "slurm" and not client.available():
+    if Executor.of(cluster).is_here:
+        return
+    if not client.available():
         raise ClusterUnreachable(
             f"the cluster profile '{cluster.get('name')}' submits to Slurm, and there is "
             "no sbatch on PATH",
             hint="run this on a login node of the cluster, or choose `cluster=local`",
         )
-    if cluster["executor"] == "slurm":
-        client.check_cluster()
+    client.check_cluster()
 
 
 def tell_earlier(plan: Plan, earlier: Collection[Plan], say: Say) -> None:
@@ -304,7 +306,7 @@ def check_images(
     One that is not there yet may be what the experiments ``coming`` make.
     """
     found = {run.container.image: run.container for run in runs if run.container is not None}
-    elsewhere = "other nodes" if cluster["executor"] == "slurm" else None
+    elsewhere = None if Executor.of(cluster).is_here else "other nodes"
     for container in found.values():
         told = image_here.absent(container, " and ".join(coming) or elsewhere, made=bool(coming))
         if told is not None:
@@ -344,7 +346,7 @@ def check_python(
         container, python = run.container, str(own.python)
         if container is not None:
             python = f"{container.python} in {container.image or 'the container'}"
-            if runtimes.of(container).is_of_srun and cluster["executor"] != "slurm":
+            if runtimes.of(container).is_of_srun and Executor.of(cluster).is_here:
                 raise UsageError(
                     f"environment.container.runtime: {str(container.runtime).capitalize()} starts "
                     "containers on Slurm alone",

@@ -150,7 +150,7 @@ def sized(compiled: Compiled, say: Say) -> Compiled:
     A profile that names a length has at most that. Slurm's default is said where it is a guess.
     """
     cluster = compiled.cluster
-    if cluster["executor"] != "slurm" or len(compiled.runs) < 2:
+    if compiled.executor.is_here or len(compiled.runs) < 2:
         return compiled
     named = cluster["limits"]["max_array_size"]
     size = parse.array_size(client.configuration())

@@ -23,6 +23,7 @@ from hpcrun.slurm import suspect_exclusion
 from hpcrun.state import history, permissions
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.plan import Dependence, Plan, RunPlan
+from hpcrun.state.spec.executors import Executor
 from hpcrun.submission import code_changes, feeder, lock, preflight, run_actions, sbatch, unreached
 from hpcrun.submission.code import unfrozen
 from hpcrun.submission.environment import environment_freeze
@@ -112,12 +113,12 @@ def preview_chain(chain: Sequence[Compiled], request: Request) -> list[Preview]:
 def run_chain(
     chain: Sequence[Compiled],
     request: Request,
-    executor: str,
+    executor: Executor,
     bring_to_end: Callable[[Prepared], int],
 ) -> tuple[list[Submitted], int]:
     """Prepare the experiments of a chain, and run each to its end before the next.
 
-    ``executor`` takes the place of the profile's: ``local``, or ``slurm`` inside an allocation.
+    ``executor`` takes the place of the profile's.
     ``bring_to_end`` returns an exit code; one other than 0 ends the chain, and is returned.
     """
 
@@ -290,13 +291,12 @@ def _asked_for(
     ]
 
 
-def _with_executor(compiled: Compiled, executor: str) -> Compiled:
-    if compiled.cluster["executor"] == executor:
+def _with_executor(compiled: Compiled, executor: Executor) -> Compiled:
+    if compiled.executor == executor:
         return compiled
-    cluster = {**compiled.cluster, "executor": executor}
-    if executor == "local":
-        # The profile's interfaces are those of the cluster's nodes.
-        cluster["fabric"] = {}
+    # The profile's interfaces are those of the cluster's nodes.
+    own: dict[str, Any] = {"fabric": {}} if executor.is_here else {}
+    cluster = {**compiled.cluster, "executor": executor.name, **own}
     return dataclasses.replace(compiled, cluster=cluster)
 
 
@@ -385,7 +385,7 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
     if not plan.arrays:
         again = number[run_actions.COMPLETED] == len(decisions)
         return f"{text}; nothing to submit{' (--new runs them again)' if again else ''}"
-    if plan.cluster["executor"] == "local":
+    if plan.executor.is_here:
         return f"{text}; on this machine, {plan.max_parallel or 1} at a time"
     return f"{text}; {plan.shapes}; {plan.most_hours}"
 

@@ -13,6 +13,7 @@ from hpcrun.compile.spec import profile, profile_files
 from hpcrun.errors import SpecError
 from hpcrun.host import expand_home
 from hpcrun.state import permissions
+from hpcrun.state.spec.executors import Executor
 
 _SHIPPED = ("local", "slurm")
 
@@ -35,7 +36,7 @@ class DoctorProfile:
 
     @property
     def is_slurm(self) -> bool:
-        return bool(self.data["executor"] == "slurm")
+        return Executor.of(self.data).queues
 
 
 def load(name: str | None, root: Path | None) -> DoctorProfile:

@@ -324,7 +324,7 @@ def _measured_pace(
 
 def _expected_start(plan: Plan) -> tuple[float | None, str | None]:
     """Return when the largest job would start, or why that is not known."""
-    if plan.cluster["executor"] != "slurm" or not plan.arrays:
+    if plan.executor.is_here or not plan.arrays:
         return None, "it runs on this machine: nothing is queued"
     if not client.available():
         return None, "when it would start is not asked: there is no sbatch on PATH"

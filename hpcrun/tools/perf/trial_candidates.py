@@ -175,7 +175,7 @@ def _judgement(shape: ShapeEstimate, limit: int | None) -> tuple[float | None, s
 
 def _memory_here(base: Compiled) -> int | None:
     """Return the memory of this machine, where the trials run on it."""
-    if base.cluster["executor"] != "local":
+    if base.executor.queues:
         return None
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():

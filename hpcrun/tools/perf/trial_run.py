@@ -25,6 +25,7 @@ from hpcrun.slurm import allocation
 from hpcrun.state import journal, ledger
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.plan import CALLED_BY
+from hpcrun.state.spec.executors import LOCAL, SLURM
 from hpcrun.submission import run_actions, run_here
 from hpcrun.submission.submission_dir import Prepared
 from hpcrun.submission.submit import Request, run_chain, submit
@@ -103,7 +104,7 @@ def bring_to_end(compiled: Compiled, argv: Sequence[str], say: Say, told: Told) 
     """
     request = Request(argv, say, new=True)
     inside = allocation.around(compiled.cluster)
-    if inside is None and compiled.cluster["executor"] != "local":
+    if inside is None and compiled.executor.queues:
         return _as_jobs(compiled, request, told)
     if inside is not None:
         inside.check(compiled.runs)
@@ -121,7 +122,7 @@ def bring_to_end(compiled: Compiled, argv: Sequence[str], say: Say, told: Told) 
         found.append(_done(prepared.experiment, numbers, code == EXIT_INTERRUPTED))
         return EXIT_OK
 
-    run_chain([compiled], request, "local" if inside is None else "slurm", to_end)
+    run_chain([compiled], request, LOCAL if inside is None else SLURM, to_end)
     return found[0]
 
 
