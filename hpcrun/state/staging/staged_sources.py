@@ -10,9 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from hpcrun.errors import UsageError
-from hpcrun.text import listed, one_line
-
-_SHOWN = 4
+from hpcrun.text import one_line
 
 
 class SourceProblem(UsageError):
@@ -128,8 +126,3 @@ def _walk(path: str, name: str, above: tuple[tuple[int, int], ...]) -> Iterator[
         names = [entry.name for entry in entries]
     for each in names:
         yield from _walk(f"{path}/{each}", f"{name}/{each}" if name else each, (*above, own))
-
-
-def names_text(sources: Collection[StagedSource]) -> str:
-    """Return the names of sources for people, the first of them."""
-    return listed([one_line(source.name) for source in sources], _SHOWN)
