@@ -73,6 +73,17 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "run 0: 1 node x 2 h100; ZeRO 0, fp32, adamw, micro batch 1 x accumulation 1": "needs "
         "telemetry of GPUs, and accounts: tests/tools/estimate/test_earlier_runs.py",
     },
+    "docs/extending.md": dict.fromkeys(
+        (
+            "[build-system]",
+            "import sqlite3",
+            "from hpcrun.container.runtimes import ContainerRuntime",
+            "from hpcrun.testing import check_container_runtime",
+            "tracking: {sqlite: {file: /shared/team/metrics.db}}",
+            "environment:",
+        ),
+        "needs its packages: tests/test_extending.py",
+    ),
     "docs/roles.md": {
         "hpcrun logs parameters/0 --role server": "the stand-in starts two ranks of one kind: "
         "tests/cluster/test_roles.py",

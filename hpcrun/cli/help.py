@@ -59,6 +59,10 @@ PARTS = {
         ),
         "order": ("keeping-order", "notify, tag, rename, delete, limit, and share with colleagues"),
         "python": ("python", "submit and read runs from a program of yours"),
+        "extending": (
+            "extending",
+            "add a tracker, a container runtime or a command as a package",
+        ),
         "examining": ("doctor", "what works on a cluster, and which of its nodes are not well"),
         "bad-nodes": ("health", "have bad nodes found at a start, replaced, and left out"),
     },
