@@ -11,6 +11,8 @@ from hpcrun.registry import Registry
 
 if TYPE_CHECKING:
     from hpcrun.container.runtimes import ContainerRuntime
+    from hpcrun.policy.frameworks import Framework
+    from hpcrun.policy.resume import Recipe
     from hpcrun.run.tracking.interface import Tracker
 
 _TRACKING = "hpcrun.run.tracking"
@@ -40,3 +42,42 @@ RUNTIMES: Registry[type[ContainerRuntime]] = Registry(
     needs=("programs", "is_of_srun", "fetches", "command_line", "srun_options"),
 )
 """The name is the value of ``environment.container.runtime``."""
+
+_FRAMEWORKS = "hpcrun.policy.frameworks"
+FRAMEWORKS: Registry[Framework] = Registry(
+    "hpcrun.frameworks",
+    "framework",
+    {
+        "auto": f"{_FRAMEWORKS}:UNKNOWN",
+        "none": f"{_FRAMEWORKS}:PLAIN",
+        "accelerate": f"{_FRAMEWORKS}:ACCELERATE",
+        "batch": f"{_FRAMEWORKS}:BATCH_SCRIPT",
+        "composer": f"{_FRAMEWORKS}:COMPOSER",
+        "deepspeed": f"{_FRAMEWORKS}:DEEPSPEED",
+        "huggingface": f"{_FRAMEWORKS}:HUGGINGFACE",
+        "jax": f"{_FRAMEWORKS}:JAX",
+        "lightning": f"{_FRAMEWORKS}:LIGHTNING",
+        "mpi": f"{_FRAMEWORKS}:MPI_PROGRAM",
+        "single": f"{_FRAMEWORKS}:SINGLE",
+        "tensorflow": f"{_FRAMEWORKS}:TENSORFLOW",
+        "torchrun": f"{_FRAMEWORKS}:TORCHRUN",
+    },
+    needs=("name", "variables", "arguments", "hidden", "progress", "resume", "one_per_node"),
+)
+"""The name is the value of ``framework``."""
+
+_RESUME = "hpcrun.policy.resume"
+RECIPES: Registry[Recipe] = Registry(
+    "hpcrun.resume_recipes",
+    "recipe",
+    {
+        "accelerate": f"{_RESUME}:ACCELERATE",
+        "deepspeed-checkpoint": f"{_RESUME}:DEEPSPEED_CHECKPOINT",
+        "hf-trainer": f"{_RESUME}:HF_TRAINER",
+        "imagenet": f"{_RESUME}:IMAGENET",
+        "lightning": f"{_RESUME}:LIGHTNING",
+        "nanogpt": f"{_RESUME}:NANOGPT",
+    },
+    needs=("when", "config", "options"),
+)
+"""The name is the value of ``recovery.resume``."""

@@ -1,7 +1,7 @@
 """Training frameworks: what their ranks find in their environment, and what is read of them.
 
-The spec's ``framework`` names one. `TABLE` is the one place that says what each gets; see
-docs/frameworks.md.
+The spec's ``framework`` names one. The constants below say what each gets; their names are in
+`hpcrun.extensions`, and docs/frameworks.md is about them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpcrun.extensions import FRAMEWORKS
 from hpcrun.state.spec.blocks import BATCH as BATCH
 
 if TYPE_CHECKING:
@@ -173,25 +174,20 @@ _RANKS = frozenset(
         *("MASTER_ADDR", "MASTER_PORT"),
     }
 )
-TABLE = {
-    one.name: one
-    for one in (
-        Framework(AUTO, _on_cpus, pmi=None),
-        Framework(NONE, pmi=None, meets=False),
-        Framework(BATCH, hidden=_RANKS, one_per_run=True, meets=False),
-        Framework("accelerate", _accelerate),
-        Framework("composer"),
-        Framework("deepspeed", arguments=_local_rank, resume="deepspeed-checkpoint"),
-        Framework("huggingface", _on_cpus, progress="trainer_state", resume="hf-trainer"),
-        Framework("jax", _jax),
-        Framework("lightning", _torchelastic, progress="lightning", resume="lightning"),
-        # They meet by Slurm's PMI.
-        Framework(MPI, pmi=MPI, meets=False),
-        Framework("single", hidden=_RANKS, one_per_node=True, meets=False),
-        Framework("tensorflow", _tensorflow),
-        Framework("torchrun", _torchrun, one_per_node=True),
-    )
-}
+UNKNOWN = Framework(AUTO, _on_cpus, pmi=None)
+PLAIN = Framework(NONE, pmi=None, meets=False)
+BATCH_SCRIPT = Framework(BATCH, hidden=_RANKS, one_per_run=True, meets=False)
+ACCELERATE = Framework("accelerate", _accelerate)
+COMPOSER = Framework("composer")
+DEEPSPEED = Framework("deepspeed", arguments=_local_rank, resume="deepspeed-checkpoint")
+HUGGINGFACE = Framework("huggingface", _on_cpus, progress="trainer_state", resume="hf-trainer")
+JAX = Framework("jax", _jax)
+LIGHTNING = Framework("lightning", _torchelastic, progress="lightning", resume="lightning")
+# They meet by Slurm's PMI.
+MPI_PROGRAM = Framework(MPI, pmi=MPI, meets=False)
+SINGLE = Framework("single", hidden=_RANKS, one_per_node=True, meets=False)
+TENSORFLOW = Framework("tensorflow", _tensorflow)
+TORCHRUN = Framework("torchrun", _torchrun, one_per_node=True)
 
 
 def ranks_meet(run: RunPlan) -> bool:
@@ -205,5 +201,5 @@ def ranks_meet(run: RunPlan) -> bool:
 
 
 def of(name: object) -> Framework:
-    """Return the framework of that name; that of ``none`` for an unknown one."""
-    return TABLE.get(str(name), TABLE[NONE])
+    """Return the framework of that name, hpcrun's own or a package's; PLAIN for an unknown one."""
+    return FRAMEWORKS.load(str(name)) if name is not None and name in FRAMEWORKS else PLAIN

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcrun.extensions import RECIPES
 from hpcrun.policy import frameworks
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.spec.recovery_block import Resume
@@ -31,46 +32,43 @@ class Recipe:
     program has to be given one."""
 
 
-RECIPES: dict[str, Recipe] = {
-    "accelerate": Recipe(
-        "Accelerate's complete examples (`accelerator.save_state`), which write the random states "
-        "last",
-        ("{output_dir}/epoch_*/random_states_0.pkl", "{output_dir}/step_*/random_states_0.pkl"),
-        {"resume_from_checkpoint": "${hpcrun:newest_directory}"},
-        {"output_dir": "."},
-    ),
-    "deepspeed-checkpoint": Recipe(
-        "DeepSpeed's examples with `--checkpoint_dir` or `--load_checkpoint_dir`, such as "
-        "HelloDeepSpeed; `latest` must name a checkpoint that is whole",
-        ("{checkpoint_dir}/latest", "{checkpoint_dir}/*/latest"),
-        {"checkpoint_dir": None, "load_checkpoint_dir": "${hpcrun:newest_directory}"},
-        {"checkpoint_dir": None},
-    ),
-    "hf-trainer": Recipe(
-        "scripts around Hugging Face's Trainer that pass `--resume_from_checkpoint` on; the "
-        "Trainer writes `trainer_state.json` last",
-        ("{output_dir}/checkpoint-*/trainer_state.json",),
-        {"resume_from_checkpoint": "${hpcrun:newest_directory}"},
-        {"output_dir": "trainer_output"},
-    ),
-    "imagenet": Recipe(
-        "PyTorch's imagenet example and those after it, which save `checkpoint.pth.tar`",
-        ("checkpoint.pth.tar", "model_best.pth.tar"),
-        {"resume": "${hpcrun:newest}"},
-    ),
-    "lightning": Recipe(
-        "Lightning's templates and `LightningCLI`, which take `ckpt_path`",
-        ("**/*.ckpt",),
-        {"ckpt_path": "${hpcrun:newest}"},
-    ),
-    "nanogpt": Recipe(
-        "nanoGPT and what is made from it: `ckpt.pt` in `out_dir`",
-        ("{out_dir}/ckpt.pt",),
-        {"init_from": "resume"},
-        # Its configuration files name another, such as out-shakespeare-char.
-        {"out_dir": "out*"},
-    ),
-}
+ACCELERATE = Recipe(
+    "Accelerate's complete examples (`accelerator.save_state`), which write the random states last",
+    ("{output_dir}/epoch_*/random_states_0.pkl", "{output_dir}/step_*/random_states_0.pkl"),
+    {"resume_from_checkpoint": "${hpcrun:newest_directory}"},
+    {"output_dir": "."},
+)
+DEEPSPEED_CHECKPOINT = Recipe(
+    "DeepSpeed's examples with `--checkpoint_dir` or `--load_checkpoint_dir`, such as "
+    "HelloDeepSpeed; `latest` must name a checkpoint that is whole",
+    ("{checkpoint_dir}/latest", "{checkpoint_dir}/*/latest"),
+    {"checkpoint_dir": None, "load_checkpoint_dir": "${hpcrun:newest_directory}"},
+    {"checkpoint_dir": None},
+)
+HF_TRAINER = Recipe(
+    "scripts around Hugging Face's Trainer that pass `--resume_from_checkpoint` on; the "
+    "Trainer writes `trainer_state.json` last",
+    ("{output_dir}/checkpoint-*/trainer_state.json",),
+    {"resume_from_checkpoint": "${hpcrun:newest_directory}"},
+    {"output_dir": "trainer_output"},
+)
+IMAGENET = Recipe(
+    "PyTorch's imagenet example and those after it, which save `checkpoint.pth.tar`",
+    ("checkpoint.pth.tar", "model_best.pth.tar"),
+    {"resume": "${hpcrun:newest}"},
+)
+LIGHTNING = Recipe(
+    "Lightning's templates and `LightningCLI`, which take `ckpt_path`",
+    ("**/*.ckpt",),
+    {"ckpt_path": "${hpcrun:newest}"},
+)
+NANOGPT = Recipe(
+    "nanoGPT and what is made from it: `ckpt.pt` in `out_dir`",
+    ("{out_dir}/ckpt.pt",),
+    {"init_from": "resume"},
+    # Its configuration files name another, such as out-shakespeare-char.
+    {"out_dir": "out*"},
+)
 
 
 def of(
@@ -105,9 +103,8 @@ def of(
         return None
     if isinstance(found.when, str):
         found.when = [found.when]
-    if name in RECIPES:
-        recipe = RECIPES[name]
-        found.when = found.when or _patterns(recipe, argv)
+    if (recipe := _recipe(name)) is not None:
+        found.when = found.when or patterns(recipe, argv)
         if not found.args and not found.config:
             found.config = dict(recipe.config)
     return found
@@ -121,14 +118,35 @@ def of_run(run: RunPlan) -> Resume | None:
     return of(recovery, framework, run.entry.argv, run.entry.recipe)
 
 
+def recipe_of(run: RunPlan) -> str | None:
+    """Return the name of the recipe by which a run resumes; None where it has none."""
+    given = (run.spec.get("recovery") or {}).get("resume")
+    if given is None:
+        return frameworks.of(run.spec.get("framework")).resume or run.entry.recipe
+    name = given.get("recipe") if isinstance(given, Mapping) else given
+    return None if name in (None, NONE) else str(name)
+
+
+def _recipe(name: str | None) -> Recipe | None:
+    """Return a recipe, hpcrun's own or a package's; None for a name that is none."""
+    is_one = name not in (None, NONE) and name in RECIPES
+    return RECIPES.load(str(name)) if is_one else None
+
+
 def missing(name: str, argv: Sequence[str]) -> str | None:
+    """Return an option that the recipe of that name needs and the program is not given."""
+    recipe = _recipe(name)
+    return missing_option(recipe, argv) if recipe is not None else None
+
+
+def missing_option(recipe: Recipe, argv: Sequence[str]) -> str | None:
     """Return an option that a recipe needs and the program is not given; None if there is none."""
-    recipe = RECIPES.get(name)
-    wanted = recipe.options.items() if recipe else ()
+    wanted = recipe.options.items()
     return next((one for one, default in wanted if _option(one, default, argv) is None), None)
 
 
-def _patterns(recipe: Recipe, argv: Sequence[str]) -> list[str]:
+def patterns(recipe: Recipe, argv: Sequence[str]) -> list[str]:
+    """Return the patterns of a recipe for a program with these arguments."""
     values = {
         # What the program is given is a path, and a default a pattern.
         name: glob.escape(given) if (given := _option(name, None, argv)) else default or "."

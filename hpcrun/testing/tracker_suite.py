@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpcrun.compile.spec import added_keys, schema
+from hpcrun.compile import added_keys
+from hpcrun.compile.spec import schema
 from hpcrun.extensions import TRACKERS
 from hpcrun.run.tracking.interface import RunDescription
 from hpcrun.state.metrics_file import Line

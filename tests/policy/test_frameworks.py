@@ -90,7 +90,7 @@ def test_a_single_process_finds_no_ranks() -> None:
 
 
 def test_a_name_of_another_version_is_none() -> None:
-    assert frameworks.of("rayon") is frameworks.of(None) is frameworks.TABLE[frameworks.NONE]
+    assert frameworks.of("rayon") is frameworks.of(None) is frameworks.PLAIN
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun.extensions import FRAMEWORKS, RECIPES
 from hpcrun.policy import frameworks, resume
 from hpcrun.state.spec.recovery_block import Resume
 
@@ -83,6 +84,6 @@ def test_a_default_recipe_does_not_reach_programs_that_it_does_not_fit() -> None
 
 
 def test_frameworks_name_recipes_that_there_are() -> None:
-    named = {one.resume for one in frameworks.TABLE.values() if one.resume is not None}
+    named = {frameworks.of(name).resume for name in FRAMEWORKS.own} - {None}
     assert named
-    assert named <= set(resume.RECIPES)
+    assert named <= {*RECIPES.own}

@@ -11,7 +11,7 @@ from typing import Any
 
 from hpcrun.compile.source.marked_tree import get_at, leaves
 from hpcrun.compile.source.problems import Reporter, did_you_mean
-from hpcrun.compile.spec import batch_script_key, container_keys
+from hpcrun.compile.spec import batch_script_key, container_keys, resume_keys
 from hpcrun.compile.target.slurm_options import (
     LONGEST_TIME,
     MAIL_TYPES,
@@ -24,14 +24,13 @@ from hpcrun.compile.target.slurm_options import (
 )
 from hpcrun.errors import HpcrunError
 from hpcrun.host import is_there
-from hpcrun.policy import frameworks, resume, stop_lead_time
+from hpcrun.policy import frameworks, stop_lead_time
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.annotations import annotation
 from hpcrun.state.environment import secrets_file
 from hpcrun.state.spec.blocks import is_late
 from hpcrun.state.spec.notify_block import EVENTS
 from hpcrun.state.spec.parallel_block import DIVIDING, EXPERT
-from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY, NEWEST_STEP
 
 ADDRESS = re.compile(r"[^\s,@]+(?:@[^\s,@]+)?")
 # Blocks that are used before an attempt starts.
@@ -70,7 +69,7 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
     for name in _PLAN_TIME:
         _no_placeholders(data[name], report.below(name))
     for name in ("entry", "args", "deepspeed", "environment", "roles"):
-        _only_where_it_resumes(data[name], report.below(name))
+        resume_keys.only_where_it_resumes(data[name], report.below(name))
     if not data["staging"]["paths"]:
         _nothing_is_staged(data, report)
     check_name(data["name"], report)
@@ -222,7 +221,7 @@ def _check_recovery(data: dict[str, Any], report: Reporter) -> None:
         _check_budgets(recovery["budgets"], report.below("budgets"))
     check_grow(recovery["grow"], data["resources"], report.below("grow"))
     _check_signal(recovery, report)
-    _check_resume(recovery, report)
+    resume_keys.check(recovery, report)
     for name, example in (("hang_after", "00:05:00"), ("warm_after", "00:01:00")):
         after = recovery[name]
         if after is not None and not 0 < (parse_duration(after) or 0) <= LONGEST_TIME:
@@ -287,50 +286,6 @@ def _check_signal(recovery: dict[str, Any], report: Reporter) -> None:
         found = f"found {wanted!r}; accepted is {accepted}"
         report.at("stop_signal", found, did_you_mean(name, known))
     recovery["stop_signal"] = name
-
-
-def _check_resume(recovery: dict[str, Any], report: Reporter) -> None:
-    given = recovery["resume"]
-    if given is None:
-        _only_where_it_resumes(recovery["resume_args"], report.below("resume_args"))
-        return
-    if recovery["resume_args"]:
-        found = "is short for resume: {args: […]}, and both are given"
-        report.at("resume_args", found, "move them to recovery.resume.args")
-    name = given if isinstance(given, str) else given["recipe"]
-    accepted = (*resume.RECIPES, resume.NONE)
-    if name is not None and name not in accepted:
-        key = "resume" if isinstance(given, str) else "resume.recipe"
-        found = f"there is no recipe {name!r}; there are {', '.join(accepted)}"
-        hint = did_you_mean(name, accepted)
-        report.at(key, found, hint or "say it yourself: resume: {when: PATTERN, args: […]}")
-    if isinstance(given, str):
-        return
-    check_variables(given["environment"], report.below("resume.environment"))
-    if isinstance(given["when"], str):
-        given["when"] = [given["when"]]
-    for index, pattern in enumerate(given["when"]):
-        placeholders = _PLACEHOLDER.findall(pattern)
-        if not pattern or "\x00" in pattern:
-            report.at(f"resume.when.{index}", "is no pattern; accepted is such as out/*/last.pt")
-        elif wrong := [one for one in placeholders if one != "directory"]:
-            found = (
-                f"found ${{hpcrun:{wrong[0]}}}; of these a pattern may have ${{hpcrun:directory}}"
-            )
-            report.at(f"resume.when.{index}", found)
-    if not given["when"] and name in (None, resume.NONE):
-        _only_where_it_resumes(given, report.below("resume"), "give recovery.resume.when")
-
-
-def _only_where_it_resumes(
-    data: Any, report: Reporter, hint: str = "it can be used in recovery.resume"
-) -> None:
-    """Report the placeholders of the newest match of ``recovery.resume.when``."""
-    for key, value in leaves(data):
-        for name in (NEWEST_DIRECTORY, NEWEST_STEP, NEWEST):
-            if isinstance(value, str) and f"${{hpcrun:{name}}}" in value:
-                found = f"found ${{hpcrun:{name}}}, which is a match of recovery.resume.when"
-                report.at(key, found, hint)
 
 
 def _nothing_is_staged(data: Any, report: Reporter) -> None:

@@ -9,10 +9,12 @@ import dataclasses
 import types
 from typing import Any, Literal, get_args, get_origin
 
-from hpcrun.compile.spec import added_keys, schema
+from hpcrun.compile import added_keys
+from hpcrun.compile.spec import schema
 from hpcrun.compile.spec.checks import ADDRESS, AT_LEAST, NOT_IN_PROJECTS
 from hpcrun.compile.spec.reference import texts_below
 from hpcrun.compile.target import deepspeed_keys, slurm_options
+from hpcrun.extensions import RECIPES
 from hpcrun.policy import batch, resume
 from hpcrun.policy.causes import KINDS
 from hpcrun.state.spec.cluster_profile import Profile
@@ -30,11 +32,11 @@ _NULL: JsonSchema = {"type": "null"}
 _OBJECT: JsonSchema = {"type": "object"}
 _OWNED = {*slurm_options.OWNED, *slurm_options.OWNED_BY_FIELD}
 _SBATCH = slurm_options.SBATCH_OPTIONS - _OWNED
-_RECIPE: JsonSchema = {"enum": [*resume.RECIPES, resume.NONE]}
 _NOT_EMPTY: JsonSchema = {"type": "object", "minProperties": 1}
 _VARIABLE = slurm_options.VARIABLE_NAME.pattern
 # In the form of JavaScript, too.
 _BACKSLASHED = NOT_IN_PROJECTS.replace("\\", "\\\\")
+_OF_RECIPES = ("Recovery.resume", "Resume.recipe")
 _N = "[0-9]{1,9}"
 _DURATION = f"{_N}-{_N}(?::{_N}){{0,2}}|{_N}(?::{_N}){{0,2}}"
 _DURATIONS = ("Resources.time", "Recovery.hang_after", "Recovery.warm_after",
@@ -52,8 +54,8 @@ _CHECKED: dict[str, JsonSchema] = {
                          "additionalProperties": {"not": {"type": ["object", "array"]}}},
     "Environment.variables": {"propertyNames": {"pattern": f"^(?:{_VARIABLE})$"}},
     "Recovery.budgets": {"propertyNames": {"enum": sorted(KINDS)}},
-    "Recovery.resume": {"anyOf": [_RECIPE, _LATER, {"type": ["object", "null"]}]},
-    "Resume.recipe": {"anyOf": [_RECIPE, _LATER, _NULL]},
+    "Recovery.resume": {"anyOf": [_LATER, {"type": ["object", "null"]}]},
+    "Resume.recipe": {"anyOf": [_LATER, _NULL]},
     "Notify.mail_types": {"items": {"anyOf": [{"enum": [*slurm_options.MAIL_TYPES]}, _LATER]}},
     "Notify.events": {"items": {"anyOf": [{"enum": [*EVENTS]}, _LATER]}},
     "Notify.mail": {"pattern": f"^(?:{ADDRESS.pattern})$"},
@@ -153,9 +155,14 @@ def _known() -> JsonSchema:
 def _checked(cls: type, name: str) -> JsonSchema:
     """Return what is checked of a field, wherever its dataclass inherits it from."""
     for one in cls.__mro__:
-        if found := _CHECKED.get(f"{one.__name__}.{name}"):
-            return found
+        if found := _CHECKED.get(key := f"{one.__name__}.{name}"):
+            return _with_recipes(found) if key in _OF_RECIPES else found
     return {}
+
+
+def _with_recipes(checked: JsonSchema) -> JsonSchema:
+    """Return what is checked of a key whose other values are recipes, installed ones too."""
+    return {"anyOf": [{"enum": [*RECIPES.names, resume.NONE]}, *checked["anyOf"]]}
 
 
 def _deepspeed(key: str) -> JsonSchema:

@@ -23,7 +23,7 @@ from hpcrun.compile.spec import schema
 from hpcrun.compile.sweep import expansion, values
 from hpcrun.compile.target import slurm_options
 from hpcrun.compile.target.slurm_options import OWNED, OWNED_BY_FIELD
-from hpcrun.policy import resume
+from hpcrun.extensions import RECIPES
 from hpcrun.state.roles import role_block
 from hpcrun.state.spec import (
     cluster_profile,
@@ -157,7 +157,8 @@ def _limits() -> str:
 
 def _recipes() -> Iterator[str]:
     yield _RECIPES
-    for name, one in resume.RECIPES.items():
+    for name in RECIPES.own:
+        one = RECIPES.load(name)
         when = " or ".join(f"`{pattern}`" for pattern in one.when)
         flags = [f"no `{key}`" if to is None else f"`{key}={to}`" for key, to in one.config.items()]
         yield f"| `{name}` | {one.about} | {when} | {', '.join(flags)} |\n"

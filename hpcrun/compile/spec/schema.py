@@ -8,9 +8,9 @@ import re
 import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from hpcrun.compile import added_keys
 from hpcrun.compile.source.marked_tree import Key, dotted
 from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of, listing
-from hpcrun.compile.spec import added_keys
 from hpcrun.errors import HpcrunError
 
 # A field -> what users of other launchers call it.

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from hpcrun.compile.source.problems import Reporter
 from hpcrun.compile.target import command_line
 from hpcrun.compile.target.entry import MOST_PARSED, LocatedEntry, given_progress
-from hpcrun.policy import frameworks, resume
+from hpcrun.extensions import RECIPES
+from hpcrun.policy import frameworks
 from hpcrun.state import files
 
 _PYTHON = re.compile(r"python[0-9.]*")
@@ -39,7 +40,7 @@ _STARTERS = frozenset(_BEFORE.split())
 _LAUNCHER = "{} starts processes of its own, in each of the {} ranks that hpcrun starts: "
 _SCRIPT = "name the program itself as the entry, with framework: {name}"
 # Options that recipes give, and parsers that take them unnamed.
-_OPTIONS = {option for recipe in resume.RECIPES.values() for option in recipe.config}
+_OPTIONS = {option for name in RECIPES.own for option in RECIPES.load(name).config}
 _PARSERS = {
     "HfArgumentParser": "resume_from_checkpoint",
     "LightningCLI": "ckpt_path",
@@ -112,7 +113,7 @@ def recipe(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> str 
     found = frameworks.of(uses.framework).resume
     if _goes_its_own_way(uses.framework, spec):
         return None
-    return found if found and uses.options.intersection(resume.RECIPES[found].config) else None
+    return found if found and uses.options.intersection(RECIPES.load(found).config) else None
 
 
 def _goes_its_own_way(framework: str | None, spec: dict[str, Any]) -> bool:

@@ -13,7 +13,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.extensions import RUNTIMES, TRACKERS
+from hpcrun.extensions import FRAMEWORKS, RECIPES, RUNTIMES, TRACKERS
+from hpcrun.policy import resume
 from hpcrun.registry import Registry
 from hpcrun.state.plan import Plan, RunPlan
 
@@ -48,6 +49,11 @@ def _named(run: RunPlan) -> Iterator[tuple[Registry[Any], str, str]]:
         yield TRACKERS, f"tracking.{name}", name
     if run.container is not None:
         yield RUNTIMES, "environment.container.runtime", str(run.container.runtime)
+    for entry in (run.entry, *(role.entry for role in run.role_plans)):
+        if entry is not None:
+            yield FRAMEWORKS, "framework", entry.framework
+    if (recipe := resume.recipe_of(run)) is not None:
+        yield RECIPES, "recovery.resume", recipe
 
 
 def _files_of(package: str, used_as: str) -> dict[str, bytes]:

@@ -12,7 +12,8 @@ import yaml
 
 from hpcrun.compile import compile_spec
 from hpcrun.errors import SpecError
-from hpcrun.policy import frameworks, resume
+from hpcrun.extensions import FRAMEWORKS
+from hpcrun.policy import resume
 from hpcrun.state.spec.experiment import Spec
 
 BASE = "cluster: slurm\n"
@@ -25,7 +26,7 @@ def compiled(project: Any, text: str, script: str = "") -> Any:
 
 
 def test_the_spec_accepts_the_names_of_the_table() -> None:
-    assert set(get_args(get_type_hints(Spec)["framework"])) == set(frameworks.TABLE)
+    assert set(get_args(get_type_hints(Spec)["framework"])) == set(FRAMEWORKS.own)
 
 
 @pytest.mark.parametrize(
@@ -366,7 +367,7 @@ def test_plan_shows_how_a_program_goes_on(project: Any, hpcrun: Callable[..., An
 def test_every_framework_is_documented_with_a_spec() -> None:
     specs = "".join(_documented())
     named = set(re.findall(r"^framework: (\w+)$", specs, re.MULTILINE))
-    assert named == frameworks.TABLE.keys() - {"auto", "none"}
+    assert named == {*FRAMEWORKS.own} - {"auto", "none"}
 
 
 @pytest.mark.parametrize("text", _documented(), ids=lambda text: text.split()[1])

@@ -10,10 +10,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from hpcrun.compile import compile_spec
-from hpcrun.compile.spec import added_keys, json_schema, schema
+from hpcrun.compile import added_keys, compile_spec
+from hpcrun.compile.spec import json_schema, schema
 from hpcrun.errors import SpecError
-from hpcrun.extensions import TRACKERS
+from hpcrun.extensions import FRAMEWORKS, RECIPES, TRACKERS
+from hpcrun.policy import frameworks, resume
 from hpcrun.state.spec.tracking_block import Tracking
 from tests.support import added_package
 
@@ -134,3 +135,42 @@ def test_the_schema_of_editors_has_it(place: Path) -> None:
 )
 def test_what_settings_may_be(settings: Any, said: str) -> None:
     assert said in "; ".join(added_keys.problems(settings))
+
+
+RAY = """
+from hpcrun.policy.frameworks import Framework
+from hpcrun.policy.resume import Recipe
+
+RAY = Framework("ray", lambda place: {"RAY_RANK": str(place.rank)}, resume="ray-train")
+RAY_TRAIN = Recipe("Ray Train", ("ray/*/done",), {"restore": "${hpcrun:newest_directory}"})
+"""
+
+
+def test_a_package_adds_a_framework_and_its_recipe(place: Path, project: Any) -> None:
+    package = f"ray_{place.name}"
+    added_package.install(place, package, FRAMEWORKS.group, f"ray = {package}:RAY", RAY)
+    points = place / f"{package}-1.0.dist-info" / "entry_points.txt"
+    with points.open("a") as stream:
+        stream.write(f"[{RECIPES.group}]\nray-train = {package}:RAY_TRAIN\n")
+    text = "cluster: local\nentry: [python, x.py]\n"
+    [run] = compile_spec(project.write("spec.yaml", text + "framework: ray\n")).runs
+    assert frameworks.of(run.entry.framework).name == "ray"
+    found = resume.of_run(run)
+    assert found is not None
+    assert found.when == ["ray/*/done"]
+    assert resume.recipe_of(run) == "ray-train"
+    with pytest.raises(SpecError, match=r"or ray.*did you mean 'ray'"):
+        compile_spec(project.write("spec.yaml", text + "framework: rai\n"))
+    with pytest.raises(SpecError, match=r"no recipe 'ray-trian'; there .* ray-train, none"):
+        compile_spec(project.write("spec.yaml", text + "recovery: {resume: ray-trian}\n"))
+    shown = json_schema.of("spec")["$defs"]
+    assert "ray" in shown["Spec"]["properties"]["framework"]["anyOf"][0]["enum"]
+    assert "ray-train" in str(shown["Recovery"]["properties"]["resume"])
+
+
+def test_a_recipe_that_cannot_be_loaded_is_told_at_its_key(place: Path, project: Any) -> None:
+    package = f"torn_{place.name}"
+    added_package.install(place, package, RECIPES.group, f"torn = {package}:TORN", "TORN = 3")
+    text = "cluster: local\nentry: [python, x.py]\nrecovery: {resume: torn}\n"
+    with pytest.raises(SpecError, match=rf"recovery.resume: .*{package}.* has no when and no con"):
+        compile_spec(project.write("spec.yaml", text))

@@ -9,15 +9,19 @@ from collections.abc import Iterator
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hpcrun.errors import HpcrunError
-from hpcrun.extensions import RUNTIMES, TRACKERS
+from hpcrun.extensions import FRAMEWORKS, RUNTIMES, TRACKERS
 from hpcrun.registry import Registry
 from hpcrun.state.environment.environment_block import Container
+from hpcrun.state.spec.experiment import Spec
 from hpcrun.state.spec.tracking_block import Tracking
 
 # A block -> the kind of entry of which each adds a key by its own name.
 _ADDED: dict[type, Registry[Any]] = {Tracking: TRACKERS}
 # A key -> the kind of entry whose names are words of it, beside those of its type.
-_WORDS: dict[tuple[type, str], Registry[Any]] = {(Container, "runtime"): RUNTIMES}
+_WORDS: dict[tuple[type, str], Registry[Any]] = {
+    (Container, "runtime"): RUNTIMES,
+    (Spec, "framework"): FRAMEWORKS,
+}
 _PLAIN = (str, int, float, bool, Any)
 
 
