@@ -14,9 +14,10 @@ from types import ModuleType
 import pytest
 import yaml
 
-from hpcrun import errors
+from hpcrun import errors, extensions
 from hpcrun.cli import commands
 from hpcrun.cli.help import PARTS
+from hpcrun.registry import Registry
 
 ROOT = Path(__file__).parent.parent
 # Groups of entry points are written like modules.
