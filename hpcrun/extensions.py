@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from hpcrun.registry import Registry
 
 if TYPE_CHECKING:
+    import click
+
     from hpcrun.container.runtimes import ContainerRuntime
     from hpcrun.policy.frameworks import Framework
     from hpcrun.policy.resume import Recipe
@@ -81,3 +83,8 @@ RECIPES: Registry[Recipe] = Registry(
     needs=("when", "config", "options"),
 )
 """The name is the value of ``recovery.resume``."""
+
+COMMANDS: Registry[click.Command] = Registry(
+    "hpcrun.commands", "command", {}, needs=("main", "params", "get_short_help_str")
+)
+"""The name is what is typed behind ``hpcrun``; its own are in `hpcrun.cli.commands`."""

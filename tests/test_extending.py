@@ -89,7 +89,7 @@ def _packages() -> dict[str, list[Block]]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both packages as wheels, built without a network and unpacked as pip would."""
+    """The packages as wheels, built without a network and unpacked as pip would."""
     place = tmp_path_factory.mktemp("extending")
     installed = place / "site"
     for name, (project, module, _) in _packages().items():
@@ -110,13 +110,13 @@ def site(built: Path, tmp_path: Path) -> Site:
 
 def test_each_is_as_short_as_the_page_promises() -> None:
     found = _packages()
-    assert sorted(found) == ["hpcrun_podman", "hpcrun_sqlite"]
+    assert sorted(found) == ["hpcrun_count", "hpcrun_podman", "hpcrun_sqlite"]
     for project, module, _ in found.values():
         assert len(module.text.splitlines()) <= 30
         assert len(project.text.splitlines()) <= 15
 
 
-@pytest.mark.parametrize("name", ["hpcrun_podman", "hpcrun_sqlite"])
+@pytest.mark.parametrize("name", ["hpcrun_count", "hpcrun_podman", "hpcrun_sqlite"])
 def test_they_pass_their_own_tests(site: Site, name: str) -> None:
     (site.work / f"test_{name}.py").write_text(_packages()[name][2].text)
     done = site.python("-m", "pytest", "-q", "-p", "no:cacheprovider", f"test_{name}.py")
@@ -165,3 +165,17 @@ def test_a_setting_that_is_none_is_refused(site: Site) -> None:
     assert "did you mean 'file'?" in said.stderr
     schema = json.loads(site.hpcrun("schema", "spec").stdout)
     assert "sqlite" in schema["$defs"]["Tracking"]["properties"]
+
+
+def test_a_command_is_run_and_listed(site: Site) -> None:
+    site.spec()
+    assert site.hpcrun("submit", "e.yaml", "cluster=local", "--wait").returncode == 0
+    counted = site.hpcrun("count", "e")
+    assert counted.stdout == "     1 completed\n", counted.stderr
+    listed = site.hpcrun("help").stdout
+    assert "Of other packages:" in listed
+    assert "How many runs of EXPERIMENT are in each state. (hpcrun-count)" in listed
+    unknown = site.hpcrun("count", "nothing")
+    assert unknown.returncode == 2
+    assert unknown.stderr.startswith("error: ")
+    assert "There is no command 'counts'" in site.hpcrun("counts").stderr

@@ -11,7 +11,7 @@ import click
 
 from hpcrun import tools
 from hpcrun.command import ACT, GROUPS, HOUSE, INSIDE, LOOK, PLAN, Command
-from hpcrun.registry import Registry
+from hpcrun.extensions import COMMANDS
 
 CORE = (
     Command(
@@ -271,8 +271,6 @@ CORE = (
         },
     ),
 )
-# Those of other packages: an entry point ``NAME = "module:command"``, a click command.
-OTHERS: Registry[click.Command] = Registry("hpcrun.commands", "command", {})
 _CORE = {one.name: one for one in CORE}
 
 
@@ -300,7 +298,7 @@ def load(name: str) -> click.Command | None:
         command: click.Command = getattr(importlib.import_module(module), attribute)
         command.epilog = _epilog(one)
         return command
-    return OTHERS.load(name) if name in OTHERS else None
+    return COMMANDS.load(name) if name in COMMANDS else None
 
 
 def near(name: str) -> str | None:

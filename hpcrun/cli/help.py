@@ -13,6 +13,7 @@ from hpcrun import resources
 from hpcrun.cli import commands
 from hpcrun.cli.main import group
 from hpcrun.errors import HpcrunError, UsageError
+from hpcrun.extensions import COMMANDS
 from hpcrun.text import shortened
 
 # A part of the documentation -> a topic -> its file in docs, and what it is about. docs/README.md
@@ -112,7 +113,7 @@ def _contents() -> str:
     lines = []
     for title, under in commands.groups().items():
         lines += _section(title, {name: one.about for name, one in under.items()}, width)
-    if others := commands.OTHERS.names:
+    if others := COMMANDS.names:
         lines += _section("Of other packages", {name: _offered(name) for name in others}, width)
     for part, pages in PARTS.items():
         about = {name: text for name, (_, text) in pages.items()}
@@ -127,10 +128,10 @@ def _section(title: str, entries: Mapping[str, str], width: int) -> list[str]:
 def _offered(name: str) -> str:
     """Return the line on another package's command, or why it cannot be loaded."""
     try:
-        about = commands.OTHERS.load(name).get_short_help_str(limit=_WIDEST_PAGE)
+        about = COMMANDS.load(name).get_short_help_str(limit=_WIDEST_PAGE)
     except HpcrunError as error:
         about = error.message
-    return f"{about} ({commands.OTHERS.package(name)})"
+    return f"{about} ({COMMANDS.package(name)})"
 
 
 def _page(topic: str) -> str:

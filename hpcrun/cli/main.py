@@ -14,6 +14,7 @@ from hpcrun import __version__, terminal
 from hpcrun.cli import commands
 from hpcrun.cli.global_options import global_options
 from hpcrun.errors import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, HpcrunError, Interrupted
+from hpcrun.extensions import COMMANDS
 from hpcrun.text import one_line
 
 # The key in click's ``meta`` for the words after the command's name.
@@ -58,7 +59,7 @@ class LazyGroup(click.Group):
 
 
 def _is_known(name: str) -> bool:
-    return commands.find(name) is not None or name in commands.OTHERS
+    return commands.find(name) is not None or name in COMMANDS
 
 
 @click.group(

@@ -1,7 +1,8 @@
 """Conformance suites for what other packages add to hpcrun, to be called in their own tests.
 
 In reading order: `expectation` (a failure that says what is wrong), `tracker_suite`,
-`runtime_suite` (container runtimes), `framework_suite` (frameworks, recipes of resuming).
+`runtime_suite` (container runtimes), `command_suite`, `framework_suite` (frameworks, recipes of
+resuming). `rank_debugger` has ``breakpoint()`` in a rank wait for a person.
 
     from hpcrun.testing import check_tracker
 
@@ -16,8 +17,15 @@ name its function below, and have hpcrun's own entries pass it in ``tests/testin
 
 from __future__ import annotations
 
+from hpcrun.testing.command_suite import check_command
 from hpcrun.testing.framework_suite import check_framework, check_resume_recipe
 from hpcrun.testing.runtime_suite import check_container_runtime
 from hpcrun.testing.tracker_suite import check_tracker
 
-__all__ = ["check_container_runtime", "check_framework", "check_resume_recipe", "check_tracker"]
+__all__ = [
+    "check_command",
+    "check_container_runtime",
+    "check_framework",
+    "check_resume_recipe",
+    "check_tracker",
+]
