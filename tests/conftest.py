@@ -12,7 +12,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.support import light_python, no_slurm, slurm_version
+from tests.support import by_day, light_python, no_slurm, slurm_version
 
 # Before anything reads PATH, or starts a rank.
 _LINKS = no_slurm.hide()
@@ -68,6 +68,16 @@ def _bed(nodeid: str) -> str:
     return "Slurm 24.11" if "24.11" in nodeid else f"Slurm 22.05, {module in _COMPARE}"
 
 
+def pytest_configure() -> None:
+    by_day.choose()
+
+
+def pytest_report_header() -> str | None:
+    if os.environ.get("HPCRUN_THOROUGH") == "1":
+        return None
+    return f"left to another day (tests/support/by_day.py): {' '.join(by_day.left_to_others())}"
+
+
 @functools.cache
 def _has_fixtures(module: str) -> bool:
     """Check whether tests of a module share what one of them would make."""
@@ -92,14 +102,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is `usually` shown on another Slurm or by hand, unless HPCRUN_THOROUGH=1."""
+    """Leave out what is `usually` shown on another Slurm or by hand, and another day's.
+
+    HPCRUN_THOROUGH=1 runs all.
+    """
     _longest_first(items)
     if os.environ.get("HPCRUN_THOROUGH") == "1":
         return
     left_out = set()
     for item in items:
         usually = item.get_closest_marker("usually")
-        if usually is not None and slurm_version.of(item) not in usually.args:
+        is_usual = usually is None or slurm_version.of(item) in usually.args
+        if not (is_usual and by_day.is_of_today(item.nodeid, config.args)):
             left_out.add(item)
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
