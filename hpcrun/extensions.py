@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hpcrun.container.runtimes import ContainerRuntime
     from hpcrun.policy.frameworks import Framework
     from hpcrun.policy.resume import Recipe
+    from hpcrun.run.program.progress_source import ProgressReader
     from hpcrun.run.tracking.interface import Tracker
 
 _TRACKING = "hpcrun.run.tracking"
@@ -81,8 +82,26 @@ RECIPES: Registry[Recipe] = Registry(
         "nanogpt": f"{_RESUME}:NANOGPT",
     },
     needs=("when", "config", "options"),
+    reserved=("none",),
 )
 """The name is the value of ``recovery.resume``."""
+
+_SOURCES = "hpcrun.run.program.sources"
+READERS: Registry[type[ProgressReader]] = Registry(
+    "hpcrun.progress_readers",
+    "progress reader",
+    {
+        "trainer_state": f"{_SOURCES}.trainer_state:TrainerState",
+        "tensorboard": f"{_SOURCES}.tensorboard_events:TensorBoardEvents",
+        "lightning": f"{_SOURCES}.csv_log:LightningCsv",
+        "keras_bar": f"{_SOURCES}.keras_bars:KerasBars",
+        "progress_bar": f"{_SOURCES}.progress_bars:ProgressBars",
+    },
+    needs=("begin", "poll"),
+    reserved=("auto", "none", "metrics_file", "log"),
+)
+"""In the order in which ``progress.source: auto`` tries hpcrun's own. A package's is tried where
+``progress.source`` or the framework names it; of hpcrun's own the bars have no such names."""
 
 COMMANDS: Registry[click.Command] = Registry(
     "hpcrun.commands", "command", {}, needs=("main", "params", "get_short_help_str")

@@ -37,12 +37,20 @@ class Registry(Generic[T]):
         used; `shadowed` has it.
     needs
         The attributes that another package's entry must have.
+    reserved
+        Words that stand where a name may, such as ``auto``, and are never that of an entry.
     """
 
     def __init__(
-        self, group: str, one: str, own: Mapping[str, str], needs: Collection[str] = ()
+        self,
+        group: str,
+        one: str,
+        own: Mapping[str, str],
+        needs: Collection[str] = (),
+        reserved: Collection[str] = (),
     ) -> None:
-        self.group, self.one, self._own, self.needs = group, one, own, needs
+        self.group, self.one, self._own = group, one, own
+        self.needs, self.reserved = needs, reserved
 
     @cached_property
     def _offered(self) -> dict[str, list[EntryPoint]]:
@@ -50,6 +58,8 @@ class Registry(Generic[T]):
 
         found: dict[str, list[EntryPoint]] = {}
         for offered in entry_points(group=self.group):
+            if offered.name in self.reserved:
+                continue
             found.setdefault(offered.name, []).append(offered)
         return found
 
@@ -73,13 +83,13 @@ class Registry(Generic[T]):
         }
 
     def __contains__(self, name: object) -> bool:
-        return name in self._own or name in self._offered
+        return name in self._own or (name not in self.reserved and name in self._offered)
 
     def package(self, name: str) -> str | None:
         """Return the package that offers an entry; None for hpcrun's own, or none such."""
-        return (
-            None if name in self._own else next(map(package_of, self._offered.get(name, ())), None)
-        )
+        if name in self._own or name in self.reserved:
+            return None
+        return next(map(package_of, self._offered.get(name, ())), None)
 
     def load(self, name: str) -> T:
         """Import an entry and return it.

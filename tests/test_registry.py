@@ -39,6 +39,18 @@ def test_own_entries_need_no_look_at_what_is_installed(monkeypatch: pytest.Monke
     assert numbers.package("mean") is None
 
 
+def test_a_reserved_word_is_never_an_entry(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.metadata
+
+    _install(place, "odd_autos", "auto = odd_autos:AUTO\nodd = odd_autos:AUTO", "AUTO = 1\n")
+    numbers: Registry[object] = Registry("hpcrun.numbers", "number", OWN, reserved=("auto",))
+    assert numbers.names == ["mean", "odd"]
+    unread: Registry[object] = Registry("hpcrun.numbers", "number", OWN, reserved=("auto",))
+    monkeypatch.delattr(importlib.metadata, "entry_points")
+    assert "auto" not in unread
+    assert unread.package("auto") is None
+
+
 def test_an_installed_package_adds_one(place: Path) -> None:
     _install(place, "odd_numbers", "odd = odd_numbers:ODD", "ODD = 3\n")
     numbers = _registry()

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hpcrun.errors import HpcrunError
-from hpcrun.extensions import FRAMEWORKS, RUNTIMES, TRACKERS
+from hpcrun.extensions import FRAMEWORKS, READERS, RUNTIMES, TRACKERS
 from hpcrun.registry import Registry
 from hpcrun.state.environment.environment_block import Container
 from hpcrun.state.spec.experiment import Spec
+from hpcrun.state.spec.progress_block import Progress
 from hpcrun.state.spec.tracking_block import Tracking
 
 # A block -> the kind of entry of which each adds a key by its own name.
@@ -21,6 +22,7 @@ _ADDED: dict[type, Registry[Any]] = {Tracking: TRACKERS}
 _WORDS: dict[tuple[type, str], Registry[Any]] = {
     (Container, "runtime"): RUNTIMES,
     (Spec, "framework"): FRAMEWORKS,
+    (Progress, "source"): READERS,
 }
 _PLAIN = (str, int, float, bool, Any)
 
@@ -53,7 +55,8 @@ def annotation(block: type, name: str) -> Any | None:
 def words(accepted: tuple[str, ...]) -> list[str]:
     """Return the words that packages add to those of a ``Literal``."""
     kind = _kind_of(accepted)
-    return [] if kind is None else [name for name in kind.names if name not in accepted]
+    known = () if kind is None else (*accepted, *kind.own)
+    return [] if kind is None else [name for name in kind.names if name not in known]
 
 
 def check_word(accepted: tuple[str, ...], word: str) -> None:

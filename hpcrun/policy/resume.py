@@ -129,8 +129,7 @@ def recipe_of(run: RunPlan) -> str | None:
 
 def _recipe(name: str | None) -> Recipe | None:
     """Return a recipe, hpcrun's own or a package's; None for a name that is none."""
-    is_one = name not in (None, NONE) and name in RECIPES
-    return RECIPES.load(str(name)) if is_one else None
+    return RECIPES.load(name) if name is not None and name in RECIPES else None
 
 
 def missing(name: str, argv: Sequence[str]) -> str | None:

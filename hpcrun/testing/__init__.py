@@ -2,7 +2,8 @@
 
 In reading order: `expectation` (a failure that says what is wrong), `tracker_suite`,
 `runtime_suite` (container runtimes), `command_suite`, `framework_suite` (frameworks, recipes of
-resuming). `rank_debugger` has ``breakpoint()`` in a rank wait for a person.
+resuming), `reader_suite` (progress readers). `rank_debugger` has ``breakpoint()`` in a rank wait for
+a person.
 
     from hpcrun.testing import check_tracker
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from hpcrun.testing.command_suite import check_command
 from hpcrun.testing.framework_suite import check_framework, check_resume_recipe
+from hpcrun.testing.reader_suite import check_progress_reader
 from hpcrun.testing.runtime_suite import check_container_runtime
 from hpcrun.testing.tracker_suite import check_tracker
 
@@ -26,6 +28,7 @@ __all__ = [
     "check_command",
     "check_container_runtime",
     "check_framework",
+    "check_progress_reader",
     "check_resume_recipe",
     "check_tracker",
 ]

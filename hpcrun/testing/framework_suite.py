@@ -14,9 +14,9 @@ from string import Formatter
 from typing import Any
 
 from hpcrun.compile.target.slurm_options import VARIABLE_NAME
-from hpcrun.extensions import FRAMEWORKS, RECIPES
+from hpcrun.extensions import FRAMEWORKS, READERS, RECIPES
 from hpcrun.policy import resume
-from hpcrun.policy.frameworks import Framework, RankPlace
+from hpcrun.policy.frameworks import AUTO, NONE, Framework, RankPlace
 from hpcrun.policy.resume import Recipe
 from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY, NEWEST_STEP
 from hpcrun.testing.expectation import expect, expect_attributes, expecting
@@ -48,6 +48,11 @@ def check_framework(framework: Any) -> None:
     expect(
         not (framework.one_per_node and framework.one_per_run),
         "one_per_node and one_per_run are both True",
+    )
+    progress = framework.progress
+    expect(
+        progress in (AUTO, NONE) or progress in READERS,
+        f"progress is {progress!r}; expected is auto, none or a reader: {', '.join(READERS.names)}",
     )
     name = framework.resume
     expect(

@@ -13,7 +13,7 @@ import pytest
 from hpcrun.compile import added_keys, compile_spec
 from hpcrun.compile.spec import json_schema, schema
 from hpcrun.errors import SpecError
-from hpcrun.extensions import FRAMEWORKS, RECIPES, TRACKERS
+from hpcrun.extensions import FRAMEWORKS, READERS, RECIPES, TRACKERS
 from hpcrun.policy import frameworks, resume
 from hpcrun.state.spec.tracking_block import Tracking
 from tests.support import added_package
@@ -174,3 +174,17 @@ def test_a_recipe_that_cannot_be_loaded_is_told_at_its_key(place: Path, project:
     text = "cluster: local\nentry: [python, x.py]\nrecovery: {resume: torn}\n"
     with pytest.raises(SpecError, match=rf"recovery.resume: .*{package}.* has no when and no con"):
         compile_spec(project.write("spec.yaml", text))
+
+
+def test_a_package_adds_a_progress_reader(place: Path, project: Any) -> None:
+    package = f"read_{place.name}"
+    module = (
+        "class Reader:\n    @classmethod\n    def begin(cls, start): ...\n"
+        "    def poll(self, look): ...\n"
+    )
+    added_package.install(place, package, READERS.group, f"mine = {package}:Reader", module)
+    text = "cluster: local\nentry: [python, x.py]\nprogress: {source: SOURCE}\n"
+    [run] = compile_spec(project.write("s.yaml", text.replace("SOURCE", "mine"))).runs
+    assert run.progress.source == "mine"
+    with pytest.raises(SpecError, match="or lightning or mine"):
+        compile_spec(project.write("s.yaml", text.replace("SOURCE", "keras_bar")))

@@ -46,6 +46,7 @@ def test_own_recipes(name: str) -> None:
         (replace(JAX, hidden={"RANK"}), "expected is a frozenset of names of variables"),
         (replace(JAX, hidden=frozenset({"A B"})), "expected is a frozenset of names of variables"),
         (Framework("x", one_per_node=True, one_per_run=True), "are both True"),
+        (Framework("x", progress="tensorbord"), "progress is 'tensorbord'; expected is auto"),
         (Framework("x", resume="nanogtp"), "resume is 'nanogtp'; expected is None or a recipe"),
     ],
 )

@@ -183,14 +183,15 @@ class SchemaChecker:
         accepted = get_args(annotation)
         if value in accepted:
             return value
-        every = [*accepted, *added_keys.words(accepted)]
-        if value in every:
+        added = added_keys.words(accepted)
+        if value in added:
             try:
                 added_keys.check_word(accepted, value)
             except HpcrunError as error:
                 self.report.at(key, error.message, error.hint)
                 return _WRONG
             return value
+        every = [*accepted, *added]
         hint = did_you_mean(value, every) if isinstance(value, str) else None
         return self._wrong(key, value, " or ".join(every), hint)
 

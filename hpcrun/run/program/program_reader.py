@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import EXIT_SAVED
+from hpcrun.extensions import READERS
 from hpcrun.fields import TIME, WHOLE
 from hpcrun.policy import frameworks, resume
 from hpcrun.policy.batch import TRAIN
@@ -25,15 +26,11 @@ from hpcrun.run.program.progress_source import (
     Look,
     OneUnit,
     ProgressSource,
+    ReaderStart,
 )
 from hpcrun.run.program.progress_writer import SeenProgressWriter, Thinning, earlier_progress
 from hpcrun.run.program.save_watch import USUAL, SaveWatch, step_of
-from hpcrun.run.program.sources.csv_log import LightningCsv
-from hpcrun.run.program.sources.keras_bars import KerasBars
 from hpcrun.run.program.sources.log_lines import LogPattern, NewText
-from hpcrun.run.program.sources.progress_bars import ProgressBars
-from hpcrun.run.program.sources.tensorboard_events import TensorBoardEvents
-from hpcrun.run.program.sources.trainer_state import TrainerState
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import say
@@ -43,8 +40,9 @@ from hpcrun.state.plan import RunPlan
 from hpcrun.text import listed
 
 # The sources by the names of the spec's ``progress.source``; bars are the last resort of ``log``.
-METRICS_FILE, LOG, BARS, KERAS = "metrics_file", "log", "progress_bar", "keras_bar"
-TRAINER, TENSORBOARD, LIGHTNING = "trainer_state", "tensorboard", "lightning"
+METRICS_FILE, LOG = "metrics_file", "log"
+# Of READERS, those of the log.
+_BARS = ("keras_bar", "progress_bar")
 
 # Seconds between two looks, and between two searches for files: at first, and later.
 LOOK, LOOK_LATER = 0.25, 2.0
@@ -163,23 +161,17 @@ class ProgramReader:
             return {LOG: LogPattern(wanted.pattern, self._resumed_step, earlier.first_epoch)}
         known = self._run.deepspeed.get(TRAIN)
         batch = known if WHOLE.accepts(known) else None
-        made: dict[str, ProgressSource] = {
-            TRAINER: TrainerState(there),
-            TENSORBOARD: TensorBoardEvents(there, batch),
-            LIGHTNING: LightningCsv(there),
-            KERAS: KerasBars(),
-            BARS: ProgressBars(earlier.first_epoch),
-        }
-        names = list(made)
+        names = list(READERS.own)
         if wanted.source == frameworks.AUTO:
             usual = frameworks.of(self._run.entry.framework).progress
-            names.sort(key=lambda name: name != usual)
+            names = [*([usual] if usual in READERS else []), *names]
         else:
-            these = (KERAS, BARS) if wanted.source == LOG else (wanted.source,)
-            names = [name for name in names if name in these]
+            names = [*_BARS] if wanted.source == LOG else [wanted.source]
+        names = [name for name in dict.fromkeys(names) if name in READERS]
         if earlier.source in names and not (earlier.unit or "").startswith(BAR):
             names = names[: names.index(earlier.source) + 1]
-        return {name: made[name] for name in names}
+        start = ReaderStart(tuple(there), batch, earlier.first_epoch)
+        return {name: READERS.load(name).begin(start) for name in names}
 
     def _resumed_step(self) -> int:
         """Return the step of the save that the attempt resumes from; 0 where it has none."""

@@ -61,11 +61,31 @@ class Found:
     """Why nothing more is read of it, told once."""
 
 
+@dataclass(frozen=True)
+class ReaderStart:
+    """What is known of a program as an attempt of it begins."""
+
+    there: tuple[FoundFile, ...] = ()
+    """The files that it has already, which are of earlier attempts."""
+    batch: int | None = None
+    """Samples of a step; None where the spec does not say."""
+    first_epoch: int | None = None
+    """The number of its first epoch, as an earlier attempt showed it: see `Found.first_epoch`."""
+
+
 class ProgressSource(Protocol):
     """A source of progress."""
 
     def poll(self, look: Look) -> Found:
         """Return what is new. May raise OSError."""
+
+
+class ProgressReader(ProgressSource, Protocol):
+    """A source that a spec or a framework names: by ``progress.source``, or by itself."""
+
+    @classmethod
+    def begin(cls, start: ReaderStart) -> ProgressSource:
+        """Return a reader of one attempt."""
 
 
 @dataclass(frozen=True)

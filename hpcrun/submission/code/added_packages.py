@@ -13,8 +13,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.extensions import FRAMEWORKS, RECIPES, RUNTIMES, TRACKERS
-from hpcrun.policy import resume
+from hpcrun.extensions import FRAMEWORKS, READERS, RECIPES, RUNTIMES, TRACKERS
+from hpcrun.policy import frameworks, resume
 from hpcrun.registry import Registry
 from hpcrun.state.plan import Plan, RunPlan
 
@@ -52,6 +52,8 @@ def _named(run: RunPlan) -> Iterator[tuple[Registry[Any], str, str]]:
     for entry in (run.entry, *(role.entry for role in run.role_plans)):
         if entry is not None:
             yield FRAMEWORKS, "framework", entry.framework
+            yield READERS, "framework", frameworks.of(entry.framework).progress
+    yield READERS, "progress.source", run.progress.source
     if (recipe := resume.recipe_of(run)) is not None:
         yield RECIPES, "recovery.resume", recipe
 

@@ -3,6 +3,7 @@
 `trainer_state` (the Trainer's), `tensorboard_events` (with `event_file`), `csv_log` (Lightning's),
 `log_lines` (a pattern, by `pattern_search`), `keras_bars` and `progress_bars` (tqdm's).
 
-To add one: a class with ``poll``, as `hpcrun.run.program.progress_source` describes it, and a place
-for it in `ProgramReader._chosen` and in ``Progress.source`` of the spec.
+To add one: a class with ``begin`` and ``poll``, as `hpcrun.run.program.progress_source` describes
+it, and its name in `hpcrun.extensions` and in ``Progress.source`` of the spec. Another package's
+reader needs no change here: see docs/extending.md.
 """

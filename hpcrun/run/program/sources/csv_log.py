@@ -8,7 +8,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hpcrun.run.program.file_search import FoundFile
-from hpcrun.run.program.progress_source import MOST_BYTES, Found, Look, named, number, spread
+from hpcrun.run.program.progress_source import (
+    MOST_BYTES,
+    Found,
+    Look,
+    ReaderStart,
+    named,
+    number,
+    spread,
+)
 from hpcrun.run.program.sources.progress_bars import BAR_WAITS, ProgressBars
 from hpcrun.state import files
 from hpcrun.state.metrics_file import Line
@@ -102,6 +110,11 @@ class LightningCsv:
                 self._files[one.path] = known = CsvFile(one.path)
                 self._seen[one.path] = one
                 _skip(known)
+
+    @classmethod
+    def begin(cls, start: ReaderStart) -> LightningCsv:
+        """Return a reader of one attempt."""
+        return cls(start.there)
 
     def poll(self, look: Look) -> Found:
         """Return the new rows of all files."""

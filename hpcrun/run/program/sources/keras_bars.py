@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from hpcrun.run.program.progress_source import MOST_LINE, Found, Look, numbers, plain
+from hpcrun.run.program.progress_source import MOST_LINE, Found, Look, ReaderStart, numbers, plain
 from hpcrun.state.metrics_file import Line
 
 # Seconds between two lines.
@@ -40,6 +40,11 @@ class KerasBars:
         # The newest update, unless it was returned, and the time of the last one that was.
         self._newest: Line | None = None
         self._told = 0.0
+
+    @classmethod
+    def begin(cls, start: ReaderStart) -> KerasBars:
+        """Return a reader of one attempt."""
+        return cls()
 
     def poll(self, look: Look) -> Found:
         """Return a line for each update, at most one a second, and for the end of each epoch."""

@@ -12,6 +12,7 @@ from hpcrun.run.program.progress_source import (
     EpochNumbers,
     Found,
     Look,
+    ReaderStart,
     numbers,
     plain,
 )
@@ -158,6 +159,11 @@ class ProgressBars:
             return None
         left = main.epochs - self.epochs.before(main.epoch, main.epochs)
         return self._before + left * main.own_total
+
+    @classmethod
+    def begin(cls, start: ReaderStart) -> ProgressBars:
+        """Return a reader of one attempt."""
+        return cls(start.first_epoch)
 
     def poll(self, look: Look) -> Found:
         """Return a line for each update of the training's bar, at most one a second."""

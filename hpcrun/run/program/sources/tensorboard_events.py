@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hpcrun.run.program.file_search import FoundFile
-from hpcrun.run.program.progress_source import MOST_BYTES, Found, Look, named
+from hpcrun.run.program.progress_source import MOST_BYTES, Found, Look, ReaderStart, named
 from hpcrun.run.program.sources.event_file import EventFile
 from hpcrun.state.metrics_file import Line
 
@@ -45,6 +45,11 @@ class TensorBoardEvents:
             if is_event_file(one.path):
                 self._files[one.path] = EventFile(one.path, one.size)
                 self._sizes[one.path] = one.size
+
+    @classmethod
+    def begin(cls, start: ReaderStart) -> TensorBoardEvents:
+        """Return a reader of one attempt."""
+        return cls(start.there, start.batch)
 
     def poll(self, look: Look) -> Found:
         """Return the new events in the order of their times."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.run.program.file_search import FoundFile
-from hpcrun.run.program.progress_source import Found, Look, named, numbers, spread
+from hpcrun.run.program.progress_source import Found, Look, ReaderStart, named, numbers, spread
 from hpcrun.run.program.sources.progress_bars import ProgressBars, bar
 from hpcrun.state import files
 from hpcrun.state.metrics_file import Line
@@ -55,6 +55,11 @@ class TrainerState:
         self._total: int | None = None
         # The last step that is known, and since when.
         self._last, self._since = 0, 0.0
+
+    @classmethod
+    def begin(cls, start: ReaderStart) -> TrainerState:
+        """Return a reader of one attempt."""
+        return cls(start.there)
 
     def poll(self, look: Look) -> Found:
         """Return the lines whose steps are known."""
