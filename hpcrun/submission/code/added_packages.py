@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from importlib import machinery, metadata
+from importlib import machinery
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcrun.errors import UsageError
 from hpcrun.extensions import FRAMEWORKS, READERS, RECIPES, RUNTIMES, TRACKERS
 from hpcrun.policy import frameworks, resume
 from hpcrun.registry import Registry
 from hpcrun.state.plan import Plan, RunPlan
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 # Endings of what a zip file is no place for, as the system's loader opens it.
 _COMPILED = (*machinery.EXTENSION_SUFFIXES, ".so", ".dylib", ".pyd", ".dll")
@@ -59,6 +62,8 @@ def _named(run: RunPlan) -> Iterator[tuple[Registry[Any], str, str]]:
 
 
 def _files_of(package: str, used_as: str) -> dict[str, bytes]:
+    from importlib import metadata
+
     distribution = metadata.distribution(package)
 
     def refusal(why: str, hint: str) -> UsageError:
@@ -93,7 +98,7 @@ def _files_of(package: str, used_as: str) -> dict[str, bytes]:
     return found
 
 
-def _is_editable(distribution: metadata.Distribution) -> bool:
+def _is_editable(distribution: Distribution) -> bool:
     try:
         origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     except ValueError:
@@ -106,7 +111,7 @@ def _is_left_out(name: PurePosixPath) -> bool:
     return name.is_absolute() or ".." in name.parts or "__pycache__" in name.parts
 
 
-def _modules(distribution: metadata.Distribution) -> Iterator[str]:
+def _modules(distribution: Distribution) -> Iterator[str]:
     """Yield the paths, without an ending, of the modules that hold entries for hpcrun."""
     for offered in distribution.entry_points:
         if offered.group.startswith("hpcrun."):
