@@ -2,8 +2,8 @@
 
 In reading order: `expectation` (a failure that says what is wrong), `tracker_suite`,
 `runtime_suite` (container runtimes), `command_suite`, `framework_suite` (frameworks, recipes of
-resuming), `reader_suite` (progress readers). `rank_debugger` has ``breakpoint()`` in a rank wait for
-a person.
+resuming), `reader_suite` (progress readers). `rank_debugger` has ``breakpoint()`` in a rank wait
+for a person.
 
     from hpcrun.testing import check_tracker
 
