@@ -7,39 +7,27 @@ fields that nobody knows may hold anything, so that records of other versions ca
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 
+@dataclass(slots=True)
 class Kind:
-    """The condition on a field, a quick test that most values pass, and the words for both."""
+    """The condition on a field, a quick test that most values pass, and the words for both.
 
-    # No named tuple: thousands of records are checked, and its fields are slow to take.
-    __slots__ = ("accepts", "fields", "high", "low", "usual", "words")
+    No named tuple: thousands of records are checked, and its fields are slow to take.
+    """
 
-    def __init__(
-        self,
-        usual: type | None,
-        low: Any,
-        high: Any,
-        words: str,
-        accepts: Callable[[Any], bool],
-        fields: Mapping[str, Kind] | None = None,
-    ) -> None:
-        """Make a kind.
-
-        Parameters
-        ----------
-        usual, low, high
-            The type that most values have; between ``low`` and ``high`` they pass.
-        words
-            A noun for the values.
-        accepts
-            The whole condition.
-        fields
-            The fields of a mapping.
-        """
-        self.usual, self.low, self.high, self.words = usual, low, high, words
-        self.accepts, self.fields = accepts, fields
+    words: str
+    """A noun for the values."""
+    accepts: Callable[[Any], bool]
+    """The whole condition."""
+    usual: type | None = None
+    """The type that most values have; between ``low`` and ``high`` they pass."""
+    low: Any = None
+    high: Any = None
+    fields: Mapping[str, Kind] | None = None
+    """The fields of a mapping."""
 
 
 Kinds = Mapping[str, Kind]
@@ -60,9 +48,10 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and -MOST < value < MOST
 
 
-def _is_name(value: str) -> bool:
+def _is_name(value: Any) -> bool:
     # 255 bytes are what a file can be called.
-    return 0 < len(value) < 256 and not {"/", "\0"} & {*value} and value not in (".", "..")
+    is_short = type(value) is str and 0 < len(value) < 256
+    return is_short and not {"/", "\0"} & {*value} and value not in (".", "..")
 
 
 def _is_index(value: Any) -> bool:
@@ -71,46 +60,44 @@ def _is_index(value: Any) -> bool:
 
 _ONLY_TEXT, _NUMBERS = frozenset({str}), frozenset({int, float})
 
-TEXT = Kind(str, None, None, "text", _is(str))
-FLAG = Kind(bool, None, None, "true or false", _is(bool))
+TEXT = Kind("text", _is(str), str)
+FLAG = Kind("true or false", _is(bool), bool)
 WHOLE = Kind(
-    *(
-        int,
-        -int(MOST) + 1,
-        int(MOST) - 1,
-        "a whole number",
-        lambda value: type(value) is int and _is_number(value),
-    )
+    "a whole number",
+    lambda value: type(value) is int and _is_number(value),
+    int,
+    -int(MOST) + 1,
+    int(MOST) - 1,
 )
-INDEX = Kind(int, 0, _MOST_INDEX, "a whole number from 0", _is_index)
-NUMBER = Kind(float, -MOST, MOST, "a number", _is_number)
+INDEX = Kind("a whole number from 0", _is_index, int, 0, _MOST_INDEX)
+NUMBER = Kind("a number", _is_number, float, -MOST, MOST)
 # Seconds since the epoch.
 TIME = Kind(
-    *(float, 0.0, LAST_TIME, "a time"), lambda value: _is_number(value) and 0 <= value <= LAST_TIME
+    "a time", lambda value: _is_number(value) and 0 <= value <= LAST_TIME, float, 0.0, LAST_TIME
 )
 # Of a file or directory: no path, and not a directory above.
-NAME = Kind(*(None, None, None, "a name"), lambda value: type(value) is str and _is_name(value))
-PATH = Kind(*(None, None, None, "a path"), lambda value: type(value) is str and "\0" not in value)
+NAME = Kind("a name", _is_name)
+PATH = Kind("a path", lambda value: type(value) is str and "\0" not in value)
 TEXTS = Kind(
-    *(None, None, None, "a list of texts"),
+    "a list of texts",
     lambda value: type(value) is list and _ONLY_TEXT.issuperset(map(type, value)),
 )
 INDICES = Kind(
-    *(None, None, None, "a list of whole numbers from 0"),
+    "a list of whole numbers from 0",
     lambda value: type(value) is list and all(map(_is_index, value)),
 )
-LIST = Kind(list, None, None, "a list", _is(list))
-MAPPING = Kind(dict, None, None, "a mapping", _is(dict))
+LIST = Kind("a list", _is(list), list)
+MAPPING = Kind("a mapping", _is(dict), dict)
 # A metric that is infinite or no number was logged so.
 METRICS = Kind(
-    *(None, None, None, "a mapping of numbers"),
+    "a mapping of numbers",
     lambda value: type(value) is dict and _NUMBERS.issuperset(map(type, value.values())),
 )
 
 
 def mapping(fields: Kinds) -> Kind:
     """Return the kind of a mapping that has fields of these kinds."""
-    return Kind(None, None, None, "a mapping", _is(dict), fields)
+    return Kind("a mapping", _is(dict), fields=fields)
 
 
 def wrong(record: Mapping[str, Any], kinds: Kinds, needed: Collection[str] = ()) -> str | None:

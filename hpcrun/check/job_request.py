@@ -11,8 +11,8 @@ from typing import Any
 from hpcrun.site import slurm_records as records
 from hpcrun.slurm.hostlist import parse_ranges
 from hpcrun.slurm.parse import parse_duration
+from hpcrun.state import role_plan
 from hpcrun.state.plan import Array
-from hpcrun.state.roles import role_plan
 
 _DIRECTIVE = "#SBATCH "
 _KEYS = {

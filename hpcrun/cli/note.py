@@ -33,7 +33,7 @@ def command(
     from hpcrun.control.annotate import annotate
     from hpcrun.observe.read import said
     from hpcrun.observe.read.expression import is_condition
-    from hpcrun.state.annotations.annotation import MOST_NOTE
+    from hpcrun.state.annotation_log import MOST_NOTE
 
     names = [*where]
     if message is None and len(names) > 1 and " " in names[-1] and not is_condition(names[-1]):

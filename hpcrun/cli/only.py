@@ -16,7 +16,7 @@ from hpcrun.observe.status.run_state import PLANNED
 from hpcrun.observe.status.status import statuses
 from hpcrun.slurm.hostlist import parse_ranges
 from hpcrun.state import history, ledger
-from hpcrun.state.annotations.annotation import NOTHING, Annotation
+from hpcrun.state.annotation_log import NOTHING, Annotation
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.submission.submit import Only

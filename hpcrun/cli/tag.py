@@ -41,19 +41,19 @@ def command(
     """
     from hpcrun.control.annotate import annotate
     from hpcrun.observe.read import said
-    from hpcrun.state.annotations import annotation
+    from hpcrun.state import annotation_log
 
     added = [word[1:] for word in where if word.startswith("+")]
     names = [word for word in where if not word.startswith("+")]
     for tag in added:
-        if not annotation.is_tag(tag):
-            raise UsageError(f"+{tag}: found {tag!r}; accepted are {annotation.ACCEPTED}")
+        if not annotation_log.is_tag(tag):
+            raise UsageError(f"+{tag}: found {tag!r}; accepted are {annotation_log.ACCEPTED}")
     if (added or removed) and not names:
         raise UsageError("this command wants to be told which runs", hint=_example("NAME", added))
     try:
         found = select(output, names, conditions, own=bool(added or removed))
     except UsageError as error:
-        if added or removed or len(names) < 2 or not annotation.is_tag(names[-1]):
+        if added or removed or len(names) < 2 or not annotation_log.is_tag(names[-1]):
             raise
         hint = f"{_example(' '.join(names[:-1]), names[-1:])}; -{names[-1]} takes it away"
         raise UsageError(error.message, hint=f"to put a tag on runs: {hint}") from None

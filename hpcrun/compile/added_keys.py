@@ -12,9 +12,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.extensions import FRAMEWORKS, READERS, RUNTIMES, TRACKERS
 from hpcrun.registry import Registry
 from hpcrun.state.environment.environment_block import Container
-from hpcrun.state.spec.experiment import Spec
-from hpcrun.state.spec.progress_block import Progress
-from hpcrun.state.spec.tracking_block import Tracking
+from hpcrun.state.spec.experiment import Progress, Spec, Tracking
 
 # A block -> the kind of entry of which each adds a key by its own name.
 _ADDED: dict[type, Registry[Any]] = {Tracking: TRACKERS}

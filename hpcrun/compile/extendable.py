@@ -20,7 +20,7 @@ from hpcrun.compile.sweep.references import (
 )
 from hpcrun.compile.target.role_layout import computed
 from hpcrun.state.plan import Plan, RunPlan
-from hpcrun.state.roles.run_entry import ROLES
+from hpcrun.state.role_plan import ROLES
 from hpcrun.text import whole_number
 
 _MAY = ("config", "deepspeed")

@@ -13,7 +13,7 @@ from typing import Any
 from hpcrun.compile.target.deepspeed_keys import is_comment
 from hpcrun.policy.batch import ACCUMULATION, AUTO, MICRO, TRAIN
 from hpcrun.state.plan import Entry, RunPlan
-from hpcrun.state.spec.optimization_block import Optimization
+from hpcrun.state.spec.experiment import Optimization
 
 _LATER = {"ema": None, "ema_every": 1}
 

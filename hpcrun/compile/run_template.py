@@ -29,7 +29,7 @@ from hpcrun.compile.target import (
 )
 from hpcrun.errors import Problem, UsageError
 from hpcrun.policy import batch, frameworks
-from hpcrun.state.roles.run_entry import ROLES
+from hpcrun.state.role_plan import ROLES
 from hpcrun.state.spec.experiment import Spec
 from hpcrun.text import size
 

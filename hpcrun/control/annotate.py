@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hpcrun.observe.read.selection import Selected
-from hpcrun.state import history, permissions
-from hpcrun.state.annotations import annotation_log
+from hpcrun.state import annotation_log, history, permissions
 from hpcrun.state.layout import ExperimentPaths
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from hpcrun.errors import HpcrunError
 from hpcrun.slurm import client, hostlist
+from hpcrun.state import suspect_nodes
 from hpcrun.state.spec.executors import Executor
-from hpcrun.state.suspects import suspect_choice
-from hpcrun.state.suspects.suspect_choice import SuspectChoice
-from hpcrun.state.suspects.suspect_nodes import SuspectNodes
+from hpcrun.state.suspect_nodes import SuspectChoice, SuspectNodes
 
 # Marked with * it does not answer, with $ it is under maintenance.
 _USABLE = re.compile(r"(?:idle|mix|alloc|comp|plnd|planned|resv|reserved)[a-z]*[^\w*$]*")
@@ -45,7 +44,7 @@ def left_out(
     nodes = {row["name"] for row in rows} - excluded
     usable = {row["name"] for row in rows if _USABLE.fullmatch(row["state"])} & nodes
     wanted = _nodes({**cluster.get("sbatch", {}), **resources.sbatch}.get("nodelist"))
-    choice = suspect_choice.choose(suspects, nodes, needed, wanted=wanted, usable=usable)
+    choice = suspect_nodes.choose(suspects, nodes, needed, wanted=wanted, usable=usable)
     for left in range(_TRIES if script else 0, 0, -1):
         names = exclusion(resources.exclude, choice)
         problem = client.start_problem(str(script), partition, needed, names) if names else None

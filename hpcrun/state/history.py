@@ -10,9 +10,8 @@ from typing import Any
 from hpcrun import shared_look
 from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.fields import FLAG, MAPPING, NAME, TEXT, TEXTS, TIME, WHOLE, Kinds, mapping, wrong
-from hpcrun.state import files, journal, permissions, plan_file
-from hpcrun.state.annotations import annotation, annotation_log
-from hpcrun.state.annotations.annotation import Annotation
+from hpcrun.state import annotation_log, files, journal, permissions, plan_file
+from hpcrun.state.annotation_log import Annotation
 from hpcrun.state.journal import Job
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.plan import Plan, RunPlan
@@ -105,7 +104,7 @@ def annotations_of(
 
     Those from before the time in ``since`` were of another run of that number, which was deleted.
     """
-    said = {run.number: annotation.of_spec(run.spec) for run in runs}
+    said = {run.number: annotation_log.of_spec(run.spec) for run in runs}
     return annotation_log.apply(annotation_log.read(experiment, warn), said, since or {}, warn)
 
 
@@ -172,16 +171,20 @@ def runs_of_jobs(experiment: ExperimentPaths, job_ids: Collection[str]) -> list[
 
 # `submission.json`.
 _KINDS: Kinds = {
-    **{"time": TIME, "argv": TEXTS, "python": MAPPING},
     **dict.fromkeys(("user", "host", "hpcrun"), TEXT),
+    **dict.fromkeys(("argv", "variables"), TEXTS),
+    "time": TIME,
+    "python": MAPPING,
     "code": mapping(
         {
-            **{"archive": NAME, "digest": TEXT, "bytes": WHOLE, "files": WHOLE},
+            "archive": NAME,
+            "digest": TEXT,
+            "bytes": WHOLE,
+            "files": WHOLE,
             "git": mapping({"commit": TEXT, "branch": TEXT, "dirty": FLAG}),
             "left_out": TEXTS,
         }
     ),
-    "variables": TEXTS,
 }
 
 

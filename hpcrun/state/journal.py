@@ -46,10 +46,13 @@ ENDED = "ended"
 BROKEN = "broken"
 
 _KINDS: Kinds = {
-    **{"event": TEXT, "time": TIME, "runs": INDICES, "exit_code": WHOLE, "local": FLAG},
-    **dict.fromkeys(("job_id", "host", "message"), TEXT),
+    **dict.fromkeys(("event", "job_id", "host", "message"), TEXT),
     **dict.fromkeys(("array", "part", "run", "pid"), INDEX),
-    **{"start_ticks": WHOLE, "offset": WHOLE, "suspects": TEXTS},
+    **dict.fromkeys(("exit_code", "start_ticks", "offset"), WHOLE),
+    "time": TIME,
+    "runs": INDICES,
+    "local": FLAG,
+    "suspects": TEXTS,
 }
 _MOST_BYTES = 1 << 26
 # More runs than any submission has.

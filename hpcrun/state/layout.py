@@ -9,7 +9,7 @@
       .deleted-NAME-RANDOM/             an experiment whose deletion is under way, or was cut off
       NAME/                             an experiment
         submit.lock/HOST:PID:TICKS      the submit that is under way
-        annotations/HOST-UID.jsonl      tags and notes (hpcrun.state.annotations)
+        annotations/HOST-UID.jsonl      tags and notes (hpcrun.state.annotation_log)
         .hpcrun/torch_extensions/KEY/   the same, where the root's are another user's
         code/SHA.tar.gz                 frozen code, by content, shared by submissions
         submissions/1/                  one `hpcrun submit`

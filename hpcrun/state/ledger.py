@@ -16,9 +16,15 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
 ``health``
     Its nodes' check, where it found something: ``findings`` (of `hpcrun.policy.node_health`), their
     ``count``, the ``action`` decided, its ``reason``, and the ``nodes`` that are not to be used.
-``staged``, ``role``
-    What nodes staged, `hpcrun.state.staging.staging_record`; ranks of roles that ended badly and
-    were dealt with, `hpcrun.state.roles.role_log`.
+``staged``
+    What its nodes staged: ``nodes`` (how many), ``files`` and ``bytes`` of each, the bytes
+    ``copied`` now on all of them, ``seconds`` on the ``slowest``, and ``notes``, the first of a
+    ``count``: sources that ranks read where they are, and why.
+``role``
+    Ranks ended badly or lost their node, and the run goes on: ``role``, ``ranks`` (those that are
+    started anew, or given up), ``what`` (``restarted``, ``moved`` to another node, ``ignored``),
+    ``why`` (a clause), ``node`` (where they are now), ``number`` (of the role's restarts in the
+    attempt so far), and of the rank that ended ``rank``, ``exit_code``, ``signal``.
 ``attempt_ended``
     ``outcome`` (``completed``, ``failed``, ``cancelled``, ``stopped``), ``exit_code`` and, unless
     completed, ``cause``: a mapping with ``kind`` (of `hpcrun.policy.causes`) and ``message``, and
@@ -62,7 +68,7 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,9 +91,7 @@ from hpcrun.fields import (
 )
 from hpcrun.state import files, session_log
 from hpcrun.state.layout import RunPaths, is_job_id
-from hpcrun.state.roles import role_log
-from hpcrun.state.staging import staging_record
-from hpcrun.text import ranges
+from hpcrun.text import listed, plural, ranges, size, time_spent
 
 STARTED = "attempt_started"
 WORKERS = "workers_started"
@@ -107,89 +111,139 @@ RESUME = "resume"
 BEGAN_OVER = "began_over"
 ROLE = "role"
 
-# The events whose record an attempt keeps, and its field.
-_KEPT = {
-    **{STARTED: "started", ENDED: "ended", STOPPING: "stopping"},
-    **{DECIDED: "decided", STRAGGLER: "straggler", NEVER_MET: "never_met"},
-    **{RESUME: "resume", BEGAN_OVER: "began_over", FABRIC: "fabric", HEALTH: "health"},
-    **{KEPT: "kept", SHARED_WRITE: "shared_write", STAGED: "staged"},
-}
+# The events whose record an attempt keeps, in the field of that name without ``attempt_``.
+_KEPT = frozenset(
+    {
+        STARTED,
+        ENDED,
+        STOPPING,
+        DECIDED,
+        STRAGGLER,
+        NEVER_MET,
+        RESUME,
+        BEGAN_OVER,
+        FABRIC,
+        HEALTH,
+        KEPT,
+        SHARED_WRITE,
+        STAGED,
+    }
+)
+
+# What became of a role's ranks that ended badly.
+RESTARTED, MOVED, IGNORED = "restarted", "moved", "ignored"
 
 _HEAD: Kinds = {"event": TEXT, "time": TIME, "attempt": INDEX}
 # Whoever wrote the line, an option of scancel or a path is no job.
-_JOB_ID = Kind(None, None, None, "the id of a job", is_job_id)
+_JOB_ID = Kind("the id of a job", is_job_id)
 _CAUSE: Kinds = {
     **dict.fromkeys(("kind", "message", "node", "exception", "lock", "permanent"), TEXT),
-    "signal": Kind(str, None, None, "a signal", lambda value: type(value) in (str, int)),
-    **{"rank": INDEX, "exit_code": WHOLE, "response": TEXT, "role": TEXT, "hardware": mapping({})},
+    **dict.fromkeys(("response", "role"), TEXT),
     **dict.fromkeys(("log_tail", "nodes", "seen_on", "failed_on"), TEXTS),
+    "signal": Kind("a signal", lambda value: type(value) in (str, int), str),
+    "rank": INDEX,
+    "exit_code": WHOLE,
+    "hardware": mapping({}),
 }
 _NAMED = ("node", "kind", "message")
 _FINDING: Kinds = dict.fromkeys((*_NAMED, "port"), TEXT)
 _FINDINGS = Kind(
-    *(None, None, None, "a list of findings"),
+    "a list of findings",
     lambda value: (
         type(value) is list
         and all(type(one) is dict and not wrong(one, _FINDING, _NAMED) for one in value)
     ),
 )
 _GROW: Kinds = dict.fromkeys(("key", "field", "was", "now", "problem"), TEXT)
-_DECISION = {"action": TEXT, "reason": TEXT, "exclude": TEXTS, "left_out": session_log.SAMPLES}
-_HEALTH: Kinds = {"action": TEXT, "reason": TEXT, "nodes": TEXTS}
-# Event -> the kinds of its fields, and those that it may not be without.
-_EVENTS: dict[str, tuple[Kinds, tuple[str, ...]]] = {
-    STARTED: (
-        {
-            **{**_HEAD, "job_id": _JOB_ID, "submission": INDEX, "host": TEXT, "environment": TEXT},
-            **dict.fromkeys(("nodes", "spare_nodes", "packages_changed"), TEXTS),
-            **dict.fromkeys(("restart_count", "pid", "world_size"), INDEX),
-            **dict.fromkeys(("micro_batch", "accumulation", "planned_micro_batch"), INDEX),
-        },
-        (),
-    ),
-    WORKERS: ({**_HEAD, "warm": FLAG, "notice": TEXT}, ()),
-    FABRIC: (
-        {**_HEAD, "choices": TEXTS, "findings": _FINDINGS, "count": INDEX},
-        ("choices", "findings"),
-    ),
-    HEALTH: (
-        {**_HEAD, **_HEALTH, "findings": _FINDINGS, "count": INDEX},
-        ("findings", "action", "reason"),
-    ),
-    STAGED: ({**_HEAD, **staging_record.KINDS}, tuple(staging_record.KINDS)),
-    ENDED: (
-        {
-            **{**_HEAD, "outcome": TEXT, "exit_code": WHOLE, "cause": mapping(_CAUSE)},
-            **dict.fromkeys(("restored_step", "reached_step", "checkpoint_step"), WHOLE),
-            **{"first_step": WHOLE, "saves": INDEX, "unit": TEXT, "doubt": TEXT},
-            **{"total_steps": WHOLE, "metrics": METRICS, "logged": TIME},
-            "bad_step": mapping(session_log.BAD_STEP_KINDS),
-        },
-        ("outcome",),
-    ),
-    STOPPING: ({**_HEAD, "reason": TEXT, "signal": TEXT}, ()),
-    DECIDED: ({**_HEAD, **_DECISION, "grow": mapping(_GROW)}, ()),
-    STRAGGLER: (
-        {**_HEAD, "rank": INDEX, "node": TEXT, "waits": NUMBER, "others_wait": NUMBER},
-        ("rank", "node", "waits", "others_wait"),
-    ),
-    NEVER_MET: ({**_HEAD, "world_size": INDEX}, ("world_size",)),
-    ROLE: ({**_HEAD, **role_log.KINDS}, role_log.NEEDED),
-    FAULT: ({**_HEAD, "fault": TEXT, "rank": INDEX, "node": TEXT}, ("attempt", "fault", "time")),
-    NOTIFIED: ({**_HEAD, "what": TEXT}, ()),
-    RESUME: (
-        {
-            **{**_HEAD, "resumes": FLAG, "source": PATH, "arguments": TEXTS},
-            **{"step": WHOLE, "reached": WHOLE, "message": TEXT},
-        },
-        ("message",),
-    ),
-    BEGAN_OVER: ({**_HEAD, "step": WHOLE, "reached": WHOLE, "message": TEXT}, ("message",)),
-    SHARED_WRITE: ({**_HEAD, "file": TEXT, "ranks": INDICES}, ("file", "ranks")),
-    KEPT: ({**_HEAD, "files": WHOLE, "names": TEXTS, "apart": TEXTS, "failed": TEXTS}, ("files",)),
+# The fields of each event's record, beside those of every record.
+_FIELDS: dict[str, Kinds] = {
+    STARTED: {
+        **dict.fromkeys(("nodes", "spare_nodes", "packages_changed"), TEXTS),
+        **dict.fromkeys(("submission", "restart_count", "pid", "world_size"), INDEX),
+        **dict.fromkeys(("micro_batch", "accumulation", "planned_micro_batch"), INDEX),
+        "job_id": _JOB_ID,
+        "host": TEXT,
+        "environment": TEXT,
+    },
+    WORKERS: {"warm": FLAG, "notice": TEXT},
+    FABRIC: {"choices": TEXTS, "findings": _FINDINGS, "count": INDEX},
+    HEALTH: {
+        "action": TEXT,
+        "reason": TEXT,
+        "nodes": TEXTS,
+        "findings": _FINDINGS,
+        "count": INDEX,
+    },
+    STAGED: {
+        **dict.fromkeys(("nodes", "files", "count"), INDEX),
+        **dict.fromkeys(("bytes", "copied"), WHOLE),
+        "seconds": NUMBER,
+        "slowest": TEXT,
+        "notes": TEXTS,
+    },
+    ENDED: {
+        **dict.fromkeys(("exit_code", "first_step", "total_steps"), WHOLE),
+        **dict.fromkeys(("restored_step", "reached_step", "checkpoint_step"), WHOLE),
+        **dict.fromkeys(("outcome", "unit", "doubt"), TEXT),
+        "cause": mapping(_CAUSE),
+        "saves": INDEX,
+        "metrics": METRICS,
+        "logged": TIME,
+        "bad_step": mapping(session_log.BAD_STEP_KINDS),
+    },
+    STOPPING: {"reason": TEXT, "signal": TEXT},
+    DECIDED: {
+        "action": TEXT,
+        "reason": TEXT,
+        "exclude": TEXTS,
+        "left_out": session_log.SAMPLES,
+        "grow": mapping(_GROW),
+    },
+    STRAGGLER: {"rank": INDEX, "node": TEXT, "waits": NUMBER, "others_wait": NUMBER},
+    NEVER_MET: {"world_size": INDEX},
+    ROLE: {
+        **dict.fromkeys(("role", "what", "why", "node", "signal"), TEXT),
+        "ranks": INDICES,
+        "number": INDEX,
+        "rank": INDEX,
+        "exit_code": WHOLE,
+    },
+    FAULT: {"fault": TEXT, "rank": INDEX, "node": TEXT},
+    NOTIFIED: {"what": TEXT},
+    RESUME: {
+        "resumes": FLAG,
+        "source": PATH,
+        "arguments": TEXTS,
+        "step": WHOLE,
+        "reached": WHOLE,
+        "message": TEXT,
+    },
+    BEGAN_OVER: {"step": WHOLE, "reached": WHOLE, "message": TEXT},
+    SHARED_WRITE: {"file": TEXT, "ranks": INDICES},
+    KEPT: {"files": WHOLE, "names": TEXTS, "apart": TEXTS, "failed": TEXTS},
+}
+_KINDS = {event: {**_HEAD, **fields} for event, fields in _FIELDS.items()}
+# The fields that a record may not be without.
+_NEEDED: dict[str, Collection[str]] = {
+    FABRIC: ("choices", "findings"),
+    HEALTH: ("findings", "action", "reason"),
+    STAGED: _FIELDS[STAGED],
+    ENDED: ("outcome",),
+    STRAGGLER: _FIELDS[STRAGGLER],
+    NEVER_MET: ("world_size",),
+    ROLE: ("role", "what", "why", "ranks"),
+    FAULT: ("attempt", "fault", "time"),
+    RESUME: ("message",),
+    BEGAN_OVER: ("message",),
+    SHARED_WRITE: ("file", "ranks"),
+    KEPT: ("files",),
 }
 # More than any run has.
 _MOST_RECORDS, _MOST_BYTES, _MOST_INTENT = 300_000, 1 << 26, 1 << 20
+# So many lines that are no records are looked at for one that was torn.
+_MOST_BROKEN = 100
+# Of what became of roles, so many parts are told.
+_MOST_PARTS = 8
 
 FINISHED = "finished"
 CANCELLED = "cancelled"
@@ -322,7 +376,7 @@ def read(run: RunPaths) -> list[Attempt]:
             continue
         attempt = attempts.setdefault(number, Attempt(number))
         if event in _KEPT:
-            setattr(attempt, _KEPT[event], record)
+            setattr(attempt, event.removeprefix("attempt_"), record)
         elif event == WORKERS:
             attempt.workers_started = record.get("time")
             attempt.warm = bool(record.get("warm"))
@@ -342,11 +396,10 @@ def _records(run: RunPaths) -> list[tuple[str, dict[str, Any]]]:
     try:
         for line, record in files.numbered_lines(path, _MOST_BYTES):
             if not isinstance(record, dict):
-                rest += [(line, record)][len(rest) >= _MOST_TOLD :]
+                rest += [(line, record)][len(rest) >= _MOST_BROKEN :]
                 continue
             event = str(record.get("event"))
-            kinds, needed = _EVENTS.get(event, (_HEAD, ()))
-            if problem := wrong(record, kinds, needed):
+            if problem := wrong(record, _KINDS.get(event, _HEAD), _NEEDED.get(event, ())):
                 raise BrokenFile.of(path, problem, line)
             found.append((event, record))
             if len(found) > _MOST_RECORDS:
@@ -362,10 +415,6 @@ def _is_torn(line: tuple[int, bytes]) -> bool:
     """Check whether a supervisor may have been killed as it wrote a line."""
     beginning = b'{"event":"'
     return line[1][: len(beginning)] == beginning[: len(line[1])]
-
-
-# So many lines that are no records are looked at for one that was torn.
-_MOST_TOLD = 100
 
 
 def faults(run: RunPaths) -> list[dict[str, Any]]:
@@ -397,3 +446,42 @@ def set_intent(run: RunPaths, value: str | None) -> None:
         return
     run.directory.mkdir(parents=True, exist_ok=True)
     files.write_json(run.intent, {"intent": value, "time": time.time()})
+
+
+def role_sentence(record: Mapping[str, Any]) -> str:
+    """Describe what became of a role's ranks, from the record."""
+    ranks, node = record["ranks"], record.get("node")
+    on = f" on {node}" if node else ""
+    one = "rank" if len(ranks) == 1 else "ranks"
+    who = f"{one} {','.join(ranges(ranks))}"
+    then = {
+        RESTARTED: f"{who} started anew{on}",
+        MOVED: f"{who} moved{on and f' to {node}'}",
+        IGNORED: f"the run goes on without {who}",
+    }
+    return f"role {record['role']}: {record['why']}; {then.get(record['what'], record['what'])}"
+
+
+def roles_summary(records: Iterable[Mapping[str, Any]]) -> str:
+    """Return in words how often each role's ranks were restarted, moved or given up."""
+    counts: dict[tuple[str, str], int] = {}
+    for record in records:
+        key = (record["role"], record["what"])
+        counts[key] = counts.get(key, 0) + 1
+    parts = [f"{role} {what} {number}x" for (role, what), number in counts.items()]
+    return listed(parts, _MOST_PARTS)
+
+
+def staging_sentence(found: Mapping[str, Any]) -> str:
+    """Describe what staging came to, from its record."""
+    nodes = found["nodes"]
+    where = f"{plural(nodes, 'node')}" if nodes == 1 else f"each of {plural(nodes, 'node')}"
+    what = f"{size(found['bytes'])} in {plural(found['files'], 'file', ',')}"
+    text = f"staged {what} on {where} in {time_spent(found['seconds'])}"
+    if nodes > 1:
+        text += f" (the longest, on {found['slowest']})"
+    if not found["copied"] and found["bytes"]:
+        return f"{text}: all of it was there already"
+    if found["copied"] < found["bytes"] * nodes:
+        text += f", {size(found['copied'])} of it copied now"
+    return text

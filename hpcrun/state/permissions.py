@@ -17,10 +17,11 @@ import functools
 import grp
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcrun import shared_look
 from hpcrun.errors import UsageError
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.spec.executors import Executor
@@ -234,8 +235,7 @@ def exposed(root: Path) -> str | None:
     None if nobody can but root, a group that this umask lets write, and owners of the directories,
     of whom root alone is told.
     """
-    umask = os.umask(0)
-    os.umask(umask)
+    mask = umask()
     for path in (root, *root.parents):
         try:
             found = path.stat()
@@ -245,7 +245,7 @@ def exposed(root: Path) -> str | None:
             return f"{path} is {user_name(found.st_uid)}'s, who could have root's jobs run anything"
         if found.st_mode & stat.S_IWOTH:
             who = "every user"
-        elif found.st_mode & umask & stat.S_IWGRP and not _is_own_group(found.st_gid):
+        elif found.st_mode & mask & stat.S_IWGRP and not _is_own_group(found.st_gid):
             who = f"the group {_name(found.st_gid)}"
         else:
             continue
@@ -334,3 +334,31 @@ def _name(number: int) -> str:
         return grp.getgrgid(number).gr_name
     except KeyError:
         return str(number)
+
+
+def usable_place(places: Sequence[Path], name: str) -> Path:
+    """Return the directory that holds ``name``, which others share by it, or where to make it.
+
+    The root's comes first, and may be another user's, whose files would be executed as this one:
+    what that user made, or could change, is passed over. The last of ``places`` is the
+    experiment's own, and always usable.
+    """
+    for place in places:
+        if is_own(place / name):
+            return place
+    for place in places[:-1]:
+        with contextlib.suppress(OSError):
+            place.mkdir(parents=True, exist_ok=True)
+            taken = os.path.lexists(place / name)
+            if not taken and is_own(place.parent) and is_own(place) and os.access(place, os.W_OK):
+                return place
+    return places[-1]
+
+
+def is_own(directory: Path) -> bool:
+    """Check whether a directory is there, and is no stranger's to make or to change."""
+    shared_look.refresh(directory)
+    with contextlib.suppress(OSError):
+        everybody = directory.stat().st_mode & stat.S_IWOTH
+        return not everybody and stranger(directory) is None
+    return False

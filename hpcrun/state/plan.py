@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hpcrun.errors import UsageError
 from hpcrun.fields import (
@@ -31,8 +31,8 @@ from hpcrun.fields import (
     shown,
     wrong,
 )
-from hpcrun.state.roles import role_plan
-from hpcrun.state.roles.run_entry import ROLES, Entry
+from hpcrun.state import role_plan
+from hpcrun.state.role_plan import ROLES, Entry
 from hpcrun.state.spec import blocks
 from hpcrun.state.spec.blocks import BLOCKS, RunSpec
 from hpcrun.state.spec.executors import Executor
@@ -123,6 +123,9 @@ class Dependence:
     def of(self, run: int) -> tuple[int, ...]:
         """Return the runs that one run waits for."""
         return (run,) if self.each else self.runs
+
+
+_OfRuns = TypeVar("_OfRuns", Array, Dependence)
 
 
 @dataclass(frozen=True)
@@ -234,13 +237,15 @@ class Plan:
         return cls(
             **{name: data[name] for name in simple},
             runs=runs,
-            arrays=tuple(Array(**{**one, "runs": tuple(one["runs"])}) for one in data["arrays"]),
+            arrays=tuple(_of_runs(Array, data["arrays"])),
             repeats=tuple(data.get("repeats") or ()),
-            depends_on=tuple(
-                Dependence(**{**one, "runs": tuple(one["runs"])})
-                for one in data.get("depends_on") or ()
-            ),
+            depends_on=tuple(_of_runs(Dependence, data.get("depends_on") or ())),
         )
+
+
+def _of_runs(kind: type[_OfRuns], records: Iterable[dict[str, Any]]) -> Iterator[_OfRuns]:
+    """Yield the records of arrays, or of dependences, whose ``runs`` JSON has as a list."""
+    return (kind(**{**one, "runs": tuple(one["runs"])}) for one in records)
 
 
 def _fields(one: Any) -> dict[str, Any]:
@@ -271,31 +276,36 @@ def _check(what: str, data: Any, kinds: Kinds, needed: Collection[str] = ()) -> 
 
 
 _UMASK = Kind(
-    *(None, None, None, "an octal mask"),
+    "an octal mask",
     lambda value: type(value) is str and 0 < len(value) < 5 and set(value) <= set("01234567"),
 )
 _RUN: Kinds = {"number": INDEX, "identity": TEXT, "label": TEXT, "swept": MAPPING, "spec": MAPPING}
 _SPEC: Kinds = {
     **dict.fromkeys((*BLOCKS, "config", "deepspeed", "tracking", ROLES), MAPPING),
-    **{"model_parallel_size": INDEX, "framework": TEXT, "tags": TEXTS, "notes": TEXT},
-    "precision": TEXT,
+    **dict.fromkeys(("framework", "notes", "precision"), TEXT),
+    "model_parallel_size": INDEX,
+    "tags": TEXTS,
 }
 _CLUSTER: Kinds = {
     **dict.fromkeys(("name", "executor", "group"), TEXT),
-    **{"umask": _UMASK, "root": PATH, "fabric": MAPPING, "resources": MAPPING},
+    "umask": _UMASK,
+    "root": PATH,
+    "fabric": MAPPING,
+    "resources": MAPPING,
 }
 _ARRAY: Kinds = {
-    **{"runs": INDICES, "script": TEXT, "gpu_hours": NUMBER, "cpu_hours": NUMBER, "offset": WHOLE},
+    **dict.fromkeys(("gpu_hours", "cpu_hours"), NUMBER),
     **dict.fromkeys(("parallel", "after"), INDEX),
+    "runs": INDICES,
+    "script": TEXT,
+    "offset": WHOLE,
 }
 _DEPENDENCE: Kinds = {"experiment": NAME, "runs": INDICES, "when": TEXT, "each": FLAG}
 _PLAN: Kinds = {
-    **{"name": NAME, "spec_file": PATH, "code_root": PATH, "directory": PATH},
-    **{
-        "cluster": MAPPING,
-        "max_parallel": INDEX,
-        "repeats": TEXTS,
-        "arrays": LIST,
-        "depends_on": LIST,
-    },
+    **dict.fromkeys(("spec_file", "code_root", "directory"), PATH),
+    **dict.fromkeys(("arrays", "depends_on"), LIST),
+    "name": NAME,
+    "cluster": MAPPING,
+    "max_parallel": INDEX,
+    "repeats": TEXTS,
 }

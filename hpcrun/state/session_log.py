@@ -74,12 +74,14 @@ READ_FROM = "read_from"
 SEEN = "seen"
 
 SAMPLES = Kind(
-    *(None, None, None, "the numbers of two samples"),
+    "the numbers of two samples",
     lambda value: type(value) is list and len(value) == 2 and all(map(WHOLE.accepts, value)),
 )
 BAD_STEP_KINDS: Kinds = {
-    **{"step": WHOLE, "cause": TEXT, "message": TEXT},
-    **{"batch": WHOLE, "samples": SAMPLES, "epoch": WHOLE},
+    **dict.fromkeys(("step", "batch", "epoch"), WHOLE),
+    "cause": TEXT,
+    "message": TEXT,
+    "samples": SAMPLES,
 }
 
 

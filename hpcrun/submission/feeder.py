@@ -23,7 +23,7 @@ from hpcrun.host import interrupted_from_outside
 from hpcrun.slurm import client, queue, suspect_exclusion
 from hpcrun.state import files, journal, ledger
 from hpcrun.state.plan import Array
-from hpcrun.state.suspects.suspect_choice import SuspectChoice
+from hpcrun.state.suspect_nodes import SuspectChoice
 from hpcrun.submission import sbatch
 from hpcrun.submission.dependencies import JobDependencies
 from hpcrun.submission.local import executor, processes

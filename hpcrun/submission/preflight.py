@@ -22,7 +22,7 @@ from hpcrun.extensions import TRACKERS
 from hpcrun.policy import stop_lead_time
 from hpcrun.slurm import client
 from hpcrun.slurm.parse import parse_duration
-from hpcrun.state import ledger, manifest, permissions
+from hpcrun.state import ledger, manifest, permissions, staged_sources
 from hpcrun.state.init_from import Origin
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.manifest import Manifest
@@ -30,7 +30,6 @@ from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.state.spec.blocks import early
 from hpcrun.state.spec.executors import Executor
 from hpcrun.state.spec.parallel_block import EXPERT, laid_out
-from hpcrun.state.staging import staged_sources
 from hpcrun.submission import entry_imports
 from hpcrun.submission.code import code_files
 from hpcrun.submission.python_probe import Probe, Unchecked, probe, probe_both

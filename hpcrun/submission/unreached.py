@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hpcrun.state.annotations import annotation
+from hpcrun.state import annotation_log
 from hpcrun.state.plan import Plan
 from hpcrun.submission.code_changes import ChangedCode
 from hpcrun.submission.run_actions import ATTACHED, Decision
@@ -54,9 +54,11 @@ def other_annotations(plans: Mapping[int, Plan], plan: Plan) -> str | None:
         return None
     earlier = {run.number: run for run in plans[max(plans)].runs}
     before = [
-        annotation.of_spec(earlier[run.number].spec) for run in plan.runs if run.number in earlier
+        annotation_log.of_spec(earlier[run.number].spec)
+        for run in plan.runs
+        if run.number in earlier
     ]
-    now = [annotation.of_spec(run.spec) for run in plan.runs if run.number in earlier]
+    now = [annotation_log.of_spec(run.spec) for run in plan.runs if run.number in earlier]
     if before == now:
         return None
     tags = dict.fromkeys(

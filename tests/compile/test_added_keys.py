@@ -15,7 +15,7 @@ from hpcrun.compile.spec import json_schema, schema
 from hpcrun.errors import SpecError
 from hpcrun.extensions import FRAMEWORKS, READERS, RECIPES, TRACKERS
 from hpcrun.policy import frameworks, resume
-from hpcrun.state.spec.tracking_block import Tracking
+from hpcrun.state.spec.experiment import Tracking
 from tests.support import added_package
 
 AIM = """

@@ -32,7 +32,7 @@ from hpcrun.state import files as state_files
 from hpcrun.state import ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import Entry
-from hpcrun.state.suspects.suspect_nodes import SuspectNodes
+from hpcrun.state.suspect_nodes import SuspectNodes
 from hpcrun.submission.local import processes
 from tests.support.place import REPOSITORY, RESOURCES, Place, command_of
 from tests.support.waiting import until

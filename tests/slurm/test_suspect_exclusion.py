@@ -10,8 +10,7 @@ import pytest
 
 from hpcrun.slurm import client, suspect_exclusion
 from hpcrun.state.spec.experiment import Resources
-from hpcrun.state.suspects.suspect_choice import SuspectChoice
-from hpcrun.state.suspects.suspect_nodes import SuspectNodes
+from hpcrun.state.suspect_nodes import SuspectChoice, SuspectNodes
 
 NEVER = "allocation failure: Requested node configuration is not available"
 STATES = {"n1": "idle", "n2": "mix", "n3": "alloc", "n4": "down*", "n5": "drain", "n6": "idle~"}

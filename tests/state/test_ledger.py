@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcrun.errors import BrokenFile
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import RunPaths
+from hpcrun.state.ledger import staging_sentence
 
 
 @pytest.fixture
@@ -133,3 +135,61 @@ def test_an_intent_is_on_disk_until_it_is_taken_back(tmp_path: Path) -> None:
 def test_an_intent_that_says_nothing_known_is_none(run: RunPaths, text: str) -> None:
     run.intent.write_text(text)
     assert ledger.intent(run) is None
+
+
+def _role_event(what: str, ranks: list[int], **given: Any) -> dict[str, Any]:
+    return {
+        "role": "server",
+        "what": what,
+        "ranks": ranks,
+        "why": "server 1 ended by SIGKILL",
+        **given,
+    }
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (_role_event("restarted", [5], node="n2"), "rank 5 started anew on n2"),
+        (_role_event("moved", [4, 5], node="n2"), "ranks 4-5 moved to n2"),
+        (_role_event("ignored", [5]), "the run goes on without rank 5"),
+        (_role_event("promoted", [5]), "promoted"),
+    ],
+)
+def test_what_became_of_ranks_in_words(event: dict[str, Any], words: str) -> None:
+    assert ledger.role_sentence(event) == f"role server: server 1 ended by SIGKILL; {words}"
+
+
+def test_a_summary_of_roles() -> None:
+    events = [
+        _role_event("restarted", [5]),
+        _role_event("restarted", [4]),
+        _role_event("moved", [4]),
+    ]
+    assert ledger.roles_summary(events) == "server restarted 2x, server moved 1x"
+
+
+def _staged_record(**changed: object) -> dict[str, object]:
+    found = {"nodes": 1, "files": 2, "bytes": 3_000_000, "copied": 3_000_000, "seconds": 4.2}
+    return {**found, "slowest": "n1", "notes": [], "count": 0, **changed}
+
+
+def test_the_ledger_takes_terabytes(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path)
+    ledger.write(run, ledger.STARTED, 1)
+    ledger.write(run, ledger.STAGED, 1, **_staged_record(bytes=3 * 10**12, copied=6 * 10**13))
+    [attempt] = ledger.read(run)
+    assert attempt.staged is not None
+    assert attempt.staged["bytes"] == 3 * 10**12
+
+
+def test_staging_in_words() -> None:
+    assert staging_sentence(_staged_record()) == "staged 3.0 MB in 2 files on 1 node in 4 s"
+    assert staging_sentence(_staged_record(copied=0)).endswith(
+        "in 4 s: all of it was there already"
+    )
+    text = staging_sentence(_staged_record(nodes=3, copied=6_000_000))
+    assert text == (
+        "staged 3.0 MB in 2 files on each of 3 nodes in 4 s (the longest, on n1), 6.0 MB of it "
+        "copied now"
+    )

@@ -13,7 +13,7 @@ from hpcrun.extensions import TRACKERS
 from hpcrun.run.tracking import wandb_file
 from hpcrun.run.tracking.interface import RunDescription
 from hpcrun.state.metrics_file import Line
-from hpcrun.state.spec.tracking_block import Mlflow, Wandb
+from hpcrun.state.spec.experiment import Mlflow, Wandb
 from hpcrun.testing import check_tracker
 
 

@@ -26,7 +26,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.host import is_there
 from hpcrun.policy import frameworks, stop_lead_time
 from hpcrun.slurm.parse import parse_duration
-from hpcrun.state.annotations import annotation
+from hpcrun.state import annotation_log
 from hpcrun.state.environment import secrets_file
 from hpcrun.state.spec.blocks import is_late
 from hpcrun.state.spec.notify_block import EVENTS
@@ -74,8 +74,8 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
         _nothing_is_staged(data, report)
     check_name(data["name"], report)
     for index, tag in enumerate(data["tags"]):
-        if not annotation.is_tag(tag):
-            report.at(f"tags.{index}", f"found {tag!r}; accepted are {annotation.ACCEPTED}")
+        if not annotation_log.is_tag(tag):
+            report.at(f"tags.{index}", f"found {tag!r}; accepted are {annotation_log.ACCEPTED}")
     is_batch = data["framework"] == frameworks.BATCH
     check_resources(data["resources"], report.below("resources"), ranks_have_gpus=not is_batch)
     check_limits(data["resources"], limits, report.below("resources"))

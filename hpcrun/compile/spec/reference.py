@@ -24,14 +24,7 @@ from hpcrun.compile.sweep import expansion, values
 from hpcrun.compile.target import slurm_options
 from hpcrun.compile.target.slurm_options import OWNED, OWNED_BY_FIELD
 from hpcrun.extensions import RECIPES
-from hpcrun.state.roles import role_block
-from hpcrun.state.spec import (
-    cluster_profile,
-    experiment,
-    recovery_block,
-    sweep_block,
-    tracking_block,
-)
+from hpcrun.state.spec import cluster_profile, experiment, recovery_block, role_block, sweep_block
 from hpcrun.text import size
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "spec.md"
@@ -102,8 +95,8 @@ def page() -> str:
             parts += _recipes()
             parts += _section(recovery_block.Grow, "recovery.grow.", "`recovery.grow`")
         if name == "tracking":
-            parts += _section(tracking_block.Wandb, "tracking.wandb.", "`tracking.wandb`")
-            parts += _section(tracking_block.Mlflow, "tracking.mlflow.", "`tracking.mlflow`")
+            parts += _section(experiment.Wandb, "tracking.wandb.", "`tracking.wandb`")
+            parts += _section(experiment.Mlflow, "tracking.mlflow.", "`tracking.mlflow`")
         if name == "sweep":
             parts.append(_SWEEPS)
             parts += _section(sweep_block.Draw, "random.", "`sweep.random`")

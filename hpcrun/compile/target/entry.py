@@ -22,7 +22,7 @@ from hpcrun.host import expand_home, is_there
 from hpcrun.policy import frameworks, resume
 from hpcrun.state import files
 from hpcrun.state.plan import Entry
-from hpcrun.state.spec.progress_block import Progress
+from hpcrun.state.spec.experiment import Progress
 
 FORMS = (
     "a script (train.py), a function (package.module:function or path/file.py:function), or a "

@@ -13,7 +13,7 @@ from hpcrun.errors import UsageError
 from hpcrun.policy import frameworks
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
-from hpcrun.state.roles.role_plan import RolePlan
+from hpcrun.state.role_plan import RolePlan
 from hpcrun.state.spec.blocks import early
 from hpcrun.state.spec.experiment import Resources
 from hpcrun.text import ranges, visible

@@ -14,9 +14,8 @@ from hpcrun.observe.diagnosis.attempts import AttemptStory, RunStory, one_line
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.status import bad_batches, run_state
 from hpcrun.policy import frameworks, next_attempt, node_health, recovery
+from hpcrun.state import ledger
 from hpcrun.state.ledger import Attempt
-from hpcrun.state.roles import role_log
-from hpcrun.state.staging import staging_record
 from hpcrun.text import age, listed, plural, ranges, timestamp
 
 _OUTCOMES = {"failed": "failed", "stopped": "was stopped", "cancelled": "was cancelled"}
@@ -75,9 +74,9 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
 def _roles(one: AttemptStory) -> list[str]:
     """Describe which ranks of roles ended badly while the run went on."""
     found = one.attempt.roles
-    told = [one_line(f"{role_log.told(each)}.") for each in found[:_MOST]]
+    told = [one_line(f"{ledger.role_sentence(each)}.") for each in found[:_MOST]]
     told = [line[:1].upper() + line[1:] for line in told]
-    rest = f"… and {len(found) - _MOST:,} more: {role_log.summary(found)}."
+    rest = f"… and {len(found) - _MOST:,} more: {ledger.roles_summary(found)}."
     return [*told, *([rest] if len(found) > _MOST else [])]
 
 
@@ -288,7 +287,7 @@ def _staged(one: AttemptStory) -> Iterator[str]:
     """Describe what the nodes copied to their own disks, and what they did not."""
     if (found := one.attempt.staged) is None:
         return
-    text = staging_record.sentence(found)
+    text = ledger.staging_sentence(found)
     yield one_line(f"{text[0].upper()}{text[1:]}.")
     notes = found["notes"]
     if notes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hpcrun.state.annotations.annotation import Annotation
+from hpcrun.state.annotation_log import Annotation
 
 if TYPE_CHECKING:
     from hpcrun.observe.read.selection import Selected

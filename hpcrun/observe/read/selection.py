@@ -20,7 +20,7 @@ from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.host import expand_home
 from hpcrun.slurm.hostlist import expand_job_id, parse_ranges
 from hpcrun.state import history, layout, permissions
-from hpcrun.state.annotations.annotation import NOTHING, Annotation
+from hpcrun.state.annotation_log import NOTHING, Annotation
 from hpcrun.state.history import History, Planned
 from hpcrun.state.journal import Job
 from hpcrun.state.layout import ExperimentPaths, RunPaths

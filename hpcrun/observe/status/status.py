@@ -22,7 +22,6 @@ from hpcrun.slurm.queue import GONE, JobMark, JobState
 from hpcrun.state import files, layout, ledger
 from hpcrun.state.journal import SUBMITTED
 from hpcrun.state.ledger import Attempt
-from hpcrun.state.roles import role_log
 from hpcrun.text import Say, age, range_text, timestamp
 
 Ask = Callable[[Sequence[JobRef]], Answers]
@@ -289,7 +288,7 @@ def _status(
         verdict = replace(verdict, reason=f"{verdict.reason}: {told}" if told else verdict.reason)
     roles = _roles(selected, last)
     if last and last.roles and not verdict.over:
-        reason = "; ".join(filter(None, (verdict.reason, role_log.summary(last.roles))))
+        reason = "; ".join(filter(None, (verdict.reason, ledger.roles_summary(last.roles))))
         verdict = replace(verdict, reason=reason)
     if told := bad_batches.left_out(attempts):
         verdict = replace(verdict, reason="; ".join(filter(None, (verdict.reason, told))))
@@ -372,7 +371,7 @@ def _gpu(selected: Selected, last: Attempt) -> dict[str, Any]:
     return max(valid, key=lambda gpu: int(gpu["memory"]), default={})
 
 
-_ROLE_EVENTS = (role_log.RESTARTED, role_log.MOVED, role_log.IGNORED)
+_ROLE_EVENTS = (ledger.RESTARTED, ledger.MOVED, ledger.IGNORED)
 _GPU: Kinds = {"memory": WHOLE, "memory_total": WHOLE}
 
 

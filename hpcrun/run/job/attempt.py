@@ -45,7 +45,7 @@ from hpcrun.slurm.background import BackgroundCall
 from hpcrun.state import files, ledger, session_log
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.plan import Plan, RunPlan
-from hpcrun.state.roles.role_plan import role_of
+from hpcrun.state.role_plan import role_of
 from hpcrun.text import listed
 
 # Seconds in which the peers of a rank that failed may leave their own records.

@@ -27,7 +27,7 @@ from hpcrun.slurm.queue import JobMark
 from hpcrun.state import files, journal, ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
-from hpcrun.state.suspects.suspect_nodes import SuspectNodes
+from hpcrun.state.suspect_nodes import SuspectNodes
 from hpcrun.text import one_line
 
 # The part of an array's script that is one run's alone, less its number.

@@ -24,7 +24,7 @@ from hpcrun.slurm import client, job, steps
 from hpcrun.slurm.allocation import Allocation
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths, slurm_path
 from hpcrun.state.plan import RunPlan
-from hpcrun.state.roles.role_plan import RolePlan
+from hpcrun.state.role_plan import RolePlan
 from hpcrun.text import signal_name
 
 # Seconds within which srun notices that agents have killed its ranks.

@@ -37,7 +37,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.host import expand_home
 from hpcrun.run.protocol.output import say
 from hpcrun.state import files, permissions
-from hpcrun.state.environment.own_places import usable
+from hpcrun.state.permissions import usable_place
 from hpcrun.state.spec.blocks import SpecBlocks
 from hpcrun.text import age, plural
 
@@ -144,10 +144,10 @@ def provide(
     container sees the root's cache alone. Raises as `build`, and HpcrunError if one of the user's
     own files is a stranger's.
     """
-    shared, own = usable(caches, name), of_user()
+    shared, own = usable_place(caches, name), of_user()
     if shared_look.is_directory(shared / name):
         return
-    if (python and python.is_container) or usable((own, shared), name) == shared:
+    if (python and python.is_container) or usable_place((own, shared), name) == shared:
         build(shared, name, builders, given_up, python, environment)
         return
     build(own, name, builders, given_up, python, environment)

@@ -22,8 +22,7 @@ from hpcrun.run.node.rendezvous_port import PortReservation
 from hpcrun.run.protocol.launch import ports_per_rank
 from hpcrun.run.protocol.output import say
 from hpcrun.run.staging.environment_copy import EnvironmentCopy
-from hpcrun.state import files, history
-from hpcrun.state.environment import own_places
+from hpcrun.state import files, history, permissions
 from hpcrun.state.layout import SubmissionPaths, extension_caches
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import Plan, RunPlan
@@ -129,7 +128,7 @@ class NodePreparation:
             "adapters": report,
         }
         if self.key:
-            cache = own_places.usable(extension_caches(self._submission), self.key)
+            cache = permissions.usable_place(extension_caches(self._submission), self.key)
             op_cache.copy(cache, self.key, paths.extensions)
             node["extensions"] = str(paths.extensions)
         elif self._builds_apart():

@@ -11,7 +11,7 @@ from hpcrun.run.protocol.channel import endpoint
 from hpcrun.run.protocol.launch import Launch, LaunchNode
 from hpcrun.state import files
 from hpcrun.state.plan import RunPlan
-from hpcrun.state.roles.role_plan import RolePlan
+from hpcrun.state.role_plan import RolePlan
 
 
 class RoleLaunches:

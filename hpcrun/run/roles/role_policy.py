@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hpcrun.state.roles.role_plan import IGNORE, RANK, ROLE, RUN, RolePlan
+from hpcrun.state.role_plan import IGNORE, RANK, ROLE, RUN, RolePlan
 from hpcrun.text import plural
 
 # What follows.

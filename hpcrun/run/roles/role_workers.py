@@ -19,7 +19,7 @@ from hpcrun.run.roles.role_policy import END_RUN, GO_ON, LEAVE, RESTART_ROLE, Ro
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.plan import RunPlan
-from hpcrun.state.roles.role_plan import IGNORE, RANK, STOP, RolePlan
+from hpcrun.state.role_plan import IGNORE, RANK, STOP, RolePlan
 from hpcrun.text import listed
 
 # Seconds after SIGKILL in which a rank ends, before its launcher is ended.

@@ -5,7 +5,7 @@ copy that all jobs of a user on one node share, and who removes it), `environmen
 frozen environment, which is unpacked for it), `node_staging` (the agent's
 part: all sources of its run, in a thread), `staging_reports` (the supervisor's part: what the nodes
 say), `staged_path` (a rank's: where a path is found). What is to be
-staged is found by `hpcrun.state.staging`.
+staged is found by `hpcrun.state.staged_sources`.
 
 To tell something else of a node's copies: a field of `node_staging.StagingReport`, checked in
 `staging_reports` and recorded as the ledger's event ``staged``.

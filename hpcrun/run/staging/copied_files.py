@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from hpcrun.errors import HpcrunError
-from hpcrun.state.staging.staged_sources import SourceFile, StagedSource
+from hpcrun.state.staged_sources import SourceFile, StagedSource
 
 _CHUNK = 1 << 22
 _THREADS = 4

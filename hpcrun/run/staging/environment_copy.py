@@ -22,7 +22,7 @@ from hpcrun.state.environment.environment_names import PYTHON
 from hpcrun.state.environment.frozen_environment import FrozenEnvironment, of_submission
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
-from hpcrun.state.staging.staged_sources import SourceFile, StagedSource
+from hpcrun.state.staged_sources import SourceFile, StagedSource
 
 NAME = "environment"
 # Of the archive: what is read at once, files that are written by one of the threads, and how many.

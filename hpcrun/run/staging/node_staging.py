@@ -25,10 +25,9 @@ from hpcrun.run.protocol.output import say
 from hpcrun.run.staging.copied_files import CopyMeter, SourceChanged, StagingStopped
 from hpcrun.run.staging.environment_copy import EnvironmentCopy
 from hpcrun.run.staging.shared_copy import SharedCopy
-from hpcrun.state import files
+from hpcrun.state import files, staged_sources
 from hpcrun.state.node_layout import NodePaths
-from hpcrun.state.staging import staged_sources
-from hpcrun.state.staging.staged_sources import SourceFile, StagedSource
+from hpcrun.state.staged_sources import SourceFile, StagedSource
 from hpcrun.text import one_line, size
 
 # Of the disk's size, and at most: what is left free for checkpoints and what the program writes.

@@ -21,7 +21,7 @@ from hpcrun.run.staging import copied_files
 from hpcrun.run.staging.copied_files import CopyMeter, StagingStopped
 from hpcrun.state import files
 from hpcrun.state.node_layout import PREFIX, SharedCopyPaths
-from hpcrun.state.staging.staged_sources import SourceFile, StagedSource, key
+from hpcrun.state.staged_sources import SourceFile, StagedSource, key
 
 _LOOK_EVERY = 0.2
 # Some ten seconds of growing pauses.

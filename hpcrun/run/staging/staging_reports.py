@@ -9,7 +9,7 @@ from typing import Any
 from hpcrun.run.protocol import messages
 from hpcrun.run.protocol.output import say
 from hpcrun.run.staging.node_staging import SAY_EVERY, StagingReport
-from hpcrun.state.staging.staging_record import sentence
+from hpcrun.state.ledger import staging_sentence
 from hpcrun.text import agreeing, plural, size
 
 _MOST_BYTES = range(1 << 63)
@@ -89,7 +89,7 @@ class StagingReports:
             "notes": notes[:_MOST_RECORDED],
             "count": len(notes),
         }
-        say(sentence(found))
+        say(staging_sentence(found))
         for note in found["notes"]:
             say(f"staging, node {note}")
         return found

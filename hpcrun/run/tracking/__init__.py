@@ -6,7 +6,7 @@ In reading order: `tracker_processes` (the supervisor starts and ends them; the 
 
 To add a tracker, such as Aim: write ``aim_tracker.py`` with a class that has the methods of
 `interface.Tracker` and add it to ``TRACKERS`` in `hpcrun.extensions`; then give it a field, by the
-name of its Python package, in `Tracking` of `hpcrun.state.spec.tracking_block`. The check of the
+name of its Python package, in `Tracking` of `hpcrun.state.spec.experiment`. The check of the
 job's Python and the reference of the spec follow. Another package's tracker needs no change here:
 see docs/extending.md.
 """

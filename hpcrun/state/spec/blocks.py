@@ -8,23 +8,23 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hpcrun.fields import shown
-from hpcrun.state.roles.run_entry import ROLES
+from hpcrun.state.role_plan import ROLES
 
 if TYPE_CHECKING:
     from hpcrun.state.environment.environment_block import Container, Environment
-    from hpcrun.state.roles.role_plan import RolePlan
+    from hpcrun.state.role_plan import RolePlan
     from hpcrun.state.spec.experiment import (
         Checkpoint,
         Code,
         Objective,
+        Optimization,
+        Progress,
         Resources,
         Staging,
         Telemetry,
     )
     from hpcrun.state.spec.notify_block import Notify
-    from hpcrun.state.spec.optimization_block import Optimization
     from hpcrun.state.spec.parallel_block import Parallel
-    from hpcrun.state.spec.progress_block import Progress
     from hpcrun.state.spec.recovery_block import Recovery
 
 # The framework of an entry that starts the ranks of all nodes itself.
@@ -204,7 +204,7 @@ class RunSpec(SpecBlocks):
         """Its roles, the main one first; empty where all ranks are alike."""
         if not self.spec.get(ROLES):
             return ()
-        from hpcrun.state.roles import role_plan
+        from hpcrun.state import role_plan
 
         return role_plan.of(self.spec)
 

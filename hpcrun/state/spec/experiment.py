@@ -1,7 +1,7 @@
 """The blocks and keys of a spec.
 
-The reference page docs/spec.md is generated from this file, the other blocks of this folder,
-`cluster_profile` and `hpcrun.state.environment`.
+The reference page docs/spec.md is generated from this file, the other blocks of this folder and
+`hpcrun.state.environment`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,203 @@ from dataclasses import field
 from typing import Any, Literal
 
 from hpcrun.state.environment.environment_block import Environment
-from hpcrun.state.roles.role_block import Role
-from hpcrun.state.spec.estimate_block import Estimate
 from hpcrun.state.spec.notify_block import Notify
-from hpcrun.state.spec.optimization_block import Optimization
 from hpcrun.state.spec.parallel_block import Parallel
-from hpcrun.state.spec.progress_block import Progress
 from hpcrun.state.spec.recovery_block import Recovery
+from hpcrun.state.spec.role_block import Role
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
 from hpcrun.state.spec.sweep_block import Sweep
-from hpcrun.state.spec.tracking_block import Tracking
+
+
+@spec_dataclass
+class Progress:
+    """How the steps, metrics and saves of a script or command are read from what it shows.
+    Functions and programs that use ``hpcrun.session()`` need none of this."""
+
+    source: Literal[
+        "auto",
+        "none",
+        "metrics_file",
+        "log",
+        "trainer_state",
+        "tensorboard",
+        "lightning",
+    ] = "auto"
+    """Where steps and metrics are read: ``metrics_file`` (JSON lines with a ``step`` that the
+    program appends to $HPCRUN_METRICS_FILE), ``log`` (``pattern``, else the bars of Keras or tqdm,
+    in what rank 0 prints), ``trainer_state`` (of Hugging Face), ``tensorboard`` (event files),
+    ``lightning`` (metrics.csv), ``none``. ``auto`` takes the first that shows steps; ``hpcrun why``
+    says which, and docs/observing.md what follows."""
+
+    directory: str | None = None
+    """Where the program writes such files, if neither below its working directory nor below the
+    run's: relative to the working directory, and may hold ``${hpcrun:directory}``."""
+
+    pattern: str | None = None
+    """A regular expression, in Python's notation, on the lines (1,000 characters) that rank 0
+    prints: the group ``step`` is the number of finished steps, ``total`` that of all, groups of
+    other names are metrics: ``'step (?P<step>\\d+)/(?P<total>\\d+).* loss (?P<loss>\\S+)'``. Where
+    steps are counted anew in each epoch, ``epoch`` and ``epoch_total`` (its steps) tell how many
+    there were before, and ``epochs`` how many epochs there will be. With ``epoch`` and without
+    ``step`` epochs are the steps. Where lines have no number, a group ``one_step`` counts them, on
+    from the save that the program resumes from. A pattern that takes half a second three times is
+    not used any more."""
+
+    saved: str | list[str] | None = None
+    """Globs of the program's own saves, absolute or relative to its working directory. A save
+    counts once it has not changed for five seconds; its step is that of a ``trainer_state.json`` in
+    it, of the file ``latest``, or a number in its name, else the last one known. Null for
+    ``recovery.resume.when``, or without it for ``checkpoint-*``, ``*.ckpt``, ``latest``,
+    ``ckpt*.pt``, ``checkpoint*.pt*``."""
+
+    total: int | None = None
+    """How many steps there will be; null for what the source says."""
+
+
+@spec_dataclass
+class Optimization:
+    """What ``session.initialize`` makes of the learning rate and the weight decay that
+    ``deepspeed.optimizer.params`` gives; see docs/optimizers.md. A number of steps below 1 is a
+    fraction of ``total_steps``."""
+
+    warmup: float = 0
+    """Optimizer steps over which the learning rate rises in equal parts."""
+
+    decay: Literal["constant", "linear", "cosine", "step"] | None = None
+    """What follows: no change, a line or half a cosine down to ``end``, or a factor at each of
+    ``milestones``. Null makes no schedule without a ``warmup``, and a constant rate after one."""
+
+    end: float = 0
+    """The part of the learning rate that is left after ``total_steps``."""
+
+    milestones: list[float] = field(default_factory=list)
+    """Steps of ``step``, in ascending order, after each of which the rate is multiplied by
+    ``factor``: ``[0.5, 0.75]``."""
+
+    factor: float = 0.1
+    """See ``milestones``."""
+
+    total_steps: int | None = None
+    """Optimizer steps of the run, such as ``${config.total_steps}``, where they are needed."""
+
+    scale_lr: Literal["linear", "sqrt"] | None = None
+    """Multiply the learning rates of the DeepSpeed configuration by the global batch divided by
+    ``reference_batch``, or by the square root of that."""
+
+    reference_batch: int | None = None
+    """The global batch that the learning rate is right for."""
+
+    layer_decay: float | None = None
+    """Each layer has this much of the next one's learning rate: ``0.8``; the last ones have all of
+    it."""
+
+    weight_decay_on: Literal["all", "matrices"] = "all"
+    """The parameters whose weights decay; ``matrices`` leaves out biases and norms (less than two
+    dimensions)."""
+
+    ema: float | None = None
+    """Keep an exponential moving average of the weights with this decay, such as ``0.999``, in fp32
+    on every rank. Not for ZeRO 3 and models that are divided."""
+
+    ema_every: int = 1
+    """Optimizer steps between two updates of the average."""
+
+
+@spec_dataclass
+class Wandb:
+    """Weights & Biases, by the package ``wandb`` of the job's Python. Each run is one of its runs,
+    through all attempts."""
+
+    project: str | None = None
+    """The project; null for the experiment's name."""
+
+    entity: str | None = None
+    """The user or team; null for the account's default."""
+
+    mode: Literal["online", "offline"] = "online"
+    """``online`` sends to the server, with the ``WANDB_API_KEY`` of ``environment.secrets_file``;
+    ``offline`` keeps what ``wandb sync`` sends later."""
+
+    group: str | None = None
+    """The runs' group; null for the experiment's name."""
+
+    tags: list[str] = field(default_factory=list)
+    """Tags of the runs."""
+
+
+@spec_dataclass
+class Mlflow:
+    """MLflow, by the package ``mlflow`` or ``mlflow-skinny`` of the job's Python. Each run is one
+    of its runs, through all attempts."""
+
+    uri: str = ""
+    """Its server or database: ``https://…``, ``sqlite:////shared/mlflow.db``;
+    ``${oc.env:MLFLOW_TRACKING_URI}`` takes that of your shell. ``MLFLOW_TRACKING_PASSWORD`` or
+    ``MLFLOW_TRACKING_TOKEN`` belong into ``environment.secrets_file``."""
+
+    experiment: str | None = None
+    """MLflow's experiment; null for this experiment's name."""
+
+    tags: dict[str, str] = field(default_factory=dict)
+    """Tags of the runs."""
+
+
+@spec_dataclass
+class Tracking:
+    """Where the logged metrics go, beside the run's own files. This neither stops nor slows the
+    training."""
+
+    tensorboard: bool = False
+    """Event files in the run's ``tracking/tensorboard``, by the package ``tensorboard`` of the
+    job's Python."""
+
+    wandb: Wandb | None = None
+    """Weights & Biases; ``{}`` is enough, null is without."""
+
+    mlflow: Mlflow | None = None
+    """MLflow; ``{uri: …}`` is enough, null is without."""
+
+
+@spec_dataclass
+class Estimate:
+    """What ``hpcrun estimate`` and the metric ``mfu`` are told of the model. Without it the
+    function ``build_model(config)`` of a function's module is looked for, then a Hugging Face model
+    in ``config``."""
+
+    model: str | None = None
+    """What makes the model: a function ``package.module:function`` or ``file.py:function`` that is
+    called with ``config`` on the meta device and returns a ``torch.nn.Module``; or a Hugging Face
+    name or directory."""
+
+    parameters: str | None = None
+    """The number of parameters instead, such as ``7.5B``; ``--parameters`` wins."""
+
+    layers: int | None = None
+    """Layers of a transformer. With ``hidden_size`` and ``sequence_length`` its activations are
+    known by formula."""
+
+    hidden_size: int | None = None
+    """Width of a transformer."""
+
+    heads: int | None = None
+    """Attention heads of a transformer; only told."""
+
+    vocabulary: int | None = None
+    """Tokens that a language model knows."""
+
+    sequence_length: int | None = None
+    """Tokens of a sample; null for what the model or ``config`` says, and for no metric ``mfu``."""
+
+    activation_checkpointing: bool | None = None
+    """Whether the program computes activations again in backward; null for what
+    ``config.gradient_checkpointing`` or ``deepspeed.pipeline.activation_checkpoint_interval``
+    says."""
+
+    total_steps: int | None = None
+    """Optimizer steps of a run; null for what ``config`` or ``progress.total`` says."""
+
+    timeout: str = "00:05:00"
+    """How long following the model may take, in one of Slurm's forms."""
 
 
 @spec_dataclass

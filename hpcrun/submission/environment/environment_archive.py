@@ -23,7 +23,7 @@ from pathlib import Path
 from hpcrun import activity, owner_lock, shared_look
 from hpcrun.errors import UsageError
 from hpcrun.state import files, permissions
-from hpcrun.state.environment import frozen_environment, own_places
+from hpcrun.state.environment import frozen_environment
 from hpcrun.state.environment.frozen_environment import FrozenEnvironment
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.submission.environment.environment_files import EnvironmentFiles, FrozenFile
@@ -71,7 +71,7 @@ def provide(experiment: ExperimentPaths, digest: str, make: Make, say: Say) -> F
         The disk is full, or the directory cannot be written to.
     """
     places = frozen_environment.places(experiment)
-    place = own_places.usable(places, digest)
+    place = permissions.usable_place(places, digest)
     if permissions.owner(place / digest) not in (None, os.geteuid()):
         # Root's, whose programs are trusted, but its archives belong to its own submissions.
         place = places[-1]

@@ -18,7 +18,7 @@ from hpcrun.site import shared_storage, slurm_site
 from hpcrun.site.slurm_site import SlurmSite
 from hpcrun.slurm import client
 from hpcrun.slurm.background import BackgroundCall
-from hpcrun.state.suspects.suspect_nodes import SuspectNode, SuspectNodes
+from hpcrun.state.suspect_nodes import SuspectNode, SuspectNodes
 from hpcrun.tools.doctor import (
     doctor_profile,
     job_python,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.slurm.hostlist import expand
-from hpcrun.state.suspects.suspect_nodes import HOURS, SuspectNodes
+from hpcrun.state.suspect_nodes import HOURS, SuspectNodes
 from hpcrun.text import listed, shortened
 from hpcrun.tools.doctor.node_verdict import BAD, NodeVerdict
 

@@ -137,7 +137,7 @@ def parameter_count(text: Any, key: str) -> int:
 _SHAPE = ("layers", "hidden_size", "heads", "vocabulary", "sequence_length")
 # Of a parameter's elements: an embedding may have more than an index.
 _SIZES = Kind(
-    *(None, None, None, "a list of whole numbers"),
+    "a list of whole numbers",
     lambda value: (
         type(value) is list and all(type(one) is int and 0 <= one < _MOST for one in value)
     ),

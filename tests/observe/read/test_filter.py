@@ -12,7 +12,7 @@ import pytest
 from hpcrun.errors import UsageError
 from hpcrun.observe.read.filter import narrow
 from hpcrun.observe.read.selection import Finder, Selected
-from hpcrun.state.annotations.annotation import Annotation, Note
+from hpcrun.state.annotation_log import Annotation, Note
 from tests.support import filter_cases
 from tests.support.experiment import Experiment
 

@@ -13,7 +13,7 @@ import pytest
 
 from hpcrun.errors import HpcrunError
 from hpcrun.run.node import op_cache
-from hpcrun.state.environment import own_places
+from hpcrun.state import permissions
 from hpcrun.state.spec.blocks import SpecBlocks
 from tests.support.nfs import Host
 
@@ -102,16 +102,16 @@ def test_the_experiment_compiles_for_itself_where_the_roots_cache_is_anothers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared, own = caches = tmp_path / "shared" / "cache", tmp_path / "own" / "cache"
-    assert own_places.usable(caches, "key") == shared
+    assert permissions.usable_place(caches, "key") == shared
     (own / "key").mkdir(parents=True)
-    assert own_places.usable(caches, "key") == own
+    assert permissions.usable_place(caches, "key") == own
     (shared / "key").mkdir()
-    assert own_places.usable(caches, "key") == shared
+    assert permissions.usable_place(caches, "key") == shared
     (shared / "key").chmod(0o777)
-    assert own_places.usable(caches, "key") == own
+    assert permissions.usable_place(caches, "key") == own
     monkeypatch.setattr(op_cache.permissions, "trusted_users", lambda: frozenset({12345}))
-    assert own_places.usable(caches, "key") == own
-    assert own_places.usable(caches, "other") == own
+    assert permissions.usable_place(caches, "key") == own
+    assert permissions.usable_place(caches, "other") == own
 
 
 @pytest.mark.timeout(30)

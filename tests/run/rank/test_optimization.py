@@ -11,7 +11,7 @@ import pytest
 
 from hpcrun.errors import UsageError
 from hpcrun.run.rank.optimization import fill, parameter_groups, rate
-from hpcrun.state.spec.optimization_block import Optimization
+from hpcrun.state.spec.experiment import Optimization
 from tests.support import operators
 from tests.support.nursery import nursery
 
@@ -78,7 +78,7 @@ import json, logging, os, sys, torch
 from torch import nn
 import deepspeed
 from hpcrun.run.rank import optimization
-from hpcrun.state.spec.optimization_block import Optimization
+from hpcrun.state.spec.experiment import Optimization
 
 torch.set_num_threads(1)
 logging.disable(logging.WARNING)

@@ -14,7 +14,7 @@ from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.rank.replica_engine import ReplicaEngine, options_of
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
-from hpcrun.state.spec.optimization_block import Optimization
+from hpcrun.state.spec.experiment import Optimization
 from tests.run.ranks import THREE, Worlds
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -15,8 +15,8 @@ from hpcrun.run.roles.role_policy import (
     RESTART_ROLE,
     RoleState,
 )
-from hpcrun.state.roles import role_plan
-from hpcrun.state.roles.role_plan import RolePlan
+from hpcrun.state import role_plan
+from hpcrun.state.role_plan import RolePlan
 from tests.support.roles import role
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from hpcrun.run.staging import copied_files
 from hpcrun.run.staging.copied_files import CopyMeter, SourceChanged, StagingStopped
-from hpcrun.state.staging.staged_sources import StagedSource
+from hpcrun.state.staged_sources import StagedSource
 
 
 @pytest.fixture

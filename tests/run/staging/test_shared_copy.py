@@ -15,14 +15,14 @@ import pytest
 from hpcrun.run.node.node_dir import sweep
 from hpcrun.run.staging.copied_files import CopyMeter, StagingStopped
 from hpcrun.run.staging.shared_copy import SharedCopy
-from hpcrun.state.staging.staged_sources import StagedSource
+from hpcrun.state.staged_sources import StagedSource
 from tests.support.waiting import until
 
 HOLDER = """
 import os, sys, time
 from pathlib import Path
 from hpcrun.run.staging import copied_files, shared_copy
-from hpcrun.state.staging.staged_sources import StagedSource
+from hpcrun.state.staged_sources import StagedSource
 source = StagedSource("tokens", sys.argv[2])
 copy = shared_copy.SharedCopy(Path(sys.argv[1]), source, source.files())
 meter = copied_files.CopyMeter()

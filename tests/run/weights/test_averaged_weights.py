@@ -14,7 +14,7 @@ from hpcrun.run.weights import averaged_weights, saved_weights
 from hpcrun.run.weights.averaged_weights import STATE, AveragedWeights
 from hpcrun.state import ledger
 from hpcrun.state.plan import Entry
-from hpcrun.state.spec.optimization_block import Optimization
+from hpcrun.state.spec.experiment import Optimization
 from tests.support import operators
 from tests.support.place import Place
 

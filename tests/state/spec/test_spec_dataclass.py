@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.state.spec.experiment import Objective, Resources
-from hpcrun.state.spec.tracking_block import Wandb
+from hpcrun.state.spec.experiment import Objective, Resources, Wandb
 
 
 def test_as_any_dataclass() -> None:

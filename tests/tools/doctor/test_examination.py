@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from hpcrun.cli.main import group
 from hpcrun.errors import ClusterUnreachable, SpecError
 from hpcrun.slurm import client
-from hpcrun.state.suspects.suspect_nodes import SuspectNodes
+from hpcrun.state.suspect_nodes import SuspectNodes
 from hpcrun.tools.doctor import doctor_profile, examination, job_python, storage_speed
 from hpcrun.tools.doctor.machine_promises import PythonFacts, StorageFacts
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import UsageError
-from hpcrun.state.suspects.suspect_nodes import SuspectNodes
+from hpcrun.state.suspect_nodes import SuspectNodes
 from hpcrun.tools.doctor import suspect_list
 from hpcrun.tools.doctor.node_verdict import BAD, WARNING, NodeTestFinding, NodeVerdict
 

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpcrun.state import files, history, journal
-from hpcrun.state.annotations import annotation_log
-from hpcrun.state.annotations.annotation import MOST_NOTE, MOST_NOTES, MOST_TAGS, Annotation, is_tag
+from hpcrun.state import annotation_log, files, history, journal
+from hpcrun.state.annotation_log import MOST_NOTE, MOST_NOTES, MOST_TAGS, Annotation, is_tag
 from tests.support.experiment import Experiment
 
 

@@ -1,4 +1,4 @@
-"""The roles of one run as its plan has them: program, ranks, nodes and policy of each."""
+"""The program of a run, and its roles as the plan has them: program, ranks, nodes, policy."""
 
 from __future__ import annotations
 
@@ -6,9 +6,61 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcrun.fields import FLAG, INDEX, MAPPING, TEXT, TEXTS, Kinds, wrong
-from hpcrun.state.roles.run_entry import ROLES, Entry
+from hpcrun.fields import FLAG, INDEX, MAPPING, PATH, TEXT, TEXTS, Kinds, wrong
 from hpcrun.text import plural, range_text
+
+# The block of a spec with further programs.
+ROLES = "roles"
+_ENTRY_KINDS: Kinds = {
+    **dict.fromkeys(("kind", "module", "function", "framework", "recipe"), TEXT),
+    **dict.fromkeys(("import_root", "file"), PATH),
+    **dict.fromkeys(("argv", "resumed"), TEXTS),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The program of a run; found at compile time, imported only by the workers."""
+
+    kind: str
+    """``function`` (called with a session), ``script`` (a Python file) or ``command``."""
+
+    module: str | None = None
+    """For a function: the module to import."""
+
+    function: str | None = None
+    """For a function: its name there."""
+
+    import_root: str | None = None
+    """For a function: the directory, relative to the code root, that ``module`` is imported from;
+    None when the module is installed in the job's Python."""
+
+    file: str | None = None
+    """For a script: its path relative to the code root."""
+
+    argv: tuple[str, ...] = ()
+    """For a script its arguments (``args``, then the flags of ``config``); for a command all of it.
+    May hold ``${hpcrun:…}``, filled in as an attempt starts."""
+
+    framework: str = "none"
+    """The framework that its ranks are prepared for, by its name in `hpcrun.policy.frameworks`: the
+    spec's, or the one that was detected."""
+
+    resumed: tuple[str, ...] | None = None
+    """The same as ``argv`` of an attempt that resumes; None where the spec says nothing of that."""
+
+    recipe: str | None = None
+    """The recipe by which it resumes where the spec names neither one nor the framework: that of
+    the framework that was detected."""
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Entry:
+        """Return the entry of its fields as plain data; raise ValueError if they are not."""
+        if problem := wrong(data, _ENTRY_KINDS, ("kind",)):
+            raise ValueError(f"entry: {problem}")
+        resumed = None if data.get("resumed") is None else tuple(data["resumed"])
+        return cls(**{**data, "argv": tuple(data["argv"]), "resumed": resumed})
+
 
 # Keys that a role has itself, where a run without roles has them in ``resources``.
 SHAPE = ("nodes", "ntasks_per_node", "cpus_per_task", "gpus_per_node")
@@ -18,9 +70,11 @@ STOP, FINISH = "stop", "finish"
 _KINDS: Kinds = {
     **dict.fromkeys(("nodes", "first_node", "ntasks_per_node", "gpus_per_node"), INDEX),
     **dict.fromkeys(("cpus_per_task", "budget", "stop_grace", "first_rank", "first_gpu"), INDEX),
-    **{"main": FLAG, "args": TEXTS, "config": MAPPING, "program": MAPPING},
-    **{"part": INDEX, "resources": MAPPING},
+    **dict.fromkeys(("config", "program", "resources"), MAPPING),
     **dict.fromkeys(("restart", "at_end"), TEXT),
+    "main": FLAG,
+    "args": TEXTS,
+    "part": INDEX,
 }
 _NEEDED = ("nodes", "first_node", "ntasks_per_node", "first_rank", "restart", "budget", "at_end")
 

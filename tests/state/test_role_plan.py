@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from hpcrun.state import role_plan
 from hpcrun.state.plan import Entry, RunPlan, check_spec
-from hpcrun.state.roles import role_plan
 from tests.support.place import RESOURCES
 from tests.support.roles import role
 

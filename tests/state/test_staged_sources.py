@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.state.staging import staged_sources
-from hpcrun.state.staging.staged_sources import SourceProblem, StagedSource
+from hpcrun.state import staged_sources
+from hpcrun.state.staged_sources import SourceProblem, StagedSource
 
 
 @pytest.fixture
