@@ -34,7 +34,7 @@ class Registry(Generic[T]):
         What an entry is called in messages: "tracker".
     own
         Name -> ``module:attribute`` of hpcrun's own. A package's entry of the same name is not
-        used; `shadowed` has it.
+        used.
     needs
         The attributes that another package's entry must have.
     reserved
@@ -73,15 +73,6 @@ class Registry(Generic[T]):
         """Return all names, hpcrun's own first."""
         return [*self._own, *sorted(self._offered.keys() - self._own.keys())]
 
-    @property
-    def shadowed(self) -> dict[str, str]:
-        """Return name -> package of the entries that are not used, as hpcrun has one so named."""
-        return {
-            name: ", ".join(map(package_of, offered))
-            for name, offered in self._offered.items()
-            if name in self._own
-        }
-
     def __contains__(self, name: object) -> bool:
         return name in self._own or (name not in self.reserved and name in self._offered)
 
@@ -94,12 +85,8 @@ class Registry(Generic[T]):
     def load(self, name: str) -> T:
         """Import an entry and return it.
 
-        Raises
-        ------
-        UsageError
-            There is none of that name, or two packages offer one.
-        HpcrunError
-            The package's module cannot be imported, or its entry lacks what one of the kind needs.
+        Raises UsageError if there is none of that name, or two packages offer one; HpcrunError if
+        the package's module cannot be imported, or its entry lacks what one of the kind needs.
         """
         if name in self._own:
             return cast(T, _attribute(self._own[name]))

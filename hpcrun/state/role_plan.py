@@ -65,7 +65,7 @@ class Entry:
 # Keys that a role has itself, where a run without roles has them in ``resources``.
 SHAPE = ("nodes", "ntasks_per_node", "cpus_per_task", "gpus_per_node")
 RUN, ROLE, RANK, IGNORE = "run", "role", "rank", "ignore"
-STOP, FINISH = "stop", "finish"
+STOP = "stop"
 
 _KINDS: Kinds = {
     **dict.fromkeys(("nodes", "first_node", "ntasks_per_node", "gpus_per_node"), INDEX),

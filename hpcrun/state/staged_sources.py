@@ -37,10 +37,7 @@ class StagedSource:
     def files(self) -> list[SourceFile]:
         """List all files, those behind symbolic links included, in an order of their names.
 
-        Raises
-        ------
-        SourceProblem
-            Something in it cannot be read, is no file, or links in a circle.
+        Raises SourceProblem if something in it cannot be read, is no file, or links in a circle.
         """
         try:
             return sorted(_walk(self.path, "", ()), key=lambda file: file.name)
@@ -64,10 +61,8 @@ def key(source: StagedSource, files: Collection[SourceFile]) -> str:
 def find(patterns: Sequence[str]) -> list[StagedSource]:
     """Return what absolute paths and globs name, in their order.
 
-    Raises
-    ------
-    SourceProblem
-        A path does not exist, a glob matches nothing, or two sources have one name.
+    Raises SourceProblem if a path does not exist, a glob matches nothing, or two sources have one
+    name.
     """
     found: dict[str, str] = {}
     for pattern in patterns:

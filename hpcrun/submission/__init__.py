@@ -5,8 +5,8 @@ In reading order:
 - `submit`: the one orchestration of ``hpcrun submit``, its dry run and ``hpcrun run``.
 - `lock`: one submit of an experiment at a time.
 - `run_actions`: what is done about each run, by its intent and the state of its job.
-- `code_changes`: runs whose frozen code differs from the code of now; `unreached`: changes that do
-  not reach queued and running ones.
+- `unreached`: runs whose frozen code differs from the code of now, and changes that do not reach
+  queued and running ones.
 - `preflight`: checks before submission, with `python_probe` for the job's Python and
   `entry_imports` for the modules that it has to have.
 - `most_hours`: what runs can cost, and whether the user is asked before that.

@@ -24,7 +24,7 @@ from hpcrun.state.journal import job_of
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.plan import Plan
 from hpcrun.submission import run_actions
-from hpcrun.submission.code import added_packages, code_files, own_package, snapshot
+from hpcrun.submission.code import code_files, own_package, snapshot
 from hpcrun.submission.code.unfrozen import Unfrozen
 from hpcrun.submission.python_probe import Probe
 from hpcrun.submission.run_actions import Decision
@@ -91,7 +91,7 @@ class Draft:
                         frozen = self._freeze_code(plan)
                     code, notes = {**frozen.to_data(), "left_out": [*left_out]}, frozen.notes
                     kept = _of_shell(os.environ)
-                own_package.write(self.paths.package, added_packages.files(plan))
+                own_package.write(self.paths.package, own_package.added_files(plan))
                 plan_file.write(plan, self.paths.plan)
                 files.write_json(
                     self.paths.submission, {**self._facts(probe, code, argv, environment), **kept}
@@ -142,8 +142,7 @@ class Draft:
         directory = self.paths.experiment.code
         self._make_parents(directory)
         before = {path.name for path in directory.iterdir()}
-        root = Path(plan.code_root)
-        frozen = snapshot.freeze(root, directory, **code_files.scope(plan, self.paths.experiment))
+        frozen = snapshot.freeze(code_files.scope(plan, self.paths.experiment), directory)
         if frozen.archive.name not in before:
             self._made.append(frozen.archive)
         return frozen

@@ -24,7 +24,7 @@ from hpcrun.state import history, permissions
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.plan import Dependence, Plan, RunPlan
 from hpcrun.state.spec.executors import Executor
-from hpcrun.submission import code_changes, feeder, lock, preflight, run_actions, sbatch, unreached
+from hpcrun.submission import feeder, lock, preflight, run_actions, sbatch, unreached
 from hpcrun.submission.code import unfrozen
 from hpcrun.submission.environment import environment_freeze
 from hpcrun.submission.feeder import Renew
@@ -337,7 +337,7 @@ def _report_other_code(
     over = [one for one in decisions if one.action == run_actions.COMPLETED]
     living = [one for one in decisions if one.action == run_actions.ATTACHED]
     try:
-        again, completed, queued = code_changes.find(paths, plan, going_on, over, living)
+        again, completed, queued = unreached.changed_code(paths, plan, going_on, over, living)
     except UsageError as error:
         say(f"whether the code has changed is not known: {error.message}")
         again, completed, queued = [], [], []

@@ -24,6 +24,7 @@ from hpcrun.run.node.prepare import NodePreparation
 from hpcrun.state.layout import experiment
 from hpcrun.submission.code import code_files, snapshot
 from hpcrun.submission.code.code_diff import CodeDiff
+from hpcrun.submission.code.code_files import CodeScope
 from tests.support.command import hpcrun
 from tests.support.experiment import Experiment
 from tests.support.plans import command_plan, submission_of
@@ -58,7 +59,7 @@ def freeze(tree: Path, mask: int = 0o022, **spec: Any) -> snapshot.Snapshot:
     plan = command_plan(tree, {0: ["true"]}, **spec)
     paths = experiment(tree.parent / "root", "experiment")
     with umask(mask):
-        return snapshot.freeze(Path(plan.code_root), paths.code, **code_files.scope(plan, paths))
+        return snapshot.freeze(code_files.scope(plan, paths), paths.code)
 
 
 def members(archive: Path) -> dict[str, bytes]:
@@ -107,7 +108,7 @@ def test_a_fifo_holds_up_nothing_and_is_named(code: Path) -> None:
     (code.parent / "elsewhere").mkdir()
     os.mkfifo(code.parent / "elsewhere" / "pipe")
     (code / "out").symlink_to("../elsewhere/pipe")
-    listed = code_files.find(code)
+    listed = code_files.find(CodeScope(code))
     frozen = freeze(code)
     assert {*members(frozen.archive)} == {"spec.yaml", "train.py", "package/model.py", "to_pipe"}
     assert {"pipe", "out"} <= {*listed.paths}

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun.submission.code.code_files import CodeScope
 from tests.support import command
 from tests.support.users import ME, PYTHON, STRANGER, needs_root
 
@@ -160,7 +161,7 @@ def test_a_checkout_executes_nothing(
     plant(code, payload)
     (code / "study.yaml").write_text("name: study\nentry: train.py\ncluster: local\n")
     compile_plan(code / "study.yaml")
-    snapshot.freeze(code, code.parent / "frozen")
+    snapshot.freeze(CodeScope(code), code.parent / "frozen")
     assert not ran.exists()
 
 

@@ -10,6 +10,7 @@ from hpcrun.state import files, plan_file
 from hpcrun.state.layout import SubmissionPaths, experiment
 from hpcrun.state.plan import Array, Entry, Plan, RunPlan
 from hpcrun.submission.code import own_package, snapshot
+from hpcrun.submission.code.code_files import CodeScope
 
 
 def command_plan(
@@ -51,7 +52,7 @@ def submission_of(plan: Plan, root: Path) -> SubmissionPaths:
     """The plan's submission directory, as `hpcrun submit` makes it."""
     paths = experiment(root, plan.name).submission(1)
     paths.directory.mkdir(parents=True)
-    frozen = snapshot.freeze(Path(plan.code_root), paths.experiment.code, without=[root])
+    frozen = snapshot.freeze(CodeScope(Path(plan.code_root), without=[root]), paths.experiment.code)
     own_package.write(paths.package)
     plan_file.write(plan, paths.plan)
     files.write_json(paths.submission, {"number": 1, "code": frozen.to_data()})

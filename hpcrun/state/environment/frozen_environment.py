@@ -65,14 +65,14 @@ class FrozenEnvironment:
             return None
         texts = [data[name] for name in ("digest", "form", "source", "base", "version")]
         numbers = [data["bytes"], data["files"]]
-        moved, packages = data["moved"], data["packages"]
+        moved = data["moved"]
         if not all(isinstance(one, str) for one in texts) or not _DIGEST.fullmatch(texts[0]):
             return None
         if not all(type(one) is int and one >= 0 for one in numbers):
             return None
         if not isinstance(moved, dict) or not all(map(_is_inside, moved.values())):
             return None
-        return cls(**{**data, "packages": python_packages.read(packages) or {}})
+        return cls(**{**data, "packages": python_packages.read(data["packages"]) or {}})
 
     @property
     def name(self) -> str:
@@ -140,10 +140,7 @@ def _is_mine(found: os.stat_result) -> bool:
 def of_submission(submission: SubmissionPaths) -> tuple[FrozenEnvironment, Path]:
     """Return a submission's environment and its archive.
 
-    Raises
-    ------
-    HpcrunError
-        It was removed, is another user's, or is not what was frozen.
+    Raises HpcrunError if it was removed, is another user's, or is not what was frozen.
     """
     found = recorded(submission)
     if found is None:

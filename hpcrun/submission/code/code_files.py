@@ -37,6 +37,25 @@ _EXPERIMENT = frozenset({"submissions", "runs", "submit.lock"})
 
 
 @dataclass(frozen=True)
+class CodeScope:
+    """The part of a tree that is the code."""
+
+    root: Path
+    exclude: Sequence[str] = ()
+    """Patterns, as in .gitignore, of files that are left out."""
+    required: Collection[str] = ()
+    """The spec and the entries, relative to the root: in it even if git ignores them."""
+    include: Collection[str] = ()
+    """Files and directories that are in it even if git ignores them."""
+    named: Collection[str] = ()
+    """Paths of the code that go in whatever their mode."""
+    without: Collection[Path] = ()
+    """What never belongs to it: the root of experiments, links."""
+    secrets: Sequence[Path] = ()
+    """The files of secrets that the spec names."""
+
+
+@dataclass(frozen=True)
 class CodeListing:
     """The files of the code."""
 
@@ -53,23 +72,16 @@ class CodeListing:
     """What ``code.exclude`` leaves out: files, and the uppermost of directories."""
 
 
-def find(
-    root: Path,
-    *,
-    exclude: Sequence[str] = (),
-    required: Collection[str] = (),
-    include: Collection[str] = (),
-    without: Collection[Path] = (),
-    compared: bool = True,
-) -> CodeListing:
-    """List the code under ``root``; the parameters are those of `snapshot.freeze`.
+def find(scope: CodeScope, *, compared: bool = True) -> CodeListing:
+    """List the files of the code.
 
     Without ``compared``, it is not asked whether the files differ from git's commit, and
     ``git["dirty"]`` is None. Raise UsageError if a required file is missing, a pattern is invalid,
     or there are too many files to be code.
     """
     notes: list[str] = []
-    rules = _Filter(root, exclude)
+    root, without = scope.root, [*scope.without, *scope.secrets]
+    rules = _Filter(root, scope.exclude)
     nested: list[Path] = []
     state = _git_state(root, notes, compared=compared)
     paths = _git_files(root, nested) if state is not None else None
@@ -87,11 +99,11 @@ def find(
         if not rules.leaves_out(path)
         and not any(path == part or path.startswith(part + "/") for part in forbidden)
     }
-    for path in required:
+    for path in scope.required:
         if not (root / path).is_file():
             raise UsageError(f"{root / path}: the run needs this file, and it is not there")
         chosen |= _steps(root, path)
-    for path in include:
+    for path in scope.include:
         chosen |= _included(root, path, without)
     if len(chosen) > MOST_FILES:
         raise _too_many(root)
@@ -150,20 +162,20 @@ def _steps(root: Path, path: str) -> set[str]:
     return {path}
 
 
-def scope(plan: Plan, experiment: ExperimentPaths) -> dict[str, Any]:
-    """Return the keyword parameters of `hpcrun.submission.code.snapshot.freeze` for a plan."""
+def scope(plan: Plan, experiment: ExperimentPaths) -> CodeScope:
+    """Return the part of the tree that a plan freezes."""
     code = plan.runs[0].code
-    links = map(plan.place, code.link)
     named = {run.environment.secrets_file for run in plan.runs}
     secrets = sorted({path for file in named if file for path in (file, os.path.realpath(file))})
-    return {
-        "exclude": code.exclude,
-        "required": needed(plan),
-        "include": [*map(plan.inside, code.include)],
-        "named": [*named_paths.of_runs(plan)],
-        "without": [experiment.directory.parent, *links],
-        "secrets": [*map(Path, secrets)],
-    }
+    return CodeScope(
+        Path(plan.code_root),
+        exclude=code.exclude,
+        required=needed(plan),
+        include=[*map(plan.inside, code.include)],
+        named=[*named_paths.of_runs(plan)],
+        without=[experiment.directory.parent, *map(plan.place, code.link)],
+        secrets=[*map(Path, secrets)],
+    )
 
 
 def needed(plan: Plan) -> list[str]:

@@ -20,7 +20,7 @@ from typing import Any
 from hpcrun.compile.target.entry import MOST_PARSED
 from hpcrun.state import files
 from hpcrun.state.plan import Plan, RunPlan
-from hpcrun.submission.code import path_literals, path_words
+from hpcrun.submission.code import path_literals
 
 _MOST_PATHS, _MOST_FILES, _MOST_SETTINGS, _MOST_PARTS = 20_000, 150, 100, 200
 # Of programs, so many bytes are looked through, which takes a second or two.
@@ -69,12 +69,12 @@ def _texts(run: RunPlan) -> Iterator[tuple[str, str, str]]:
     words += itertools.chain.from_iterable(
         role.entry.argv for role in run.role_plans if role.entry is not None
     )
-    for key, text in path_words.in_words(map(str, words)):
+    for key, text in path_literals.in_words(map(str, words)):
         yield "args", key, text
     variables = (run.spec.get("environment") or {}).get("variables") or {}
     for where, value in (("config", run.config), ("environment.variables", variables)):
         for full, text in _strings(where, value):
-            for key, piece in path_words.in_word(text, full[len(where) + 1 :]):
+            for key, piece in path_literals.in_word(text, full[len(where) + 1 :]):
                 yield full, key, piece
 
 
@@ -92,8 +92,8 @@ def _strings(key: str, value: Any) -> Iterator[tuple[str, str]]:
 
 def _here(plan: Plan, key: str, text: str) -> str | None:
     """Return a path that a run names, if it is here and seems to be read; else None."""
-    path = path_words.cleaned(text)
-    if path is None or (key and path_words.is_bare(path) and not path_words.says_path(key)):
+    path = path_literals.cleaned(text)
+    if path is None or (key and path_literals.is_bare(path) and not path_literals.says_path(key)):
         return None
     return path if plan.inside(path) != "." and _is_read(plan.place(path), key, path) else None
 
@@ -104,7 +104,7 @@ def _is_read(place: Path, key: str, path: str) -> bool:
         is_there, is_directory = place.exists(), place.is_dir()
     except (OSError, ValueError):
         return False
-    return is_there and not path_words.is_output(key, path, is_directory=is_directory)
+    return is_there and not path_literals.is_output(key, path, is_directory=is_directory)
 
 
 def of_program(plan: Plan, left_out: Collection[str] = ()) -> tuple[dict[str, NamedPath], set[str]]:
@@ -142,7 +142,7 @@ class _Program:
                     self._take(file, files.read_bytes(self._root / file, MOST_PARSED))
         found: dict[str, NamedPath] = {}
         for file, one in self._literals:
-            path = path_words.cleaned(one.text)
+            path = path_literals.cleaned(one.text)
             if path is None or path in self._written or (one.option and one.key in self._given):
                 continue
             for inside in self._places(file, path, anchored=one.is_anchored):
@@ -195,8 +195,8 @@ class _Program:
 
     def _add_settings(self, file: str, literal: path_literals.PathLiteral) -> None:
         """Have the YAML files of a directory read that the program names as Hydra's."""
-        path = path_words.cleaned(literal.text)
-        words = path_words.words_of(f"{literal.key} {path}")
+        path = path_literals.cleaned(literal.text)
+        words = path_literals.words_of(f"{literal.key} {path}")
         if path is None or words.isdisjoint(("config", "configs", "conf")):
             return
         for place in self._places(file, path, anchored=True):
@@ -213,7 +213,7 @@ class _Program:
             self._bytes += len(source)
             found = path_literals.read(source)
             self._literals += [(file, one) for one in found.literals]
-            self._written |= {path_words.cleaned(text) or "" for text in found.written}
+            self._written |= {path_literals.cleaned(text) or "" for text in found.written}
             for one in found.literals:
                 self._add_settings(file, one)
         above = os.path.dirname(file)  # noqa: PTH120 - relative, as text
@@ -226,10 +226,10 @@ class _Program:
 
     def _take_text(self, file: str, text: str) -> None:
         """Take the words of a shell's script or of settings; a program that it starts is read."""
-        for line, key, word in path_words.in_text(text):
+        for line, key, word in path_literals.in_text(text):
             if word.endswith((".py", *_SHELL)):
                 self._add(self._plan.inside(word))
-            is_named = not path_words.is_bare(word) or path_words.says_path(key)
+            is_named = not path_literals.is_bare(word) or path_literals.says_path(key)
             if is_named:
                 self._literals.append((file, path_literals.PathLiteral(word, line, key)))
 

@@ -30,6 +30,7 @@ from pathlib import Path, PurePosixPath
 from hpcrun.host import expand_home
 from hpcrun.policy import secret_names
 from hpcrun.state import permissions
+from hpcrun.submission.code.code_files import CodeScope
 
 HOLDS = "it is a key or token"
 NAMED = "it is named like a secret"
@@ -57,24 +58,16 @@ class NamedSecrets:
 
 
 class SecretFiles(NamedSecrets):
-    """The rule, for one tree; the parameters are those of `snapshot.freeze`."""
+    """The rule, for one tree."""
 
-    def __init__(
-        self,
-        root: Path,
-        *,
-        exclude: Sequence[str] = (),
-        required: Collection[str] = (),
-        include: Collection[str] = (),
-        named: Collection[str] = (),
-        secrets: Sequence[Path] = (),
-    ) -> None:
-        super().__init__(exclude, [*required, *include])
-        self._secrets, self._named_paths = _identities(secrets), {*named, *include}
+    def __init__(self, scope: CodeScope) -> None:
+        super().__init__(scope.exclude, [*scope.required, *scope.include])
+        self._secrets = _identities(scope.secrets)
+        self._named_paths = {*scope.named, *scope.include}
         readers = READERS & ~permissions.umask()
-        for path in required:
+        for path in scope.required:
             with contextlib.suppress(OSError):
-                readers &= (root / path).stat().st_mode
+                readers &= (scope.root / path).stat().st_mode
         self._modes_tell = bool(readers)
 
     def holds_one(self, name: str, data: bytes) -> bool:

@@ -14,12 +14,13 @@ read only by those who may read every file in it. All that is not as it was in t
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import os
 import stat
 import tarfile
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -29,11 +30,36 @@ from hpcrun.errors import UsageError
 from hpcrun.state import files as state_files
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.submission.code import code_files, frozen_code
+from hpcrun.submission.code.code_files import CodeScope
 from hpcrun.submission.code.frozen_code import MOST_BYTES
-from hpcrun.submission.code.hashing import HashingStream
 from hpcrun.submission.code.inside import Inside, LeftOut
 from hpcrun.submission.code.secret_files import HOLDS, NAMED, PRIVATE, READERS, SecretFiles
 from hpcrun.text import listed, size
+
+
+class HashingStream:
+    """A binary stream that hashes and counts what is read from it or written to it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._hash = hashlib.sha256()
+        self.bytes = 0
+
+    def read(self, size: int) -> bytes:
+        return self._update(self._stream.read(size))
+
+    def write(self, data: Any) -> int:
+        written: int = self._stream.write(self._update(data))
+        return written
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+    def _update(self, data: bytes) -> bytes:
+        self._hash.update(data)
+        self.bytes += len(data)
+        return data
+
 
 _SHOWN = 5
 _TIME = 946_684_800  # 2000-01-01; zip files know no time before 1980
@@ -66,22 +92,10 @@ class Snapshot:
 class _Content:
     """The files to be frozen, and what there is to report about them."""
 
-    def __init__(
-        self,
-        root: Path,
-        limit: int,
-        *,
-        exclude: Sequence[str] = (),
-        required: Collection[str] = (),
-        include: Collection[str] = (),
-        named: Collection[str] = (),
-        without: Collection[Path] = (),
-        secrets: Sequence[Path] = (),
-    ) -> None:
-        self.root, self.real, self.limit = root, root.resolve(), limit
-        scope: dict[str, Any] = {"exclude": exclude, "required": required, "include": include}
-        self.listing = code_files.find(root, **scope, without=[*without, *secrets])
-        self.secrets = SecretFiles(root, **scope, named=named, secrets=secrets)
+    def __init__(self, scope: CodeScope, limit: int = MOST_BYTES) -> None:
+        self.root, self.real, self.limit = scope.root, scope.root.resolve(), limit
+        self.listing = code_files.find(scope)
+        self.secrets = SecretFiles(scope)
         # Who may read all of the files, and one of those that fewest may read.
         self.readers, self.private = READERS, ""
         self.sizes: dict[str, int] = {}
@@ -144,19 +158,14 @@ def _not_in(why: str) -> str:
     return f"left out, {why}"
 
 
-def freeze(root: Path, directory: Path, *, limit: int = MOST_BYTES, **scope: Any) -> Snapshot:
-    """Freeze the code under ``root`` as ``directory/SHA.tar.gz``, unless that exists already.
+def freeze(scope: CodeScope, directory: Path, *, limit: int = MOST_BYTES) -> Snapshot:
+    """Freeze the code as ``directory/SHA.tar.gz``, unless that exists already.
 
-    Raise UsageError if there is too much, a file cannot be read or a required one does not exist.
-
-    The archive's names are relative to ``root``; ``directory`` is created if it does not exist.
-    Files that match ``exclude``, patterns as in .gitignore, are left out; ``required`` (spec and
-    entry, relative to ``root``) are frozen even if git ignores them, and so is ``include``, which
-    may be directories; ``without`` never belongs to the code: the root of experiments, links.
-    ``named`` are paths of the code that go in whatever their mode, ``secrets`` the files of secrets
-    that the spec names. All files together may have at most ``limit`` bytes.
+    The archive's names are relative to the code's root; ``directory`` is created if it does not
+    exist. All files together may have at most ``limit`` bytes. Raise UsageError if there is too
+    much, a file cannot be read or a required one does not exist.
     """
-    content = _Content(root, limit, **scope)
+    content = _Content(scope, limit)
     directory.mkdir(parents=True, exist_ok=True)
     temporary = directory / f".{uuid.uuid4().hex[:12]}.tmp"
     try:
@@ -190,13 +199,9 @@ def _is_mine(archive: Path) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
 
 
-def look(root: Path, **scope: Any) -> dict[str, bytes]:
-    """Return what `freeze` would freeze now: name -> content, or the target of a link.
-
-    The keyword parameters are those of `freeze`, but for ``limit``.
-    """
-    content = _Content(root, MOST_BYTES, **scope)
-    return {info.name: _data(info, data) for info, data in _members(content)}
+def look(scope: CodeScope) -> dict[str, bytes]:
+    """Return what `freeze` would freeze now: name -> content, or the target of a link."""
+    return {info.name: _data(info, data) for info, data in _members(_Content(scope))}
 
 
 def read(archive: Path) -> dict[str, bytes]:

@@ -145,11 +145,8 @@ class CodeTree:
     def __init__(self, plan: Plan, experiment: ExperimentPaths) -> None:
         self._root = Path(plan.code_root)
         scope = code_files.scope(plan, experiment)
-        rule = SecretFiles(self._root, **{name: scope[name] for name in scope if name != "without"})
-        del scope["named"]
-        scope["without"] += scope.pop("secrets")
-        listing = code_files.find(self._root, **scope, compared=False)
-        secrets = self._secrets(listing.paths, rule)
+        listing = code_files.find(scope, compared=False)
+        secrets = self._secrets(listing.paths, SecretFiles(scope))
         self._names = [name for name in listing.paths if name not in secrets]
         self._known = set(self._names)
         self._links = {plan.inside(link) for link in plan.runs[0].code.link}

@@ -1,9 +1,8 @@
 """Freeze the environment of the job's Python at submission, once for each content.
 
-In reading order: `python_place` (asks the Python where its packages lie), `environment_files`
-(lists what is frozen of them) with `site_files` (what in them names other places), `lock_build`
-(builds them from a lock, by uv or pip), `environment_archive` (writes the archive, one process at a
-time), `environment_freeze` (all of that, for `hpcrun submit`).
+In reading order: `environment_files` (asks the Python where its packages lie, and lists what is
+frozen of them), `lock_build` (builds them from a lock, by uv or pip), `environment_archive` (writes
+the archive, one process at a time), `environment_freeze` (all of that, for `hpcrun submit`).
 
 To freeze something else of an environment: a source of `environment_files.EnvironmentFiles`.
 """

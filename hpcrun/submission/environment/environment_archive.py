@@ -65,10 +65,7 @@ def existing(experiment: ExperimentPaths, digest: str) -> FrozenEnvironment | No
 def provide(experiment: ExperimentPaths, digest: str, make: Make, say: Say) -> FrozenEnvironment:
     """Return the environment of that name; have ``make`` make it if there is none.
 
-    Raises
-    ------
-    UsageError
-        The disk is full, or the directory cannot be written to.
+    Raises UsageError if the disk is full, or the directory cannot be written to.
     """
     places = frozen_environment.places(experiment)
     place = permissions.usable_place(places, digest)
@@ -152,12 +149,7 @@ def _remove(directory: Path) -> None:
 def write(listed: EnvironmentFiles, path: Path, renew: Callable[[], None]) -> int:
     """Write the files of an environment into an archive, and return its size.
 
-    Raises
-    ------
-    FilesChanged
-        A file is another than was listed.
-    UsageError
-        There is no room for them.
+    Raises FilesChanged if a file is another than was listed, UsageError without room for them.
     """
     wanted, free = listed.bytes, shutil.disk_usage(path.parent).free
     if wanted > free:

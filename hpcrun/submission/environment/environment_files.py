@@ -8,22 +8,139 @@ order in which Python finds it. Links that leave a directory are copied as what 
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
 import posixpath
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcrun import ask_python
 from hpcrun.errors import UsageError
 from hpcrun.state.environment.environment_names import PYTHON, RECORD
-from hpcrun.submission.environment import site_files
-from hpcrun.submission.environment.python_place import PythonPlace
+from hpcrun.submission.python_probe import TIMEOUT, in_job_environment
 from hpcrun.text import size
+
+_PROGRAM = ask_python.program("""
+import os, platform, sys, sysconfig
+answer = {
+    "executable": sys.executable,
+    "base": getattr(sys, "_base_executable", "") or sys.executable,
+    "prefix": sys.prefix,
+    "base_prefix": sys.base_prefix,
+    "version": "%d.%d.%d" % tuple(sys.version_info[:3]),
+    "platform": " ".join([sysconfig.get_platform(), *platform.libc_ver()]),
+    "paths": [path for path in sys.path if path[:1] == "/" and os.path.exists(path)],
+    "standard": [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")],
+    "scripts": sysconfig.get_path("scripts"),
+    "packages": sysconfig.get_path("purelib"),
+}
+""")
+
+
+@dataclass(frozen=True)
+class PythonPlace:
+    """The directories of a Python."""
+
+    executable: str
+    base: str
+    """The Python that a virtual environment starts; the same without one."""
+    prefix: str
+    base_prefix: str
+    version: str
+    platform: str
+    paths: tuple[str, ...]
+    """The import path: what is there of ``sys.path``."""
+    standard: tuple[str, ...]
+    """The directories of the standard library."""
+    scripts: str
+    """``bin``."""
+    packages: str
+    """``site-packages``."""
+
+    @property
+    def is_virtual(self) -> bool:
+        return self.prefix != self.base_prefix
+
+
+def ask_place(python: str, setup: Sequence[str], variables: Mapping[str, str]) -> PythonPlace:
+    """Start a Python that `hpcrun.submission.python_probe` has probed, and ask it.
+
+    Raises UsageError if it gives no answer.
+    """
+    argv, environment = in_job_environment([python, *_PROGRAM], setup, variables)
+    found = ask_python.ask(argv, timeout=TIMEOUT, environment=environment)
+    if found.data is not None:
+        lists = {name: tuple(found.data[name]) for name in ("paths", "standard")}
+        return PythonPlace(**{**found.data, **lists})
+    late = f"no answer within {TIMEOUT:g} s"
+    said = [late] if found.code is None else found.errors.strip().splitlines()[-1:]
+    raise UsageError(
+        f"environment.python: {python} does not say where its packages lie{': ' * bool(said)}"
+        + "".join(said),
+        hint="try it by hand, or leave out `environment.venv: frozen`",
+    )
+
+
+_INNER = re.compile(
+    rb"""'''exec' (?P<quote>"?)(?P<python>/.*/python[0-9.]*)(?P=quote) "\$0" "\$@"$"""
+)
+_SHEBANG = re.compile(rb"#!(?P<python>/[^ \n]*/python[0-9.]*)(?P<options>( [^\n]*)?)$")
+
+
+def _script_beside(content: bytes, directories: set[str]) -> bytes | None:
+    """Return a script that starts the Python beside it; None if it starts none of these."""
+    first, _, rest = content.partition(b"\n")
+    options = b""
+    if found := _SHEBANG.fullmatch(first.rstrip(b"\r")):
+        options = found["options"]
+    else:
+        # Of a Python whose path is too long for the kernel, or has a space.
+        second, _, rest = rest.partition(b"\n")
+        found = _INNER.fullmatch(second)
+        if found is None:
+            return None
+        _, _, rest = rest.partition(b"\n")
+    python = os.fsdecode(found["python"])
+    if posixpath.dirname(python) not in directories:
+        return None
+    name = os.fsencode(posixpath.basename(python))
+    start = b"""#!/bin/sh\n'''exec' "$(dirname -- "$(realpath -- "$0")")/%s"%s "$0" "$@"\n' '''\n"""
+    return start % (name, options) + rest
+
+
+def _finder_mapping(finder: str) -> dict[str, str] | None:
+    """Return module -> source of setuptools' finder of an editable installation."""
+    try:
+        tree = ast.parse(Path(finder).read_text(encoding="utf-8"))
+        for node in tree.body:
+            names = (
+                [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
+            )
+            if any(isinstance(one, ast.Name) and one.id == "MAPPING" for one in names):
+                found = ast.literal_eval(node.value)  # type: ignore[attr-defined]
+                return {str(name): str(path) for name, path in dict(found).items()}
+    except (OSError, ValueError, SyntaxError, TypeError):
+        return None
+    return None
+
+
+def _editables(path: str) -> Iterator[tuple[str, str]]:
+    """Yield name and source of the editable installations in a directory of packages."""
+    for record in sorted(Path(path).glob("*.dist-info/direct_url.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            data = json.loads(record.read_bytes())
+            parts = urllib.parse.urlsplit(data["url"])
+            if data["dir_info"].get("editable") is True and parts.scheme == "file":
+                source = os.path.realpath(urllib.parse.unquote(parts.path))
+                yield record.parent.name.partition("-")[0], source
+
 
 # Of the form of an archive: another one is another environment.
 _FORMAT = "1"
@@ -77,10 +194,7 @@ def listed(
 
     ``count`` is called with the number of files now and then.
 
-    Raises
-    ------
-    UsageError
-        A file cannot be read, or a directory of sources holds too much.
+    Raises UsageError if a file cannot be read, or a directory of sources holds too much.
     """
     try:
         return _Listing(place, without, count).listing()
@@ -275,7 +389,7 @@ class _Listing:
                     continue
                 stream.seek(0)
                 content = stream.read()
-            if (relative := site_files.beside(content, mine)) is not None:
+            if (relative := _script_beside(content, mine)) is not None:
                 self._files[name] = FrozenFile(
                     name, one.source, one.size, one.mtime_ns, True, None, relative
                 )
@@ -289,7 +403,7 @@ class _Listing:
         finders: set[str] = set()
         for name in [one for one in self._files if posixpath.dirname(one) == where]:
             if found := _FINDER.fullmatch(posixpath.basename(name)):
-                mapping = site_files.mapping(self._files[name].source)
+                mapping = _finder_mapping(self._files[name].source)
                 if mapping is None:
                     continue
                 finders.add(found[1])
@@ -320,7 +434,7 @@ class _Listing:
 
     def _look_for_editables(self, path: str) -> None:
         """Note the editable installations whose sources are read where they are."""
-        for name, source in site_files.editables(path):
+        for name, source in _editables(path):
             inside = any(f"{one}/".startswith(f"{source}/") for one in self._sources)
             inside = inside or any(f"{source}/".startswith(f"{one}/") for one in self._places)
             if not inside:

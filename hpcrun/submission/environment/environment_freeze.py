@@ -18,11 +18,10 @@ from hpcrun.state.environment.frozen_environment import COPY, LOCK, FrozenEnviro
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.spec.blocks import early
-from hpcrun.submission.environment import environment_archive, lock_build, python_place
+from hpcrun.submission.environment import environment_archive, environment_files, lock_build
 from hpcrun.submission.environment.environment_archive import FilesChanged
-from hpcrun.submission.environment.environment_files import EnvironmentFiles
+from hpcrun.submission.environment.environment_files import EnvironmentFiles, PythonPlace
 from hpcrun.submission.environment.environment_files import listed as listed_files
-from hpcrun.submission.environment.python_place import PythonPlace
 from hpcrun.submission.python_probe import Probe
 from hpcrun.text import Say, plural, size, time_spent
 
@@ -50,10 +49,8 @@ def freeze(
 ) -> FrozenEnvironment | None:
     """Freeze the environment that a run asks for; None if it asks for none.
 
-    Raises
-    ------
-    UsageError
-        The Python is not to be started here, or its environment cannot be listed, built or kept.
+    Raises UsageError if the Python is not to be started here, or its environment cannot be listed,
+    built or kept.
     """
     own = run.environment
     if not own.is_frozen:
@@ -66,7 +63,7 @@ def freeze(
     setup = [*cluster["setup"], *own.setup]
     variables = {**cluster["variables"], **early(own.variables)}
     with activity.doing(f"asking {own.python} where its packages lie"):
-        place = python_place.ask(probe.executable, setup, variables)
+        place = environment_files.ask_place(probe.executable, setup, variables)
     began = time.monotonic()
     if own.lock is None:
         found, is_new = _of_files(place, experiment, say)

@@ -15,8 +15,8 @@ from hpcrun import activity, host
 from hpcrun.errors import UsageError
 from hpcrun.state import files, permissions
 from hpcrun.state.environment.environment_names import PYTHON
-from hpcrun.submission.environment import python_place
-from hpcrun.submission.environment.python_place import PythonPlace
+from hpcrun.submission.environment import environment_files
+from hpcrun.submission.environment.environment_files import PythonPlace
 from hpcrun.submission.python_probe import in_job_environment
 from hpcrun.text import Say, listed, one_line
 
@@ -49,10 +49,7 @@ class EnvironmentLock:
 def read(path: Path) -> EnvironmentLock:
     """Read a lock.
 
-    Raises
-    ------
-    UsageError
-        It cannot be read, is another user's, or leaves open what is installed.
+    Raises UsageError if it cannot be read, is another user's, or leaves open what is installed.
     """
     if why := permissions.foreign([path]):
         raise UsageError(
@@ -100,10 +97,7 @@ def built(
 ) -> Iterator[PythonPlace]:
     """Build the environment of a lock, and remove it after the block.
 
-    Raises
-    ------
-    UsageError
-        It cannot be built; the message ends with what uv or pip said.
+    Raises UsageError, with what uv or pip said, if it cannot be built.
     """
     builder = _Builder(lock, place, setup, variables)
     uv = builder.uv(say)
@@ -122,7 +116,7 @@ def built(
                 builder.with_uv(uv, target)
         for told in builder.missing(uv, target):
             say(f"environment: {told}")
-        yield python_place.ask(str(target / PYTHON), setup, variables)
+        yield environment_files.ask_place(str(target / PYTHON), setup, variables)
 
 
 class _Builder:

@@ -32,9 +32,9 @@ from hpcrun.state import files as state_files
 from hpcrun.state import history, session_log
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.submission.code import code_files, frozen_code
-from hpcrun.submission.code.hashing import HashingStream
 from hpcrun.submission.code.inside import LeftOut, open_inside
 from hpcrun.submission.code.secret_files import READERS, NamedSecrets
+from hpcrun.submission.code.snapshot import HashingStream
 from hpcrun.text import Say, listed
 
 _README = "export.txt.j2"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import subprocess
@@ -15,6 +16,8 @@ from hpcrun import activity, resources
 from hpcrun.errors import UsageError
 from hpcrun.state.layout import experiment
 from hpcrun.submission.code import code_files, snapshot
+from hpcrun.submission.code.code_files import CodeScope
+from hpcrun.submission.code.snapshot import HashingStream
 from hpcrun.text import size
 from tests.support.plans import command_plan
 from tests.support.waiting import until
@@ -47,21 +50,21 @@ def _unpack(frozen: snapshot.Snapshot, destination: Path) -> Path:
 
 
 def test_same_content_same_archive(code: Path, tmp_path: Path) -> None:
-    first = snapshot.freeze(code, tmp_path / "a")
+    first = snapshot.freeze(CodeScope(code), tmp_path / "a")
     content = first.archive.read_bytes()
     os.utime(code / "train.py", (1, 1))
     (code / "train.py").chmod(0o640)
-    second = snapshot.freeze(code, tmp_path / "b")
+    second = snapshot.freeze(CodeScope(code), tmp_path / "b")
     assert second.archive.name == first.archive.name == f"{first.digest}.tar.gz"
     assert second.archive.read_bytes() == content
     (code / "train.py").write_text("print('two')\n")
-    assert snapshot.freeze(code, tmp_path / "b").digest != first.digest
+    assert snapshot.freeze(CodeScope(code), tmp_path / "b").digest != first.digest
 
 
 def test_an_archive_is_reused_and_no_temporary_is_left(code: Path, tmp_path: Path) -> None:
-    first = snapshot.freeze(code, tmp_path / "a")
+    first = snapshot.freeze(CodeScope(code), tmp_path / "a")
     before = first.archive.stat().st_mtime_ns
-    snapshot.freeze(code, tmp_path / "a")
+    snapshot.freeze(CodeScope(code), tmp_path / "a")
     assert first.archive.stat().st_mtime_ns == before
     assert [path.name for path in (tmp_path / "a").iterdir()] == [first.archive.name]
 
@@ -72,7 +75,7 @@ def test_modes_and_odd_names(code: Path, tmp_path: Path) -> None:
     (code / "new\nline 'quoted' $(x).py").write_text("x")
     odd = os.fsdecode(b"latin-\xe9.py")
     (code / odd).write_text("y")
-    out = _unpack(snapshot.freeze(code, tmp_path / "a"), tmp_path / "out")
+    out = _unpack(snapshot.freeze(CodeScope(code), tmp_path / "a"), tmp_path / "out")
     assert (out / "run me.sh").stat().st_mode & 0o777 == 0o755
     assert (out / "train.py").stat().st_mode & 0o777 == 0o644
     assert (out / "new\nline 'quoted' $(x).py").read_text() == "x"
@@ -85,7 +88,7 @@ def test_git_takes_the_working_tree(code: Path, tmp_path: Path) -> None:
     _git(code, "init")
     _git(code, "add", ".")
     _git(code, "commit", "-m", "one")
-    clean = snapshot.freeze(code, tmp_path / "a")
+    clean = snapshot.freeze(CodeScope(code), tmp_path / "a")
     assert clean.git is not None
     assert clean.git["dirty"] is False
     assert len(clean.git["commit"]) == 40
@@ -96,7 +99,7 @@ def test_git_takes_the_working_tree(code: Path, tmp_path: Path) -> None:
     (code / "ignored").mkdir()
     (code / "ignored" / "data.bin").write_text("")
     (code / "out.log").write_text("")
-    dirty = snapshot.freeze(code, tmp_path / "a")
+    dirty = snapshot.freeze(CodeScope(code), tmp_path / "a")
     assert _names(dirty) == {".gitignore", "train.py", "package/model.py", "new.py"}
     assert dirty.git is not None
     assert dirty.git["dirty"] is True
@@ -115,7 +118,7 @@ def test_git_with_a_submodule_and_a_nested_repository(code: Path, tmp_path: Path
     (code / "nested").mkdir()
     (code / "nested" / "own.py").write_text("")
     _git(code / "nested", "init")
-    names = _names(snapshot.freeze(code, tmp_path / "a"))
+    names = _names(snapshot.freeze(CodeScope(code), tmp_path / "a"))
     assert {"sub/lib.py", "nested/own.py", "train.py"} <= names
     assert not any(".git/" in name for name in names)
 
@@ -123,14 +126,14 @@ def test_git_with_a_submodule_and_a_nested_repository(code: Path, tmp_path: Path
 def test_a_directory_that_git_ignores_as_a_whole(code: Path, tmp_path: Path) -> None:
     _git(tmp_path, "init")
     (tmp_path / ".gitignore").write_text("*\n")
-    frozen = snapshot.freeze(code, tmp_path / "a")
+    frozen = snapshot.freeze(CodeScope(code), tmp_path / "a")
     assert frozen.git is None
     assert _names(frozen) == {"train.py", "package/model.py"}
 
 
 def test_a_part_of_a_repository(code: Path, tmp_path: Path) -> None:
     _git(code, "init")
-    assert _names(snapshot.freeze(code / "package", tmp_path / "a")) == {"model.py"}
+    assert _names(snapshot.freeze(CodeScope(code / "package"), tmp_path / "a")) == {"model.py"}
 
 
 def test_variables_of_git_hooks_do_not_matter(
@@ -138,15 +141,17 @@ def test_variables_of_git_hooks_do_not_matter(
 ) -> None:
     _git(code, "init")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
-    assert snapshot.freeze(code, tmp_path / "a").git is not None
+    assert snapshot.freeze(CodeScope(code), tmp_path / "a").git is not None
 
 
 def test_what_is_required_is_frozen_though_ignored(code: Path, tmp_path: Path) -> None:
     (code / ".gitignore").write_text("train.py\n")
     _git(code, "init")
-    assert "train.py" in _names(snapshot.freeze(code, tmp_path / "a", required=["train.py"]))
+    assert "train.py" in _names(
+        snapshot.freeze(CodeScope(code, required=["train.py"]), tmp_path / "a")
+    )
     with pytest.raises(UsageError, match="the run needs this file"):
-        snapshot.freeze(code, tmp_path / "a", required=["absent.py"])
+        snapshot.freeze(CodeScope(code, required=["absent.py"]), tmp_path / "a")
 
 
 @pytest.mark.parametrize("with_git", [False, True])
@@ -161,7 +166,7 @@ def test_what_is_never_code(code: Path, tmp_path: Path, with_git: bool) -> None:
     (code / "runs" / "ledger").write_text("")
     if with_git:
         _git(code, "init")
-    frozen = snapshot.freeze(code, tmp_path / "a", without=[code / "runs"])
+    frozen = snapshot.freeze(CodeScope(code, without=[code / "runs"]), tmp_path / "a")
     assert _names(frozen) == {"train.py", "package/model.py"}
 
 
@@ -185,7 +190,7 @@ def test_what_hpcrun_wrote_is_no_code_whichever_root_it_is_in(
     (code / "report.html").write_text(made)
     if with_git:
         _git(code, "init")
-    frozen = snapshot.freeze(code, tmp_path / "a")
+    frozen = snapshot.freeze(CodeScope(code), tmp_path / "a")
     assert _names(frozen) == {
         *("train.py", "package/model.py", "package/code/own.py", "package/deep/code/own.py"),
         *("other/runs/x.py", f"other/code/{archive}", "other/submissions/x.py", "page.html"),
@@ -210,7 +215,7 @@ def test_it_says_how_much_of_the_code_is_read(
     monkeypatch.setattr(activity, "SILENCE", 0.0)
     monkeypatch.delenv(activity.VARIABLE, raising=False)
     with activity.reported(stream):
-        snapshot.freeze(code, tmp_path / "a")
+        snapshot.freeze(CodeScope(code), tmp_path / "a")
     assert next(told, None) is None
 
 
@@ -231,7 +236,7 @@ def test_excluding(tmp_path: Path, glob: str, left: set[str]) -> None:
     for name in ("data/x", "a.pt", "deep/data.py", "deep/x.pt"):
         (code / name).parent.mkdir(parents=True, exist_ok=True)
         (code / name).write_text("")
-    assert _names(snapshot.freeze(code, tmp_path / "a", exclude=[glob])) == left
+    assert _names(snapshot.freeze(CodeScope(code, exclude=[glob]), tmp_path / "a")) == left
 
 
 @pytest.mark.parametrize("with_git", [False, True])
@@ -261,18 +266,18 @@ def test_excluding_as_gitignore_does(
         (code / name).write_text("")
     if with_git:
         _git(code, "init")
-    frozen = snapshot.freeze(code, tmp_path / "a", exclude=patterns)
+    frozen = snapshot.freeze(CodeScope(code, exclude=patterns), tmp_path / "a")
     assert names - _names(frozen) == left_out
     # git itself, asked for the same patterns.
     (code / ".gitignore").write_text("".join(f"{pattern}\n" for pattern in patterns))
     _git(code, "init")
-    assert names - _names(snapshot.freeze(code, tmp_path / "a")) == left_out
+    assert names - _names(snapshot.freeze(CodeScope(code), tmp_path / "a")) == left_out
 
 
 @pytest.mark.parametrize("pattern", ["!", "data\\", "[z-a]"])
 def test_a_pattern_that_is_none(code: Path, tmp_path: Path, pattern: str) -> None:
     with pytest.raises(UsageError, match=r"code\.exclude") as caught:
-        snapshot.freeze(code, tmp_path / "a", exclude=[pattern])
+        snapshot.freeze(CodeScope(code, exclude=[pattern]), tmp_path / "a")
     assert ".gitignore" in str(caught.value.hint)
 
 
@@ -283,7 +288,7 @@ def test_files_of_secrets_are_no_code(code: Path, tmp_path: Path) -> None:
     plan = command_plan(code, {0: ["true"]}, environment={"secrets_file": str(code / "linked")})
     (code / "spec.yaml").touch()
     frozen = snapshot.freeze(
-        code, tmp_path / "a", **code_files.scope(plan, experiment(tmp_path / "root", "e"))
+        code_files.scope(plan, experiment(tmp_path / "root", "e")), tmp_path / "a"
     )
     assert _names(frozen) == {"train.py", "package/model.py", "spec.yaml"}
     assert frozen.notes == ()
@@ -292,7 +297,7 @@ def test_files_of_secrets_are_no_code(code: Path, tmp_path: Path) -> None:
 def test_too_much(code: Path, tmp_path: Path) -> None:
     (code / "weights.pt").write_bytes(b"\0" * 3_000_000)
     with pytest.raises(UsageError) as caught:
-        snapshot.freeze(code, tmp_path / "a", limit=1_000_000)
+        snapshot.freeze(CodeScope(code), tmp_path / "a", limit=1000000)
     assert "weights.pt" in caught.value.message
     assert "3.0 MB" in caught.value.message
     assert "accepted are 1.0 MB" in caught.value.message
@@ -303,7 +308,7 @@ def test_too_much(code: Path, tmp_path: Path) -> None:
 def test_too_many(code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code_files, "MOST_FILES", 1)
     with pytest.raises(UsageError, match="hardly only code"):
-        snapshot.freeze(code, tmp_path / "a")
+        snapshot.freeze(CodeScope(code), tmp_path / "a")
 
 
 def test_links(code: Path, tmp_path: Path) -> None:
@@ -317,7 +322,7 @@ def test_links(code: Path, tmp_path: Path) -> None:
     (code / "data").symlink_to("../outside/data")
     (code / "broken").symlink_to("nowhere")
     (code / "loop").symlink_to("loop")
-    frozen = snapshot.freeze(code, tmp_path / "a")
+    frozen = snapshot.freeze(CodeScope(code), tmp_path / "a")
     out = _unpack(frozen, tmp_path / "out")
     assert (out / "inside.py").readlink() == Path("train.py")
     assert (out / "absolute.py").readlink() == Path("train.py")
@@ -337,7 +342,7 @@ def test_what_is_required_may_lie_behind_links(code: Path, tmp_path: Path) -> No
     (code / "package" / ".gitignore").write_text("model.py\n")
     _git(code, "init")
     required = ["theirs/train.py", "pkg/model.py"]
-    frozen = snapshot.freeze(code, tmp_path / "a", required=required)
+    frozen = snapshot.freeze(CodeScope(code, required=required), tmp_path / "a")
     out = _unpack(frozen, tmp_path / "out")
     assert (out / "theirs").readlink() == outside
     assert (out / "pkg").readlink() == Path("package")
@@ -349,14 +354,16 @@ def test_a_link_to_what_is_not_frozen(code: Path, tmp_path: Path) -> None:
     (code / "weights" / "big").write_text("big")
     (code / "small").symlink_to("weights/big")
     (code / "all").symlink_to("weights")
-    out = _unpack(snapshot.freeze(code, tmp_path / "a", exclude=["weights"]), tmp_path / "out")
+    out = _unpack(
+        snapshot.freeze(CodeScope(code, exclude=["weights"]), tmp_path / "a"), tmp_path / "out"
+    )
     assert (out / "small").read_text() == "big"
     assert (out / "all").readlink() == code / "weights"
 
 
 def test_what_is_no_regular_file(code: Path, tmp_path: Path) -> None:
     os.mkfifo(code / "pipe")
-    frozen = snapshot.freeze(code, tmp_path / "a")
+    frozen = snapshot.freeze(CodeScope(code), tmp_path / "a")
     assert "pipe" not in _names(frozen)
     assert frozen.notes == ("pipe: left out, it is not a regular file",)
 
@@ -369,7 +376,7 @@ def test_a_file_that_vanishes(code: Path, tmp_path: Path, monkeypatch: pytest.Mo
         (code / "train.py").unlink(missing_ok=True)
 
     monkeypatch.setattr(snapshot, "_check_size", vanish)
-    frozen = snapshot.freeze(code, tmp_path / "a")
+    frozen = snapshot.freeze(CodeScope(code), tmp_path / "a")
     assert _names(frozen) == {"package/model.py"}
     assert frozen.files == 1
 
@@ -386,7 +393,7 @@ def test_a_file_that_is_being_written(
         return original(descriptor)
 
     monkeypatch.setattr(snapshot.os, "fstat", restless)
-    frozen = snapshot.freeze(code, tmp_path / "a")
+    frozen = snapshot.freeze(CodeScope(code), tmp_path / "a")
     monkeypatch.undo()
     assert "train.py: is being written; frozen as it was found" in frozen.notes
     assert (_unpack(frozen, tmp_path / "out") / "train.py").read_text().startswith("print")
@@ -397,4 +404,20 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, code: Path) -> None:
         pytest.skip("root reads everything; the cluster tests do this as an ordinary user")
     (code / "secret.py").chmod(0)
     with pytest.raises(UsageError, match="cannot be frozen"):
-        snapshot.freeze(code, tmp_path / "a")
+        snapshot.freeze(CodeScope(code), tmp_path / "a")
+
+
+def test_what_is_read_is_hashed_and_counted() -> None:
+    stream = HashingStream(io.BytesIO(b"some bytes"))
+    assert stream.read(4) + stream.read(100) == b"some bytes"
+    assert stream.bytes == 10
+    assert stream.hexdigest() == hashlib.sha256(b"some bytes").hexdigest()
+
+
+def test_what_is_written_is_hashed_and_passed_on() -> None:
+    target = io.BytesIO()
+    stream = HashingStream(target)
+    assert stream.write(b"some ") + stream.write(b"bytes") == 10
+    assert target.getvalue() == b"some bytes"
+    assert stream.bytes == 10
+    assert stream.hexdigest() == hashlib.sha256(b"some bytes").hexdigest()

@@ -58,7 +58,7 @@ def named(found: Unfrozen) -> dict[str, str]:
 def frozen(root: Path, *args: str, **spec: Any) -> set[str]:
     made = plan(root, *args, **spec)
     scope = code_files.scope(made, paths(root))
-    with tarfile.open(snapshot.freeze(root, root.parent / "a", **scope).archive) as archive:
+    with tarfile.open(snapshot.freeze(scope, root.parent / "a").archive) as archive:
         return set(archive.getnames())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from hpcrun.errors import UsageError
 from hpcrun.state.environment.environment_names import PYTHON, RECORD
-from hpcrun.submission.environment import environment_files, python_place
+from hpcrun.submission.environment import environment_files
 from hpcrun.submission.environment.environment_files import EnvironmentFiles, FrozenFile
 from tests.support.made_venv import MadeVenv
 
@@ -25,7 +26,7 @@ def venv(tmp_path: Path) -> MadeVenv:
 
 
 def _listed(venv: MadeVenv, **variables: str) -> EnvironmentFiles:
-    return environment_files.listed(python_place.ask(venv.python, (), variables))
+    return environment_files.listed(environment_files.ask_place(venv.python, (), variables))
 
 
 def _by_name(listed: EnvironmentFiles) -> Mapping[str, FrozenFile]:
@@ -160,7 +161,7 @@ def test_what_is_below_the_root_of_experiments_is_left_out(venv: MadeVenv) -> No
     root = venv.directory / "runs"
     root.mkdir()
     (root / "checkpoint").write_text("large")
-    place = python_place.ask(venv.python, (), {})
+    place = environment_files.ask_place(venv.python, (), {})
     names = {one.name for one in environment_files.listed(place, [root]).files}
     assert "runs/checkpoint" not in names
     assert "runs/checkpoint" in {one.name for one in environment_files.listed(place).files}
@@ -170,7 +171,25 @@ def test_a_file_that_cannot_be_read(venv: MadeVenv, monkeypatch: pytest.MonkeyPa
     def refused(path: object) -> object:
         raise PermissionError(13, "Permission denied", str(path))
 
-    place = python_place.ask(venv.python, (), {})
+    place = environment_files.ask_place(venv.python, (), {})
     monkeypatch.setattr("os.scandir", refused)
     with pytest.raises(UsageError, match=r"venv: cannot be frozen .*: Permission denied"):
         environment_files.listed(place)
+
+
+def test_a_virtual_environment_after_setup_lines(tmp_path: Path) -> None:
+    venv = MadeVenv(tmp_path / "venv")
+    (tmp_path / "more").mkdir()
+    setup = ["echo setup lines may print", f"export PATH={venv.directory}/bin:$PATH"]
+    found = environment_files.ask_place("python", setup, {"PYTHONPATH": str(tmp_path / "more")})
+    assert found.is_virtual
+    assert (found.prefix, found.base_prefix) == (str(venv.directory), sys.base_prefix)
+    assert found.executable == venv.python
+    assert found.packages == str(venv.site)
+    assert found.paths[0] == str(tmp_path / "more")
+    assert found.version == "{}.{}.{}".format(*sys.version_info[:3])
+
+
+def test_a_program_that_says_nothing_of_it() -> None:
+    with pytest.raises(UsageError, match="does not say where its packages lie"):
+        environment_files.ask_place("/bin/true", (), {})

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import UsageError
-from hpcrun.submission.environment import lock_build, python_place
+from hpcrun.submission.environment import environment_files, lock_build
 from tests.support.users import STRANGER, needs_root
 
 # Acts as uv: it refuses what it does not know, and has pip do what it does.
@@ -68,7 +68,7 @@ def without_uv(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _built(path: Path, said: list[str]) -> list[str]:
-    place = python_place.ask(sys.executable, (), {})
+    place = environment_files.ask_place(sys.executable, (), {})
     with lock_build.built(lock_build.read(path), place, (), {}, said.append) as built:
         site = Path(built.packages)
         assert built.version == place.version
@@ -168,7 +168,7 @@ def test_a_lock_of_another_user(lock: Path) -> None:
 
 
 def test_what_names_it(lock: Path, tmp_path: Path) -> None:
-    place = python_place.ask(sys.executable, (), {})
+    place = environment_files.ask_place(sys.executable, (), {})
     first = lock_build.read(lock).digest(place)
     copy = tmp_path / "copy.txt"
     copy.write_bytes(lock.read_bytes())

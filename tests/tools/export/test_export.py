@@ -17,6 +17,7 @@ import pytest
 
 from hpcrun.state import files as state_files
 from hpcrun.submission.code import code_files
+from hpcrun.submission.code.code_files import CodeScope
 from tests.support.command import hpcrun, start
 from tests.support.experiment import Experiment, path_with, slurm_shim
 
@@ -241,8 +242,8 @@ def test_an_archive_beside_the_code_is_no_code(root: Path, tmp_path: Path) -> No
         with tarfile.open(code / name, "w:gz") as archive:
             archive.addfile(tarfile.TarInfo(inside))
     (code / "broken.tar.gz").write_bytes(b"\x1f\x8b\x08 and nothing that follows")
-    before = code_files.find(code).paths
+    before = code_files.find(CodeScope(code)).paths
     assert before == ["broken.tar.gz", "data.tgz", "own.tar.gz", "train.py"]
     for name in ("study.tar.gz", "again.tgz"):
         assert hpcrun("export", "study", "-o", str(code / name), root=root).returncode == 0
-    assert code_files.find(code).paths == before
+    assert code_files.find(CodeScope(code)).paths == before
