@@ -1,15 +1,26 @@
-"""The kinds of what other packages add by name, each with hpcrun's own entries.
+"""What can be added by name: hpcrun's own entries of a kind, and those of installed packages.
 
-`hpcrun.registry` finds and imports an entry; docs/extending.md says how a package offers one.
+A kind is a group of entry points, such as hpcrun.trackers; another package offers one as::
+
+    [project.entry-points."hpcrun.trackers"]
+    aim = "hpcrun_aim:AimTracker"
+
+Own entries are literals, so that nothing is read from disk as long as one of them is asked for.
+docs/extending.md says what an entry must have.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from hpcrun.registry import Registry
+from hpcrun.errors import HpcrunError, UsageError
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     import click
 
     from hpcrun.container.runtimes import ContainerRuntime
@@ -17,6 +28,133 @@ if TYPE_CHECKING:
     from hpcrun.policy.resume import Recipe
     from hpcrun.run.program.progress_source import ProgressReader
     from hpcrun.run.tracking.interface import Tracker
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """The entries of one kind, by name; each is imported when somebody asks for it.
+
+    Parameters
+    ----------
+    group
+        The group of entry points, such as hpcrun.trackers.
+    one
+        What an entry is called in messages: "tracker".
+    own
+        Name -> ``module:attribute`` of hpcrun's own. A package's entry of the same name is not
+        used.
+    needs
+        The attributes that another package's entry must have.
+    reserved
+        Words that stand where a name may, such as ``auto``, and are never that of an entry.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        one: str,
+        own: Mapping[str, str],
+        needs: Collection[str] = (),
+        reserved: Collection[str] = (),
+    ) -> None:
+        self.group, self.one, self._own = group, one, own
+        self.needs, self.reserved = needs, reserved
+
+    @cached_property
+    def _offered(self) -> dict[str, list[EntryPoint]]:
+        from importlib.metadata import entry_points
+
+        found: dict[str, list[EntryPoint]] = {}
+        for offered in entry_points(group=self.group):
+            if offered.name in self.reserved:
+                continue
+            found.setdefault(offered.name, []).append(offered)
+        return found
+
+    @property
+    def own(self) -> list[str]:
+        """Return the names of hpcrun's own entries, without a look at what is installed."""
+        return list(self._own)
+
+    @property
+    def names(self) -> list[str]:
+        """Return all names, hpcrun's own first."""
+        return [*self._own, *sorted(self._offered.keys() - self._own.keys())]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own or (name not in self.reserved and name in self._offered)
+
+    def package(self, name: str) -> str | None:
+        """Return the package that offers an entry; None for hpcrun's own, or none such."""
+        if name in self._own or name in self.reserved:
+            return None
+        return next(map(package_of, self._offered.get(name, ())), None)
+
+    def load(self, name: str) -> T:
+        """Import an entry and return it.
+
+        Raises UsageError if there is none of that name, or two packages offer one; HpcrunError if
+        the package's module cannot be imported, or its entry lacks what one of the kind needs.
+        """
+        if name in self._own:
+            return cast(T, _attribute(self._own[name]))
+        offered = self._offered.get(name, [])
+        if not offered:
+            raise self._unknown(name)
+        packages = sorted(set(map(package_of, offered)))
+        if len(packages) > 1:
+            raise UsageError(
+                f"the {self.one} {name!r} is offered by {' and by '.join(packages)}",
+                hint=f"uninstall one of them: pip uninstall {packages[-1]}",
+            )
+        try:
+            found = _attribute(offered[0].value)
+        # Another package's code: whatever it raises as it is imported, it is named.
+        except Exception as error:
+            raise HpcrunError(
+                f"the {self.one} {name!r} of the package {packages[0]} cannot be loaded "
+                f"({offered[0].value}): {type(error).__name__}: {error}",
+                hint=f"upgrade or uninstall it: pip uninstall {packages[0]}",
+            ) from error
+        if lacking := missing(found, self.needs):
+            raise HpcrunError(
+                f"the {self.one} {name!r} of the package {packages[0]} ({offered[0].value}) has no "
+                f"{' and no '.join(lacking)}",
+                hint=f"upgrade or uninstall it: pip uninstall {packages[0]}; its authors find what "
+                "a package must have in docs/extending.md",
+            )
+        return cast(T, found)
+
+    def _unknown(self, name: str) -> UsageError:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, self.names, n=1)
+        meant = f"did you mean {near[0]!r}? Else " if near else ""
+        return UsageError(
+            f"there is no {self.one} {name!r}; there are: {', '.join(self.names)}",
+            hint=f"{meant}a package that is installed beside hpcrun may offer one ({self.group})",
+        )
+
+
+def missing(entry: object, needs: Collection[str]) -> list[str]:
+    """Return the names that an entry lacks of those that one of its kind needs.
+
+    Of a class these are also what it leaves abstract.
+    """
+    abstract = getattr(entry, "__abstractmethods__", ())
+    return [need for need in needs if not hasattr(entry, need) or need in abstract]
+
+
+def package_of(offered: EntryPoint) -> str:
+    """Return the name of the package that offers an entry point."""
+    return offered.dist.name if offered.dist is not None else "an unknown package"
+
+
+def _attribute(place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
 
 _TRACKING = "hpcrun.run.tracking"
 TRACKERS: Registry[type[Tracker]] = Registry(

@@ -10,19 +10,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-NETWORK = frozenset(
-    {
-        *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "afs", "9p"),
-        *("orangefs", "pvfs2", "panfs", "wekafs", "glusterfs", "virtiofs"),
-    }
-)
+_NETWORK_TEXT = """
+nfs nfs4 lustre gpfs beegfs ceph cifs smb3 afs 9p orangefs pvfs2 panfs wekafs glusterfs virtiofs
+"""
+NETWORK = frozenset(_NETWORK_TEXT.split())
 """Types of file systems of other machines, beside those of programs, ``fuse.…``."""
-LOCAL_PROGRAMS = frozenset(
-    {
-        *("fuse.fuse-overlayfs", "fuse.squashfuse", "fuse.squashfuse_ll", "fuse.lxcfs"),
-        *("fuse.portal", "fuse.gvfsd-fuse", "fuse.snapfuse", "fuse.ntfs-3g", "fuse.fuse2fs"),
-    }
-)
+_LOCAL_PROGRAMS_TEXT = """
+fuse.fuse-overlayfs fuse.squashfuse fuse.squashfuse_ll fuse.lxcfs fuse.portal fuse.gvfsd-fuse
+fuse.snapfuse fuse.ntfs-3g fuse.fuse2fs
+"""
+LOCAL_PROGRAMS = frozenset(_LOCAL_PROGRAMS_TEXT.split())
 """Programs whose file systems are this machine's; any other may ask another one."""
 MOUNTINFO = Path("/proc/self/mountinfo")
 _ESCAPED = re.compile(r"\\([0-7]{3})")

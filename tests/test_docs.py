@@ -17,7 +17,7 @@ import yaml
 from hpcrun import errors, extensions
 from hpcrun.cli import commands
 from hpcrun.cli.help import PARTS
-from hpcrun.registry import Registry
+from hpcrun.extensions import Registry
 
 ROOT = Path(__file__).parent.parent
 # Groups of entry points are written like modules.

@@ -204,7 +204,6 @@ COVERED_BY: dict[str, str] = {
     "state/spec/recovery_block": "compile/spec/test_reference.py",
     "state/spec/sweep_block": "compile/spec/test_reference.py",
     "compile/spec/resume_keys": "compile/spec/test_checks.py",
-    "extensions": "compile/test_added_keys.py",
     "testing/expectation": "testing/test_tracker_suite.py",
     "submission/code/frozen_code": "security/test_archives.py",
     **dict.fromkeys(

@@ -44,7 +44,7 @@ BASE = {
         "slurm_state",
         "owner_lock",
     ),
-    *("command", "extensions", "gpu_catalogue", "python_packages", "registry"),
+    *("command", "extensions", "gpu_catalogue", "python_packages"),
     "terminal",
 }
 # Package -> the packages that it may import, beside itself and the modules above. No circles.

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hpcrun.errors import HpcrunError
-from hpcrun.extensions import FRAMEWORKS, READERS, RUNTIMES, TRACKERS
-from hpcrun.registry import Registry
+from hpcrun.extensions import FRAMEWORKS, READERS, RUNTIMES, TRACKERS, Registry
 from hpcrun.state.environment.environment_block import Container
 from hpcrun.state.spec.experiment import Progress, Spec, Tracking
 

@@ -82,9 +82,15 @@ def nodes(value: str | None) -> tuple[str, ...]:
 
 # What sinfo(1) says of the characters that may end a node's state.
 _MARKS = {
-    **{"*": "NOT_RESPONDING", "$": "MAINT", "-": "PLANNED", "~": "POWERED_DOWN"},
-    **{"#": "POWERING_UP", "!": "POWER_DOWN", "%": "POWERING_DOWN"},
-    **{"@": "REBOOT_REQUESTED", "^": "REBOOT_ISSUED"},
+    "*": "NOT_RESPONDING",
+    "$": "MAINT",
+    "-": "PLANNED",
+    "~": "POWERED_DOWN",
+    "#": "POWERING_UP",
+    "!": "POWER_DOWN",
+    "%": "POWERING_DOWN",
+    "@": "REBOOT_REQUESTED",
+    "^": "REBOOT_ISSUED",
 }
 
 

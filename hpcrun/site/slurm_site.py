@@ -7,7 +7,7 @@ import grp
 import os
 import pwd
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -32,7 +32,6 @@ class SlurmPartition:
     is_default: bool
     max_time: int | None
     """Seconds; None for no limit."""
-    default_time: int | None
     min_nodes: int
     max_nodes: int | None
     nodes: tuple[str, ...]
@@ -266,34 +265,20 @@ def make(
         what: [row for row in own if row.get("Cluster", "") in ("", settings.get("ClusterName"))]
         for what, own in rows.items()
     }
-    nodes = [
-        _node(line) for line in map(records.fields, told.get("node", ())) if "NodeName" in line
-    ]
-    partitions = [
-        _partition(line)
-        for line in map(records.fields, told.get("partition", ()))
-        if "PartitionName" in line
-    ]
-    reservations = [
-        _reservation(line)
-        for line in map(records.fields, told.get("reservation", ()))
-        if "ReservationName" in line
-    ]
-    licenses = {
-        line["LicenseName"]: records.count(line.get("Total")) or 0
-        for line in map(records.fields, told.get("licenses", ()))
-        if "LicenseName" in line
-    }
+    nodes = _named(told.get("node", ()), "NodeName")
+    partitions = _named(told.get("partition", ()), "PartitionName")
+    reservations = _named(told.get("reservation", ()), "ReservationName")
+    licenses = _named(told.get("licenses", ()), "LicenseName")
     accounts = [row["DefaultAccount"] for row in rows[site_queries.USER]] if rows else []
     return SlurmSite(
         user=user,
         groups=groups,
         host=socket.gethostname().partition(".")[0],
         settings=settings,
-        partitions={one.name: one for one in partitions},
-        nodes={one.name: one for one in nodes},
-        reservations={one.name: one for one in reservations},
-        licenses=licenses,
+        partitions={name: _partition(line) for name, line in partitions.items()},
+        nodes={name: _node(line) for name, line in nodes.items()},
+        reservations={name: _reservation(line) for name, line in reservations.items()},
+        licenses={name: records.count(line.get("Total")) or 0 for name, line in licenses.items()},
         default_account=next(iter(accounts), ""),
         associations=None if rows is None else _associations(rows[site_queries.ASSOCIATIONS]),
         qos=None if rows is None else {row["Name"]: _limits(row) for row in rows[site_queries.QOS]},
@@ -302,6 +287,11 @@ def make(
         if rows
         else {},
     )
+
+
+def _named(lines: Iterable[str], key: str) -> dict[str, dict[str, str]]:
+    """Return the fields of each line by the name that it has under ``key``."""
+    return {line[key]: line for line in map(records.fields, lines) if key in line}
 
 
 def _partition(line: Mapping[str, str]) -> SlurmPartition:
@@ -314,7 +304,6 @@ def _partition(line: Mapping[str, str]) -> SlurmPartition:
         state=line.get("State", "UP"),
         is_default=line.get("Default") == "YES",
         max_time=parse_duration(line.get("MaxTime", "")),
-        default_time=parse_duration(line.get("DefaultTime", "")),
         min_nodes=records.count(line.get("MinNodes")) or 0,
         max_nodes=records.count(line.get("MaxNodes")),
         nodes=records.nodes(line.get("Nodes")),

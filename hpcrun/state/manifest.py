@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hpcrun import shared_look
-from hpcrun.fields import MAPPING, METRICS, TEXTS, TIME, WHOLE
+from hpcrun.fields import MAPPING, METRICS, TEXT, TEXTS, TIME, WHOLE, Kind, Kinds, wrong
 from hpcrun.state import files as state_files
 from hpcrun.state.spec.parallel_block import laid_out
 from hpcrun.text import plural
@@ -25,6 +25,15 @@ NAME = "manifest.json"
 _DIRECTORY = re.compile("step-([0-9]{1,15})-a([0-9]{1,9})")
 _TRASH = ".trash-"
 _QUARANTINE = "bad-"
+_COUNT = Kind("a number of things", lambda value: WHOLE.accepts(value) and value >= 0)
+_KINDS: Kinds = {
+    **dict.fromkeys(("step", "attempt", "world_size", "zero_stage", "train_batch_size"), _COUNT),
+    "time": TIME,
+    "metrics": METRICS,
+    "fixed_size": TEXT,
+    "parallel": MAPPING,
+    "own_states": TEXTS,
+}
 
 
 @dataclass(frozen=True)
@@ -134,19 +143,12 @@ def inspect(directory: Path) -> Manifest | Fault | None:
 
 
 def _implausible(found: Manifest) -> Fault | None:
-    whole = (found.step, found.attempt, found.world_size, found.zero_stage, found.train_batch_size)
-    sizes = [file.bytes for file in found.files.values()]
-    if not (
-        all(WHOLE.accepts(number) and number >= 0 for number in (*whole, *sizes))
-        and TIME.accepts(found.time)
-        and METRICS.accepts(found.metrics)
-        and (found.fixed_size is None or isinstance(found.fixed_size, str))
-        and MAPPING.accepts(found.parallel)
-        and laid_out(found.parallel) == found.parallel
-        and TEXTS.accepts(found.own_states)
+    if (
+        wrong(vars(found), _KINDS, _KINDS.keys() - {"fixed_size"})
+        or laid_out(found.parallel) != found.parallel
+        or not all(_COUNT.accepts(file.bytes) for file in found.files.values())
+        or not all(_has_one_checksum(file) for file in found.files.values())
     ):
-        return Fault(f"{NAME} is not that of a checkpoint")
-    if not all(_has_one_checksum(file) for file in found.files.values()):
         return Fault(f"{NAME} is not that of a checkpoint")
     if not found.files:
         return Fault(f"{NAME} names no file")
@@ -203,15 +205,10 @@ def quarantined(checkpoints: Path) -> list[Path]:
 
 def discard(directory: Path) -> None:
     """Remove a checkpoint; a kill in the middle leaves nothing that looks like one."""
-    shutil.rmtree(put_in_trash(directory), ignore_errors=True)
-
-
-def put_in_trash(directory: Path) -> Path:
-    """Rename a checkpoint to a name that no reader takes for one; return its new path."""
-    trash = trashed(directory)
-    shutil.rmtree(trash, ignore_errors=True)
-    directory.rename(trash)
-    return trash
+    aside = trashed(directory)
+    shutil.rmtree(aside, ignore_errors=True)
+    directory.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def trashed(checkpoint: Path) -> Path:

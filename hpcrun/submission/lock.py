@@ -81,7 +81,7 @@ def _renew(owner: Path) -> bool:
 def _take(lock: Path, owner: str, name: str, say: Say) -> None:
     said, vanished, watch = False, 0, owner_lock.OwnerWatch(lock.parent, LONGEST)
     while True:
-        other = _owner(lock)
+        other = next(iter(shared_look.names(lock)), None)
         if other is None:
             try:
                 if _appears(lock, owner):
@@ -121,10 +121,6 @@ def _appears(lock: Path, owner: str) -> bool:
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return True
-
-
-def _owner(lock: Path) -> str | None:
-    return next(iter(shared_look.names(lock)), None)
 
 
 def _is_left(watch: owner_lock.OwnerWatch, lock: Path, owner: str, name: str, say: Say) -> bool:

@@ -300,7 +300,11 @@ class Prepared:
         ]
         number = self.draft.paths.number if self.draft else None
         return Submitted(
-            *(self.plan.name, number, self.experiment.directory, tuple(runs), tuple(arrays)),
+            self.plan.name,
+            number,
+            self.experiment.directory,
+            tuple(runs),
+            tuple(arrays),
             self.unfrozen.to_data(),
         )
 

@@ -90,8 +90,12 @@ _SHOWN = 5
 _FREE = ("config", "deepspeed", "environment.variables", "resources.sbatch", "cluster.variables")
 # Of the command, the place of the runs and what people say of them, not of what the jobs get.
 _NOT_TOLD = (
-    *("tags", "notes"),
-    *("cluster.executor", "cluster.fabric", "cluster.root", "cluster.name"),
+    "tags",
+    "notes",
+    "cluster.executor",
+    "cluster.fabric",
+    "cluster.root",
+    "cluster.name",
     "cluster.confirm_above",
 )
 

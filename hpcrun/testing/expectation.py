@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from hpcrun.registry import missing
+from hpcrun.extensions import missing
 
 
 def expect(is_met: bool, found: str) -> None:
@@ -17,7 +17,7 @@ def expect(is_met: bool, found: str) -> None:
 
 
 def expect_attributes(entry: Any, needs: Collection[str]) -> None:
-    """Expect an entry to have attributes, as `hpcrun.registry` does of each that it loads."""
+    """Expect an entry to have attributes, as `hpcrun.extensions` does of each that it loads."""
     lacking = missing(entry, needs)
     expect(not lacking, f"{name_of(entry)} has no {' and no '.join(lacking)}")
 

@@ -121,7 +121,7 @@ def test_a_fifo_that_git_would_read_is_named_at_once(code: Path) -> None:
     os.mkfifo(code / "package" / ".gitignore")
     script = (
         "import sys; from pathlib import Path; from hpcrun.submission.code import code_files\n"
-        "code_files.find(Path(sys.argv[1]))"
+        "code_files.find(code_files.CodeScope(Path(sys.argv[1])))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(code)],

@@ -45,7 +45,7 @@ def test_a_site_as_a_real_slurm_describes_it(monkeypatch: pytest.MonkeyPatch, ve
     assert [*site.partitions] == ["main", "cancel", "abrupt", "abrupt-cancel", "high"]
     main = site.partitions["main"]
     assert site.default_partition() == main
-    assert (main.state, main.max_time, main.default_time) == ("UP", 86400, 3600)
+    assert (main.state, main.max_time) == ("UP", 86400)
     assert (main.max_nodes, main.allow_accounts, main.allow_groups) == (None, (), ())
     assert [node.name for node in site.nodes_of(main)] == ["n1", "n2", "n3", "n4"]
     node = site.nodes["n1"]

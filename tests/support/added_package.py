@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun import extensions
-from hpcrun.registry import Registry
+from hpcrun.extensions import Registry
 
 
 def install(

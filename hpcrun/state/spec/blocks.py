@@ -31,13 +31,11 @@ if TYPE_CHECKING:
 BATCH = "batch"
 # The variable by which a `batch_script` finds the file that starts the ranks.
 RANKS = "HPCRUN_RANKS"
-BLOCKS = frozenset(
-    {
-        *("resources", "checkpoint", "recovery", "progress", "environment"),
-        *("objective", "optimization", "notify", "parallel", "telemetry", "code"),
-        "staging",
-    }
-)
+_BLOCKS_TEXT = """
+resources checkpoint recovery progress environment objective optimization notify parallel telemetry
+code staging
+"""
+BLOCKS = frozenset(_BLOCKS_TEXT.split())
 # A plan that was frozen before such a key existed does without what it switches on.
 _ABSENT: dict[str, dict[str, Any]] = {
     "recovery": {"hang_after": None, "warm_after": None},
@@ -280,7 +278,11 @@ def check(spec: Mapping[str, Any], blocks: Collection[str] = BLOCKS) -> None:
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
-    **{"str": (str,), "int": (int,), "bool": (bool,), "float": (int, float), "None": ()},
+    "str": (str,),
+    "int": (int,),
+    "bool": (bool,),
+    "float": (int, float),
+    "None": (),
 }
 
 

@@ -25,12 +25,11 @@ if TYPE_CHECKING:
 # Seconds for which git may look at all files.
 _LONG = 120.0
 
-_NEVER = frozenset(
-    {
-        *(".git", ".hg", ".svn", "__pycache__", "node_modules", ".ipynb_checkpoints", ".hpcrun"),
-        *(".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".tox", ".nox"),
-    }
-)
+_NEVER_TEXT = """
+.git .hg .svn __pycache__ node_modules .ipynb_checkpoints .hpcrun .mypy_cache .ruff_cache
+.pytest_cache .hypothesis .tox .nox
+"""
+_NEVER = frozenset(_NEVER_TEXT.split())
 _ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")
 # What hpcrun writes in the directory of an experiment, beside its archives of code.
 _EXPERIMENT = frozenset({"submissions", "runs", "submit.lock"})

@@ -1,7 +1,7 @@
 """The zip file from which jobs import the hpcrun that submitted them, and packages beside it.
 
 Only a package whose entry a plan names goes along: its modules, and its ``.dist-info`` by which
-`hpcrun.registry` finds the entry on compute nodes.
+`hpcrun.extensions` finds the entry on compute nodes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import hpcrun
 from hpcrun.errors import UsageError
-from hpcrun.extensions import FRAMEWORKS, READERS, RECIPES, RUNTIMES, TRACKERS
+from hpcrun.extensions import FRAMEWORKS, READERS, RECIPES, RUNTIMES, TRACKERS, Registry
 from hpcrun.policy import frameworks, resume
-from hpcrun.registry import Registry
 from hpcrun.state import files as state_files
 from hpcrun.state.plan import Plan, RunPlan
 

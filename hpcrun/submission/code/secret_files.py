@@ -36,10 +36,10 @@ HOLDS = "it is a key or token"
 NAMED = "it is named like a secret"
 PRIVATE = "only you may read it"
 READERS = stat.S_IRGRP | stat.S_IROTH
-_AT_HOME = (
-    *(".ssh/*", ".aws/*", ".azure/*", ".kube/config", ".docker/config.json", ".config/gcloud/*"),
-    *(".netrc", ".git-credentials", ".pgpass", ".cache/huggingface/token"),
-)
+_AT_HOME = """
+.ssh/* .aws/* .azure/* .kube/config .docker/config.json .config/gcloud/* .netrc .git-credentials
+.pgpass .cache/huggingface/token
+"""
 
 
 class NamedSecrets:
@@ -98,7 +98,7 @@ class SecretFiles(NamedSecrets):
 @functools.lru_cache(maxsize=1)
 def _secrets_at_home() -> frozenset[tuple[int, int]]:
     home = expand_home("~")
-    return _identities([path for pattern in _AT_HOME for path in home.glob(pattern)])
+    return _identities([path for pattern in _AT_HOME.split() for path in home.glob(pattern)])
 
 
 def _identities(paths: Sequence[Path]) -> frozenset[tuple[int, int]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import HpcrunError, UsageError
-from hpcrun.registry import Registry
+from hpcrun.extensions import Registry
 from tests.support.added_package import install
 
 OWN = {"mean": "statistics:mean"}
