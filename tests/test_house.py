@@ -70,6 +70,7 @@ COVERED_BY: dict[str, str] = {
     "compile/sweep/point": "compile/sweep/test_expansion.py",
     "compile/sweep/references": "compile/sweep/test_resolver.py",
     "compile/sweep/values": "compile/sweep/test_sweep_language.py",
+    "compile/target/draft": "compile/target/test_memory_settings.py",
     "compile/target/deepspeed_keys": "compile/target/test_deepspeed.py",
     "compile/target/slurm_options": "compile/spec/test_checks.py",
     "cli/note": "cli/test_tag.py",

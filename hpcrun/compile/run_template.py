@@ -12,23 +12,23 @@ from hpcrun.compile import identity
 from hpcrun.compile.freeze import CompiledRun
 from hpcrun.compile.source.marked_tree import Key
 from hpcrun.compile.source.problems import Problems, Reporter
-from hpcrun.compile.spec import checks, left_out_batches, objective, schema
+from hpcrun.compile.spec import checks, objective, schema
 from hpcrun.compile.sweep.resolver import Resolved
 from hpcrun.compile.target import (
     deepspeed,
+    engine_settings,
     entry,
     framework_detection,
     learning_rate,
-    memory_settings,
     optimizers,
     parallel_layout,
-    precision_keys,
+    recovery_checks,
     role_layout,
     slurm_options,
-    smaller_batches,
 )
+from hpcrun.compile.target.draft import SpecDraft
 from hpcrun.errors import Problem, UsageError
-from hpcrun.policy import batch, frameworks
+from hpcrun.policy import frameworks
 from hpcrun.state.role_plan import ROLES
 from hpcrun.state.spec.experiment import Spec
 from hpcrun.text import size
@@ -100,41 +100,25 @@ class RunTemplate:
 
 
 class RunTemplates:
-    """The templates of a spec, each made for the first point that needs it.
-
-    Parameters
-    ----------
-    directory
-        The directory of the spec's file.
-    limits
-        The limits of the cluster profile.
-    referred
-        The keys of ``config`` that a command refers to.
-    is_slurm
-        The cluster has Slurm.
-
-    Attributes
-    ----------
-    code_root
-        The directory that is frozen, once an entry was found.
-    notes
-        Messages for the user about specs that are right, each a key.
-    """
+    """The templates of a spec, each made for the first point that needs it."""
 
     def __init__(
         self,
         directory: Path,
         limits: dict[str, Any],
-        referred: Collection[Key] = (),
+        referred: Collection[Key],
         *,
-        is_slurm: bool = True,
+        is_slurm: bool,
     ) -> None:
+        """``directory`` is that of the spec's file; a command refers to the keys ``referred``."""
         self._directory, self._limits, self._referred = directory, limits, referred
         self._is_slurm = is_slurm
         self._templates: dict[str, RunTemplate] = {}
         self._entries: dict[str, tuple[entry.LocatedEntry | None, list[Problem]]] = {}
         self.code_root: Path | None = None
+        """The directory that is frozen, once an entry was found."""
         self.notes: dict[str, None] = {}
+        """Messages for the user about specs that are right, each a key."""
         self._text = 0
 
     def of(self, resolved: Resolved) -> RunTemplate:
@@ -147,12 +131,12 @@ class RunTemplates:
         return self._templates[name]
 
     def _make(self, resolved: Resolved) -> RunTemplate:
-        problems = Problems()
+        problems, note = Problems(), self.notes.setdefault
         report = Reporter(resolved.tree, problems)
         data = {name: resolved.data[name] for name in resolved.data if name != "config"}
         spec = schema.SchemaChecker(report, Spec).block(data, Spec)
         if not self._is_slurm:
-            slurm_options.settle_here(spec["resources"], self.notes.setdefault)
+            slurm_options.settle_here(spec["resources"], note)
         below_entry = role_layout.take_place(spec, report)
         checks.check(spec, self._limits, report)
         checks.settle_paths(spec, self._directory, report)
@@ -161,36 +145,11 @@ class RunTemplates:
             checks.check_in_code(spec["code"], self._directory, self.code_root, report)
         kind = located.kind if located else None
         of_file = deepspeed.keys_of_file(resolved.data.get("deepspeed_config"), report)
-        config = spec["deepspeed"] = deepspeed.without_nulls(spec["deepspeed"], of_file)
-        wanted, below, note = spec["resources"], report.below("deepspeed"), self.notes.setdefault
+        spec["deepspeed"] = deepspeed.without_nulls(spec["deepspeed"], of_file)
         objective.settle(spec, report, note)
         framework, recipe = self._framework(located, spec, report)
-        gpus, wanted_precision = wanted["gpus_per_node"], spec["precision"]
-        deepspeed.check(config, kind, gpus, below, note)
-        optimizers.check(config, kind, gpus, below, note)
-        config = precision_keys.filled(config, wanted_precision, kind, framework, gpus, report)
-        spec["deepspeed"] = config
-        precision_keys.check_gpu(config, wanted_precision, gpus, wanted["gpu_type"], report)
-        ranks = None
-        if not problems.under(*_SHAPE):
-            # Also where one process of a node has all its GPUs, and starts the others.
-            per_node = wanted["gpus_per_node"] or wanted["ntasks_per_node"] or 1
-            ranks = parallel_layout.data_parallel(spec, kind, per_node, report)
-            if ranks is not None:
-                spec["deepspeed"] = deepspeed.solve_batch(
-                    config, kind or "script", ranks, below, of_file, note
-                )
-                parallel_layout.tell(spec, kind or "script", per_node, note)
-        memory_settings.check(config, ranks, gpus, below, note)
-        kept = isinstance(spec["deepspeed"].get(batch.TRAIN), int)
-        if spec["recovery"]["shrink"] and kind != "function" and not kept:
-            note(
-                f"recovery.shrink does nothing: no deepspeed.{batch.TRAIN} says what is to be kept"
-            )
-        if not problems.under("deepspeed", "recovery", "framework"):
-            smaller_batches.check(spec, kind, framework, report, note)
-            left_out_batches.check(spec, kind, framework, report, note)
-        learning_rate.settle(spec, kind, framework, report, note)
+        draft = SpecDraft(spec, kind, framework, report, note)
+        self._settle_deepspeed(draft, of_file)
         if self._is_slurm and not frameworks.of(framework).one_per_run:
             slurm_options.tell_cpus(spec, note)
         roles = role_layout.settle(spec, self._locate, report)
@@ -200,12 +159,36 @@ class RunTemplates:
             checks.check_limits(spec["resources"], self._limits, report.below("resources"))
         left_out = ("extends", "sweep", *(() if spec[ROLES] else (ROLES,)))
         spec = {name: spec[name] for name in spec if name not in left_out}
-        found, own = problems.found, self._directory
         return RunTemplate(
-            *(spec, located, self.code_root, framework, recipe),
-            *(own, found, self._count, self._referred),
-            roles,
+            spec=spec,
+            located=located,
+            root=self.code_root,
+            framework=framework,
+            recipe=recipe,
+            directory=self._directory,
+            problems=problems.found,
+            count=self._count,
+            referred=self._referred,
+            roles=roles,
         )
+
+    def _settle_deepspeed(self, draft: SpecDraft, of_file: Callable[[Key], bool]) -> None:
+        """Check and complete the DeepSpeed configuration, and what depends on it."""
+        deepspeed.check(draft)
+        optimizers.check(draft)
+        engine_settings.fill_in(draft)
+        engine_settings.check_gpu(draft)
+        ranks = None
+        if not draft.report.problems.under(*_SHAPE):
+            # Also where one process of a node has all its GPUs, and starts the others.
+            per_node = draft.gpus or draft.spec["resources"]["ntasks_per_node"] or 1
+            ranks = parallel_layout.data_parallel(draft, per_node)
+            if ranks is not None:
+                draft.spec["deepspeed"] = deepspeed.solve_batch(draft, ranks, of_file)
+                parallel_layout.tell(draft, per_node)
+        engine_settings.check(draft, ranks)
+        recovery_checks.check(draft)
+        learning_rate.settle(draft)
 
     def _framework(
         self, located: entry.LocatedEntry | None, spec: dict[str, Any], report: Reporter

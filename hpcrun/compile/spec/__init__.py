@@ -6,8 +6,7 @@ files of a spec and the command line become one tree), `short_keys` (``lr`` for 
 profiles), `profile` (loads them), `checks` (values that must agree, beyond their types),
 `objective` (whether less of it is better), `container_keys` (those of ``environment.container``),
 `resume_keys` (``recovery.resume``), `batch_script_key` (the shell file around the ranks),
-`left_out_batches` (``recovery.on_nan``), `reference` (writes docs/spec.md) and `json_schema` (the
-same for editors).
+`reference` (writes docs/spec.md) and `json_schema` (the same for editors).
 
 To add a check, add a line to ``AT_LEAST`` or a function that ``check`` calls, in `checks`;
 to suggest a field for a name of another launcher, add it to ``_OTHER_NAMES`` in `schema`.

@@ -2,11 +2,12 @@
 
 In reading order: `entry` (finds a script, function or command), `command_line` (its arguments and
 flags, at first and as it resumes), `framework_detection` (the framework of its words and imports),
-`deepspeed` (checks the configuration and solves the batch triple), `precision_keys` and
-`memory_settings` (what it computes in, and settings that do not go together), `deepspeed_keys` (the
-keys that DeepSpeed reads), `optimizers` (what each takes, and where it runs), `learning_rate` (the
-``optimization`` block), `parallel_layout` (ranks that share a model), `smaller_batches`
-(``recovery.shrink_micro_batch``), `role_layout` (ranks, nodes and programs of roles),
+`draft` (what the following checks have in common), `deepspeed` (checks the configuration and solves
+the batch triple), `engine_settings` (what it computes in, and settings that do not go together),
+`deepspeed_keys` (the keys that DeepSpeed reads), `optimizers` (what each takes, and where it runs),
+`learning_rate` (the ``optimization`` block), `parallel_layout` (ranks that share a model),
+`recovery_checks` (whether other batches reach the program), `role_layout` (ranks, nodes and
+programs of roles),
 `slurm_options` (the values and options that sbatch accepts) and `sbatch_script` (renders the job
 script).
 

@@ -20,17 +20,23 @@ from hpcrun.compile.target.deepspeed_keys import (
     VERSION,
     is_comment,
 )
+from hpcrun.compile.target.draft import SpecDraft
 from hpcrun.host import expand_home, is_there
 from hpcrun.policy import batch
 from hpcrun.text import shortened
 
 # Keys whose "auto" DeepSpeed itself fills in.
 _OWN_AUTO = {
-    *("data_types.keep_in_fp32_modules", "pipeline.stages", "expert_parallel.score_apply"),
-    *("expert_parallel.combine_impl", "expert_parallel.row_weighting_impl"),
-    *("expert_parallel.score_func", "expert_parallel.top_k"),
+    "data_types.keep_in_fp32_modules",
+    "pipeline.stages",
+    "expert_parallel.score_apply",
+    "expert_parallel.combine_impl",
+    "expert_parallel.row_weighting_impl",
+    "expert_parallel.score_func",
+    "expert_parallel.top_k",
     "expert_parallel.routed_scaling_factor",
-    *("zero_optimization.zenflow.select_strategy", "zero_optimization.zenflow.select_interval"),
+    "zero_optimization.zenflow.select_strategy",
+    "zero_optimization.zenflow.select_interval",
     "zero_optimization.zenflow.update_interval",
 }
 _NOT_ONLY_BLOCKS = ("zero_optimization",)
@@ -61,11 +67,7 @@ def read_file(value: Any, report: Reporter) -> Tree | None:
         beside = sorted(one.name for one in path.parent.glob("*.json"))
         report.at(key, found, did_you_mean(value, [*known, *beside]))
         return None
-    return yaml_reader.read_yaml(known[value], _preset(value), report.problems)
-
-
-def _preset(name: str) -> str:
-    return f"preset {name}"
+    return yaml_reader.read_yaml(known[value], f"preset {value}", report.problems)
 
 
 def _shown(value: str, mark: SourceMark) -> str:
@@ -74,18 +76,10 @@ def _shown(value: str, mark: SourceMark) -> str:
 
 
 def keys_of_file(value: Any, report: Reporter) -> Callable[[Key], bool]:
-    """Return a function that checks whether the file alone gives the value at a key.
-
-    Parameters
-    ----------
-    value
-        The spec's ``deepspeed_config``.
-    report
-        For keys of the whole spec.
-    """
+    """Return a function that checks whether the file ``deepspeed_config`` alone gives a key."""
     if not isinstance(value, str):
         return lambda _: False
-    names = (_shown(value, report.mark("deepspeed_config")), _preset(value))
+    names = (_shown(value, report.mark("deepspeed_config")), f"preset {value}")
     return lambda key: report.mark(("deepspeed", *key)).file in names
 
 
@@ -103,28 +97,12 @@ def without_nulls(
     }
 
 
-def check(
-    config: dict[str, Any],
-    kind: str | None,
-    gpus: int,
-    report: Reporter,
-    note: Callable[[str], object],
-) -> None:
+def check(draft: SpecDraft) -> None:
     """Report keys that DeepSpeed would ignore or refuse, and values that cannot work here.
 
     A script or command may read keys of its own, which a note tells, and fill in what is ``auto``.
-
-    Parameters
-    ----------
-    kind
-        The kind of the entry; None if it was not found.
-    gpus
-        GPUs of a node.
-    report
-        For keys below ``deepspeed``.
-    note
-        Takes what the user should know about a configuration that is accepted.
     """
+    config, kind, report = draft.config, draft.kind, draft.below
     ignored: list[Key] = []
 
     def look(key: Key, accepted: frozenset[str]) -> None:
@@ -144,11 +122,11 @@ def check(
     for key in ignored[:_MOST_IGNORED]:
         mark = report.mark(key)
         place = mark.file if mark.line is None else f"{mark.file}:{mark.line}"
-        note(shortened(f"{place}: DeepSpeed {VERSION} ignores deepspeed.{dotted(key)}"))
+        draft.note(shortened(f"{place}: DeepSpeed {VERSION} ignores deepspeed.{dotted(key)}"))
     if len(ignored) > _MOST_IGNORED:
         found = f"is one of more than {_MOST_IGNORED} keys that DeepSpeed does not know"
         report.at(ignored[-1], found)
-    _check_values(config, gpus, report)
+    _check_values(config, draft.gpus, report)
     if kind == "function":
         for key in keys(config):
             own = key[0] in batch.KEYS or dotted(key) in _OWN_AUTO
@@ -161,30 +139,16 @@ def check(
                 )
 
 
-def solve_batch(
-    config: dict[str, Any],
-    kind: str,
-    ranks: int,
-    report: Reporter,
-    of_file: Callable[[Key], bool],
-    note: Callable[[str], object],
-) -> dict[str, Any]:
+def solve_batch(draft: SpecDraft, ranks: int, of_file: Callable[[Key], bool]) -> dict[str, Any]:
     """Return the configuration, the solved batch triple first.
 
     An empty configuration stays empty: the entry does not use DeepSpeed, or makes its own. For a
-    script or command, what only the file says about the batch stays as it is written there: a
-    Trainer fills in ``auto`` and what is absent, and DeepSpeed solves the rest. The spec's own
-    batch keys are solved as for a function, unless that needs a number that only the program has.
-
-    Parameters
-    ----------
-    report
-        For keys below ``deepspeed``.
-    of_file
-        Checks whether the file alone gives a key.
-    note
-        Takes what the user should know about a batch that is accepted.
+    script or command, what only the file says about the batch (``of_file``) stays as it is written
+    there: a Trainer fills in ``auto`` and what is absent, and DeepSpeed solves the rest. The spec's
+    own batch keys are solved as for a function, unless that needs a number that only the program
+    has.
     """
+    config, kind = draft.config, draft.kind
     if not config:
         return config
     given = [config.get(key) for key in batch.KEYS]
@@ -193,7 +157,7 @@ def solve_batch(
     if kind != "function":
         sizes = [value for value in given[:2] if value not in (None, batch.AUTO)]
         if not sizes and batch.AUTO not in given:
-            note("the DeepSpeed configuration has no batch size: the program has to give one")
+            draft.note("the DeepSpeed configuration has no batch size: the program has to give one")
         if not sizes or (not own and batch.AUTO in given):
             return config
     try:
@@ -204,7 +168,7 @@ def solve_batch(
             nearest = "; ".join(map(str, error.nearest))
             hint = f"nearest possible (train = micro x accumulation): {nearest}"
         written = [*own, *(key for key in batch.KEYS if key in config)]
-        report.at(error.key or next(iter(written), ()), str(error), hint)
+        draft.below.at(error.key or next(iter(written), ()), str(error), hint)
         return config
     if kind != "function" and not own:
         return config

@@ -6,75 +6,46 @@ What the ranks make of the rest is in `hpcrun.run.rank.optimization`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from hpcrun.compile.source.marked_tree import Key, dotted, get_at
 from hpcrun.compile.source.problems import Reporter
+from hpcrun.compile.target.draft import OWN_LOOPS, SpecDraft
 from hpcrun.policy import batch
 from hpcrun.state.spec.parallel_block import divided
 
-# What makes optimizers and schedules of its own.
-_OTHERS = ("accelerate", "composer", "huggingface", "jax", "lightning", "tensorflow")
 # Parameters of optimizers and schedulers that are learning rates.
-_RATES = frozenset(
-    [
-        "lr",
-        "muon_lr",
-        "adam_lr",
-        "warmup_min_lr",
-        "warmup_max_lr",
-        "cycle_min_lr",
-        "cycle_max_lr",
-        "lr_range_test_min_lr",
-        "eta_min",
-        "base_lr",
-        "max_lr",
-        "min_lr",
-    ]
-)
+_RATE_NAMES = """
+lr muon_lr adam_lr warmup_min_lr warmup_max_lr cycle_min_lr cycle_max_lr lr_range_test_min_lr
+eta_min base_lr max_lr min_lr
+"""
+_RATES = frozenset(_RATE_NAMES.split())
 # DeepSpeed's schedulers that give all parameters one rate.
 _ONE_RATE = ("LRRangeTest", "OneCycle", "WarmupDecayLR")
 
 
-def settle(
-    spec: dict[str, Any],
-    kind: str | None,
-    framework: str,
-    report: Reporter,
-    note: Callable[[str], object],
-) -> None:
+def settle(draft: SpecDraft) -> None:
     """Report what is wrong in ``optimization``, and put the scaled rates into ``deepspeed``.
 
-    Parameters
-    ----------
-    spec
-        The checked spec, its batch triple solved; ``deepspeed`` is replaced where rates change.
-    kind
-        The kind of the entry; None if it was not found.
-    framework
-        The name of what the program trains with.
-    report
-        For keys of the whole spec.
-    note
-        Takes what the user should know about a spec that is accepted.
+    The batch triple is solved by now.
     """
-    block, config = spec["optimization"], spec["deepspeed"]
+    spec, config, report = draft.spec, draft.config, draft.report
+    block = spec["optimization"]
     _check_schedule(block, config, report)
     _check_groups(block, config, report)
     _check_average(spec, report)
     used = [key for key in ("warmup", "decay", "layer_decay", "ema") if block[key]]
     used += ["weight_decay_on"] if block["weight_decay_on"] != "all" else []
-    if used and framework in _OTHERS:
-        found = f"is made by session.{_maker(used[0])}(…), and {framework} makes its own"
+    if used and draft.framework in OWN_LOOPS:
+        found = f"is made by session.{_maker(used[0])}(…), and {draft.framework} makes its own"
         report.at(f"optimization.{used[0]}", found, "give it to the program instead")
-    elif used and kind not in (None, "function"):
-        note(
+    elif used and draft.kind not in (None, "function"):
+        draft.note(
             f"optimization.{used[0]} is made by session.{_maker(used[0])}(…) of hpcrun.session() "
             "alone: a program that does not call it trains without"
         )
     if not report.problems.under("optimization", "deepspeed"):
-        _scale(spec, report, note)
+        _scale(draft)
 
 
 def _maker(key: str) -> str:
@@ -162,9 +133,9 @@ def _check_groups(block: dict[str, Any], config: dict[str, Any], report: Reporte
         report.at(at, found, hint)
 
 
-def _scale(spec: dict[str, Any], report: Reporter, note: Callable[[str], object]) -> None:
+def _scale(draft: SpecDraft) -> None:
     """Replace the learning rates of ``deepspeed`` by the scaled ones, and note them."""
-    block, config = spec["optimization"], spec["deepspeed"]
+    block, config, report = draft.spec["optimization"], draft.config, draft.report
     scale, reference = block["scale_lr"], block["reference_batch"]
     report.at_least("optimization.reference_batch", reference, 1)
     if (scale is None) != (reference is None):
@@ -193,11 +164,11 @@ def _scale(spec: dict[str, Any], report: Reporter, note: Callable[[str], object]
         scaled = {key: params[key] * factor for own, _, key in keys if own == part}
         if scaled:
             config = {**config, part: {**config[part], "params": {**params, **scaled}}}
-    given = get_at(spec["deepspeed"], ("optimizer", "params", "lr"))
+    given = get_at(draft.config, ("optimizer", "params", "lr"))
     others = [f"deepspeed.{dotted(key)}" for key in keys if dotted(key) != "optimizer.params.lr"]
     also = f"; so are {', '.join(others)}" if others else ""
-    note(f"{_LR} is {given * factor:.6g} = {given:g} x {told} (optimization.scale_lr){also}")
-    spec["deepspeed"] = config
+    draft.note(f"{_LR} is {given * factor:.6g} = {given:g} x {told} (optimization.scale_lr){also}")
+    draft.spec["deepspeed"] = config
 
 
 _LR = "deepspeed.optimizer.params.lr"

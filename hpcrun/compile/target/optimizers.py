@@ -7,12 +7,12 @@ accepted on CPU ranks. A type with a dot, ``package.Class``, is made by ``sessio
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 from hpcrun.compile.source.marked_tree import get_at
 from hpcrun.compile.source.problems import Reporter, did_you_mean, listing
 from hpcrun.compile.target.deepspeed_keys import REMOVED_OPTIMIZERS, VERSION
+from hpcrun.compile.target.draft import SpecDraft
 from hpcrun.policy import batch
 
 # torch.optim: the name is exact. Parameters of torch 2.13.
@@ -49,28 +49,14 @@ def _table(text: str, shared: str) -> dict[str, frozenset[str]]:
 TORCH = _table(_TORCH, "lr foreach maximize")
 OWN = _table(_OWN, "lr")
 # With `torch_adam`, these are torch's.
-TORCH_ADAM = frozenset(
-    [
-        "lr",
-        "betas",
-        "eps",
-        "weight_decay",
-        "amsgrad",
-        "maximize",
-        "foreach",
-        "capturable",
-        "differentiable",
-        "fused",
-        "torch_adam",
-        "adam_w_mode",
-        "fp32_optimizer_states",
-    ]
-)
+_TORCH_ADAM = """
+lr betas eps weight_decay amsgrad maximize foreach capturable differentiable fused torch_adam
+adam_w_mode fp32_optimizer_states
+"""
+TORCH_ADAM = frozenset(_TORCH_ADAM.split())
 # They need the package mup, which knows what they take.
 _OF_MUP = ("muadam", "muadamw", "musgd")
-_SPELT = {"adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "lamb": "Lamb", "lion": "Lion",
-          "muon": "Muon"}  # fmt: skip
-NAMES = (*_SPELT.values(), *TORCH)
+NAMES = ("Adam", "AdamW", "Adagrad", "Lamb", "Lion", "Muon", *TORCH)
 # Classes that no engine can use, and why.
 _NEVER = {
     "LBFGS": "needs a closure, which DeepSpeed's step does not give it",
@@ -82,26 +68,9 @@ _BY_SHAPE = ("adafactor", "came", "galore", "lamb", "lars", "shampoo", "soap")
 _UNTESTED = "zero_allow_untested_optimizer"
 
 
-def check(
-    config: dict[str, Any],
-    kind: str | None,
-    gpus: int,
-    report: Reporter,
-    note: Callable[[str], object],
-) -> None:
-    """Report an optimizer that DeepSpeed would refuse or train wrong with, and what to use.
-
-    Parameters
-    ----------
-    kind
-        The kind of the entry; None if it was not found.
-    gpus
-        GPUs of a node.
-    report
-        For keys below ``deepspeed``.
-    note
-        Takes what the user should know about a configuration that is accepted.
-    """
+def check(draft: SpecDraft) -> None:
+    """Report an optimizer that DeepSpeed would refuse or train wrong with, and what to use."""
+    config, report = draft.config, draft.below
     name = get_at(config, ("optimizer", "type"))
     if name is None or name == batch.AUTO:
         return
@@ -118,35 +87,30 @@ def check(
         return
     is_library = "." in name
     if not (is_own or is_library or name in TORCH or lowered in _OF_MUP):
-        _unknown(name, kind, report, note)
+        _unknown(name, draft)
         return
-    _check_params(name, config, kind, report, note)
-    _check_place(name, config, gpus, report)
-    if is_library and kind != "function":
-        note(
+    _check_params(name, draft)
+    _check_place(name, config, draft.gpus, report)
+    if is_library and draft.kind != "function":
+        draft.note(
             f"deepspeed.optimizer.type {name} is made by session.initialize(…) alone: a program "
             "that does not call it is refused the name by DeepSpeed"
         )
 
 
-def _unknown(name: str, kind: str | None, report: Reporter, note: Callable[[str], object]) -> None:
+def _unknown(name: str, draft: SpecDraft) -> None:
     hint = did_you_mean(name, NAMES)
     found = f"neither DeepSpeed {VERSION} nor torch.optim has an optimizer {name!r}"
-    if hint is None and kind != "function":
-        note(f"deepspeed.optimizer.type: {found}; known are {listing(NAMES)}")
+    if hint is None and draft.kind != "function":
+        draft.note(f"deepspeed.optimizer.type: {found}; known are {listing(NAMES)}")
         return
     accepted = f"accepted are {listing(NAMES)}, and package.Class of another library"
-    report.at("optimizer.type", f"{found}; {accepted}", hint)
+    draft.below.at("optimizer.type", f"{found}; {accepted}", hint)
 
 
-def _check_params(
-    name: str,
-    config: dict[str, Any],
-    kind: str | None,
-    report: Reporter,
-    note: Callable[[str], object],
-) -> None:
+def _check_params(name: str, draft: SpecDraft) -> None:
     """Report parameters that the optimizer does not take; of a library's, none are known."""
+    config, report = draft.config, draft.below
     params = get_at(config, ("optimizer", "params"))
     if not isinstance(params, dict):
         return
@@ -166,10 +130,10 @@ def _check_params(
         if key in accepted or key == "max_grad_norm" or str(key).startswith(("#", "_", "//")):
             continue
         found = f"the optimizer {name} does not take {key!r}; it takes {listing(sorted(accepted))}"
-        if kind == "function":
+        if draft.kind == "function":
             report.at(("optimizer", "params", str(key)), found, did_you_mean(key, accepted))
         else:
-            note(f"deepspeed.optimizer.params: {found}")
+            draft.note(f"deepspeed.optimizer.params: {found}")
 
 
 def _check_place(name: str, config: dict[str, Any], gpus: int, report: Reporter) -> None:

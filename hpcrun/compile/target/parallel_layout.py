@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hpcrun.compile.source.marked_tree import get_at
 from hpcrun.compile.source.problems import Reporter
+from hpcrun.compile.target.draft import SpecDraft
 from hpcrun.policy import batch, training_ways
 from hpcrun.state.spec.parallel_block import EXPERT, divided, laid_out, model_ranks
 
@@ -17,23 +18,12 @@ _DEEPSPEED_KEYS = {
 }
 
 
-def data_parallel(
-    spec: Mapping[str, Any],
-    kind: str | None,
-    per_node: int,
-    report: Reporter,
-) -> int | None:
+def data_parallel(draft: SpecDraft, per_node: int) -> int | None:
     """Return the number of ranks that see different samples; None after a problem.
 
-    Parameters
-    ----------
-    spec
-        A resolved spec, with ``deepspeed`` as DeepSpeed will read it.
-    kind
-        The kind of the entry; None if it was not found.
-    per_node
-        Ranks of a node, counted as processes with a GPU each.
+    ``per_node`` are the ranks of a node, counted as processes with a GPU each.
     """
+    spec, report = draft.spec, draft.report
     world_size: int = spec["resources"]["nodes"] * per_node
     sizes, config, whole = divided(spec["parallel"]), spec["deepspeed"], spec["model_parallel_size"]
     size: int = model_ranks(sizes)
@@ -71,7 +61,7 @@ def data_parallel(
         found = f"{experts} ranks do not divide the {ranks} that see different samples"
         report.at(f"parallel.{EXPERT}", found)
         return None
-    if kind is not None:
+    if draft.kind is not None:
         for each in training_ways.refusals(spec["parallel"], config):
             report.at(each.key, each.found, each.hint)
         if "pipeline" in sizes:
@@ -90,10 +80,11 @@ def _check_groups(optimization: Mapping[str, Any], report: Reporter) -> None:
         report.at("optimization.weight_decay_on", found, "leave it out")
 
 
-def tell(spec: Mapping[str, Any], kind: str, per_node: int, note: Callable[[str], object]) -> None:
+def tell(draft: SpecDraft, per_node: int) -> None:
     """Note what the user should know about a layout that is accepted, once its batch is solved."""
-    sizes, config = divided(spec["parallel"]), spec["deepspeed"]
-    if kind != "function" and laid_out(spec["parallel"]):
+    parallel, note = draft.spec["parallel"], draft.note
+    sizes = divided(parallel)
+    if draft.kind != "function" and laid_out(parallel):
         note(
             "parallel: session.initialize divides the model; a program that calls DeepSpeed itself "
             "has to divide it alike, and only its batch is solved here"
@@ -106,7 +97,7 @@ def tell(spec: Mapping[str, Any], kind: str, per_node: int, note: Callable[[str]
             f"parallel.tensor: groups of {tensor} ranks span nodes of {per_node}: what they reduce "
             "in every layer goes over the network"
         )
-    accumulation = config.get(batch.ACCUMULATION)
+    accumulation = draft.config.get(batch.ACCUMULATION)
     if stages > 1 and isinstance(accumulation, int) and accumulation < stages:
         idle = (stages - 1) / (accumulation + stages - 1)
         note(

@@ -8,7 +8,8 @@ import pytest
 
 from hpcrun.compile.source.marked_tree import Tree
 from hpcrun.compile.source.problems import Problems, Reporter
-from hpcrun.compile.target import memory_settings
+from hpcrun.compile.target import engine_settings
+from hpcrun.compile.target.draft import SpecDraft
 
 BF16 = {"bf16": {"enabled": True}}
 
@@ -16,7 +17,9 @@ BF16 = {"bf16": {"enabled": True}}
 def judged(config: dict[str, Any], gpus: int = 4, ranks: int | None = 8) -> list[str]:
     problems = Problems()
     notes: list[str] = []
-    memory_settings.check(config, ranks, gpus, Reporter(Tree(config), problems), notes.append)
+    spec = {"deepspeed": config, "resources": {"gpus_per_node": gpus}}
+    draft = SpecDraft(spec, "function", "auto", Reporter(Tree(spec), problems), notes.append)
+    engine_settings.check(draft, ranks)
     return [f"{one.key}: {one.message}" for one in problems.found] + notes
 
 
