@@ -65,8 +65,6 @@ COVERED_BY: dict[str, str] = {
     "compile/spec/profile": "compile/spec/test_compose.py",
     "compile/spec/profile_files": "tools/completion/test_completion.py",
     "compile/spec/schema": "compile/spec/test_checks.py",
-    "compile/sweep/draws": "compile/sweep/test_sweep_language.py",
-    "compile/sweep/matcher": "compile/sweep/test_sweep_language.py",
     "compile/sweep/point": "compile/sweep/test_expansion.py",
     "compile/sweep/references": "compile/sweep/test_resolver.py",
     "compile/sweep/values": "compile/sweep/test_sweep_language.py",

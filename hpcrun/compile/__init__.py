@@ -4,11 +4,11 @@
 their scripts, and ``compile_plan`` does both.
 
 In reading order: `compiler` (the steps, from file to checked runs), `run_template` (a run without
-its ``config``, checked once for many), `identity` (the digest by which a run is known again),
-`extendable` (values that may change without making another run), `run_notes` (swept values that may
-not arrive), `added_keys` (what installed packages add to the spec), `freeze` (numbers, job arrays
-and scripts) and `chain` (``depends_on``). ``source`` reads files, ``spec`` knows the schema,
-``sweep`` makes the points, ``target`` knows entries, DeepSpeed and sbatch.
+its ``config``, checked once for many), `identity` (the digest by which a run is known again, and
+the values that it leaves out), `run_notes` (swept values that may not arrive), `added_keys` (what
+installed packages add to the spec), `freeze` (numbers, job arrays and scripts) and `chain`
+(``depends_on``). ``source`` reads files, ``spec`` knows the schema, ``sweep`` makes the points,
+``target`` knows entries, DeepSpeed and sbatch.
 
 To add a field of a spec, declare it in `hpcrun.state.spec.experiment`, check it in
 ``spec/checks.py``, and write the reference page anew with ``python -m

@@ -49,15 +49,8 @@ def prerequisites(report: Reporter, points: Iterable[Point]) -> tuple[Prerequisi
 def before(last: Compiled, compile_spec: Callable[[Path], Compiled]) -> list[Compiled]:
     """Compile all experiments that come before one, each after those that it depends on.
 
-    Parameters
-    ----------
-    compile_spec
-        Called with the path of a spec.
-
-    Raises
-    ------
-    SpecError, UsageError
-        A spec is wrong; they form a circle, have different roots or executors, or share a name.
+    Raises SpecError or UsageError if a spec is wrong, or they form a circle, have different roots
+    or executors, or share a name.
     """
     done: dict[str, Compiled] = {}
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from hpcrun.compile import chain, extendable, run_notes
+from hpcrun.compile import chain, identity, run_notes
 from hpcrun.compile.freeze import Compiled, CompiledRun, Select, freeze
 from hpcrun.compile.run_template import RunTemplates
 from hpcrun.compile.source.interpolate import interpolate_one, variables_read
@@ -19,7 +19,6 @@ from hpcrun.compile.source.problems import Problems, Reporter, kind_of
 from hpcrun.compile.spec import compose, misreadings, profile, schema
 from hpcrun.compile.spec.short_keys import ShortKeys
 from hpcrun.compile.sweep.expansion import Expansion
-from hpcrun.compile.sweep.matcher import Matcher
 from hpcrun.compile.sweep.point import Assignment, Point, keys_of, label, short_names
 from hpcrun.compile.sweep.references import has_interpolation, interpolations, overlap, referred
 from hpcrun.compile.sweep.resolver import Resolver
@@ -48,23 +47,10 @@ def compile_spec(
 ) -> Compiled:
     """Read, check and resolve a spec, without writing anything or asking a cluster.
 
-    Parameters
-    ----------
-    spec
-        The path of a spec, or the name of an experiment that ships.
-    overrides
-        ``key=value`` and ``+key=value``.
-    sweeps
-        ``key=a,b``.
-    root
-        The directory of experiments; None for the profile's.
-
-    Raises
-    ------
-    SpecError
-        All problems that were found.
-    UsageError
-        There is no such spec.
+    ``spec`` is a path, or the name of an experiment that ships; ``overrides`` are ``key=value`` and
+    ``+key=value``, ``sweeps`` ``key=a,b``; ``root`` is the directory of experiments, None for the
+    profile's. Raises SpecError with all problems that were found, UsageError if there is no such
+    spec.
     """
     path, shown = compose.find_spec(spec)
     try:
@@ -98,12 +84,8 @@ def compile_chain(
 ) -> list[Compiled]:
     """Compile a spec and those that it depends on, each after its own dependencies; it comes last.
 
-    Of the overrides, ``cluster=`` applies to all of them.
-
-    Raises
-    ------
-    SpecError, UsageError
-        As `compile_spec`; or they do not go together.
+    Of the overrides, ``cluster=`` applies to all of them. Raises what `compile_spec` does, and
+    UsageError if they do not go together.
     """
     last = compile_spec(spec, overrides, sweeps, root=root)
     shared = [override for override in overrides if override.startswith("cluster=")]
@@ -150,8 +132,7 @@ class _Compiler:
             return compose.check_exists(key, known, problems, mark)
 
         resolve = Resolver(base, self._with_deepspeed)
-        matcher = Matcher(report, resolve, exists)
-        expansion = Expansion(report, exists, matcher, short_keys.full)
+        expansion = Expansion(report, exists, resolve, short_keys.full)
         points = expansion.expand(block, sweeps, self.directory)
         if not problems:
             misreadings.check_swept_overrides(applied, points, problems)
@@ -159,7 +140,7 @@ class _Compiler:
         misreadings.note_values(base, problems)
         prerequisites = chain.prerequisites(Reporter(base, problems), points)
         whole = Reporter(self._with_deepspeed(base, Problems()), problems)
-        extendable_keys = extendable.keys(whole, points, exists)
+        extendable_keys = identity.extendable(whole, points, exists)
         arrived = _referred(base, points)
         is_slurm = loaded is None or Executor.of(loaded.data).queues
         templates = RunTemplates(self.directory, limits, arrived, is_slurm=is_slurm)

@@ -102,19 +102,9 @@ def freeze(
 ) -> Plan:
     """Number the runs, group them into job arrays and render the arrays' scripts.
 
-    Parameters
-    ----------
-    compiled
-        As returned by `hpcrun.compile.compile_spec`.
-    submission
-        The submission's number, which the scripts contain.
-    numbers
-        Identity -> number of runs that exist already. New ones get the numbers after the highest,
-        in the order of the sweep.
-    select
-        The runs that go into arrays: a function, or numbers; None for all. The plan holds all.
-    depends_on
-        The experiments that its prerequisites have become.
+    ``numbers`` are those of runs that exist already, by identity: new ones get the numbers after
+    the highest, in the order of the sweep. ``select`` says which runs go into arrays, by a function
+    or numbers; the plan holds all. ``depends_on`` is what the prerequisites have become.
     """
     known = dict(numbers or {})
     following = max(known.values(), default=-1) + 1

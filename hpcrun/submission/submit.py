@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun.compile import extendable
+from hpcrun.compile import identity
 from hpcrun.compile.chain import in_order
 from hpcrun.compile.freeze import Compiled, freeze
 from hpcrun.errors import EXIT_OK, UsageError
@@ -393,7 +393,7 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
 def _numbers(compiled: Compiled, plans: Mapping[int, Plan], new: bool) -> dict[str, int]:
     known = history.numbers(plans)
     if compiled.extendable and not new:
-        known = {**extendable.known(compiled, plans.values()), **known}
+        known = {**identity.known(compiled, plans.values()), **known}
     if not new or not known:
         return known
     # An identity that no run has keeps all the numbers given so far from being given again.

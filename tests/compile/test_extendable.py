@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.compile import Compiled, compile_plan, compile_spec, extendable
+from hpcrun.compile import Compiled, compile_plan, compile_spec, identity
 from hpcrun.errors import SpecError
 
 
@@ -15,7 +15,7 @@ def _known(project: Any, before: dict[str, Any], after: dict[str, Any]) -> list[
     """The number of the earlier run that each run after the change is, if any."""
     plan = compile_plan(project.write("e.yaml", json.dumps(before)))
     compiled: Compiled = compile_spec(project.write("e.yaml", json.dumps(after)))
-    found = extendable.known(compiled, [plan])
+    found = identity.known(compiled, [plan])
     return [found.get(run.identity) for run in compiled.runs]
 
 

@@ -25,31 +25,18 @@ _MOST_NAMES, _LONGEST_NAME = 1_000, 100
 
 
 class Problems:
-    """The problems found so far in one spec.
-
-    Attributes
-    ----------
-    found
-        In the order in which they were found, each once.
-    files
-        The YAML files that were read.
-    data_files
-        The JSON files that were read.
-    unreadable
-        True after a file could not be read: keys that seem to be missing may be in it.
-    extent
-        How much the files that were read hold.
-    notes
-        Messages on what is no mistake, as problems are told.
-    """
+    """The problems found so far in one spec, in the order in which they were found, each once."""
 
     def __init__(self) -> None:
         self.found: list[Problem] = []
+        # The YAML files that were read, and those of JSON.
         self.files: list[Path] = []
         self.data_files: list[Path] = []
         self.unreadable = False
+        """True after a file could not be read: keys that seem to be missing may be in it."""
         self.extent = Extent()
         self.notes: list[str] = []
+        """Messages on what is no mistake, as problems are told."""
         self._known: set[Problem] = set()
 
     def __bool__(self) -> bool:
@@ -74,13 +61,7 @@ class Problems:
         )
 
     def check(self) -> None:
-        """Raise all problems found, sorted by file and line.
-
-        Raises
-        ------
-        SpecError
-            There is at least one.
-        """
+        """Raise SpecError with all problems found, sorted by file and line, if there is one."""
         if self.found:
             files = list(dict.fromkeys(problem.file for problem in self.found))
             order = {file: index for index, file in enumerate(files)}
@@ -90,12 +71,7 @@ class Problems:
 class Reporter:
     """Adds problems with the values of one tree, each with its key, file and line.
 
-    A key is a tuple, or the dotted text of one whose parts hold no dots.
-
-    Parameters
-    ----------
-    below
-        The base of all keys that its methods take.
+    A key is a tuple, or the dotted text of one whose parts hold no dots, and relative to ``below``.
     """
 
     def __init__(self, tree: Tree, problems: Problems, below: Key = ()) -> None:
@@ -131,14 +107,9 @@ class Reporter:
     def no_file(
         self, key: Key | str, written: str, path: Path, pattern: str, *, most: int = 0
     ) -> None:
-        """Add that a file is missing; the hint is a similar name, or up to ``most`` names.
+        """Add that ``path`` is missing; the hint is a name like it, or up to ``most`` names.
 
-        Parameters
-        ----------
-        written
-            The path as the user wrote it; ``path`` is what it means.
-        pattern
-            The files of the directory that could have been meant.
+        Only files of the ``pattern`` could have been meant.
         """
         here = Path(os.path.normpath(Path.cwd() / written))
         if self.mark(key).file == COMMAND_LINE and here != path and is_there(here.is_file):

@@ -68,19 +68,9 @@ _Loader.yaml_implicit_resolvers = _resolvers()
 
 
 def read_yaml(path: Path, shown: str, problems: Problems) -> Tree | None:
-    """Read one YAML file whose top level is a mapping.
+    """Read one YAML file whose top level is a mapping; None when nothing could be read from it.
 
-    Parameters
-    ----------
-    shown
-        The file as the user named it; used in messages.
-    problems
-        Takes every problem, duplicate keys and unreadable files among them.
-
-    Returns
-    -------
-    Tree or None
-        None when nothing could be read from the file.
+    Messages name it as ``shown``; duplicate keys are among the problems.
     """
     problems.files.append(path)
     text = read_text(path, shown, problems)

@@ -57,10 +57,7 @@ _REQUEUE = "runs that were submitted are started again by their name: hpcrun req
 def find_spec(spec: Path | str) -> tuple[Path, str]:
     """Return the file that SPEC means, and its name for messages.
 
-    Raises
-    ------
-    UsageError
-        There is no such file, and no experiment of that name ships.
+    Raises UsageError if there is no such file, and no experiment of that name ships.
     """
     path = expand_home(spec)
     known = resources.configs("experiments")

@@ -29,7 +29,11 @@ from hpcrun.text import duration, shortened
 _FREE = ("config", "deepspeed")
 # Blocks whose texts reach the program as they are written.
 _LITERAL: tuple[Key, ...] = (
-    *(("config",), ("deepspeed",), ("entry",), ("args",), ("environment", "variables")),
+    ("config",),
+    ("deepspeed",),
+    ("entry",),
+    ("args",),
+    ("environment", "variables"),
 )
 _VARIABLE = re.compile(r"\$([A-Z_][A-Z0-9_]*)")
 # What comes before the script of a shell.
@@ -43,19 +47,9 @@ _MOST = 5
 def check_override(
     override: Override, known: Tree, earlier: Mapping[Key, Override], problems: Problems
 ) -> bool:
-    """Report or note a value of the command line that is not what it seems.
+    """Report or note a value of the command line that is not what it seems; False after a problem.
 
-    Parameters
-    ----------
-    known
-        The spec with all keys that may be overridden, before this one is.
-    earlier
-        The overrides before it.
-
-    Returns
-    -------
-    bool
-        False after a problem.
+    ``known`` is the spec with all keys that may be overridden, before this one is.
     """
     key, name = override.key, dotted(override.key)
     value, text = get_at(override.value.data, key), override.typed.partition("=")[2]
@@ -78,7 +72,8 @@ def check_override(
             hint = f"to sweep: {sweep}; the text: {name}='\"{text}\"'"
             report.at(key, found, hint)
             return False
-        if "," in text and key[0] in _FREE and (old is None or _is_one_text(old)):
+        was_one = old is None or (isinstance(old, str) and "," not in old)
+        if "," in text and key[0] in _FREE and was_one:
             report.note(key, f"is the one text {text!r}", f"to sweep: {sweep}")
     problem = _change(old, value, key, known)
     if problem is not None:
@@ -135,7 +130,8 @@ def note_values(tree: Tree, problems: Problems) -> None:
             _note_some(report, _unexpanded(value, block))
     time = get_at(tree.data, ("resources", "time"))
     if isinstance(time, (str, int)) and (reading := time_reading(str(time))):
-        hint = f'"{time}:00" is {_words(f"{time}:00")}' if ":" in str(time) else None
+        hours = parse_duration(f"{time}:00") if ":" in str(time) else None
+        hint = None if hours is None else f'"{time}:00" is {duration(hours)}'
         report.note(("resources", "time"), f"{time} is read as {reading}, as sbatch does", hint)
 
 
@@ -147,11 +143,6 @@ def time_reading(text: str) -> str | None:
     if ":" in text:
         return f"{duration(seconds)} (minutes:seconds)"
     return f"{text} minutes, {duration(seconds)}" if seconds >= _DAY * 60 else None
-
-
-def _words(time: str) -> str:
-    seconds = parse_duration(time)
-    return duration(seconds) if seconds is not None else "no time"
 
 
 def _note_some(report: Reporter, found: Iterator[tuple[Key, str, str]]) -> None:
@@ -218,10 +209,6 @@ def _is_number_at(key: Key, old: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_one_text(value: Any) -> bool:
-    return isinstance(value, str) and "," not in value
 
 
 def _are_plain(words: Iterable[str]) -> bool:

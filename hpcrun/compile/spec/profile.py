@@ -51,17 +51,7 @@ def default_name() -> str:
 
 
 def load(name: str, beside: Path, mark: SourceMark, problems: Problems) -> LoadedProfile | None:
-    """Read and check the profile ``name``; None after a problem.
-
-    Parameters
-    ----------
-    name
-        The file's name without ``.yaml``.
-    beside
-        The spec's directory.
-    mark
-        The place where the name was written.
-    """
+    """Read and check the profile ``name`` of a spec in ``beside``; None after a problem."""
     known = profile_files.available(beside)
     if name not in known:
         hint = did_you_mean(name, known)

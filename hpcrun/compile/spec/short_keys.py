@@ -28,15 +28,7 @@ IsKey = Callable[[Key], bool]
 
 
 class ShortKeys:
-    """Finds the keys that short ones stand for.
-
-    Parameters
-    ----------
-    data
-        The composed spec.
-    is_key
-        Returns whether a key is written in full: such a key means itself.
-    """
+    """Finds the keys that short ones stand for; a key that ``is_key`` accepts means itself."""
 
     def __init__(self, data: dict[str, Any], is_key: IsKey) -> None:
         self._data, self._is_key = data, is_key

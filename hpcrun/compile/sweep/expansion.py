@@ -14,12 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.compile.source import limits, yaml_reader
-from hpcrun.compile.source.marked_tree import COMMAND_LINE, Key, SourceMark, Tree, dotted, nest
-from hpcrun.compile.source.problems import Reporter
-from hpcrun.compile.sweep import draws, values
-from hpcrun.compile.sweep.matcher import Matcher
+from hpcrun.compile.source.marked_tree import (
+    COMMAND_LINE,
+    Key,
+    SourceMark,
+    Tree,
+    dotted,
+    get_at,
+    nest,
+)
+from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, listing
+from hpcrun.compile.sweep import values
 from hpcrun.compile.sweep.point import Assignment, KeyExists, Point, keys_of, swept_of, text_of
-from hpcrun.compile.sweep.references import overlap
+from hpcrun.compile.sweep.references import has_interpolation, overlap
+from hpcrun.compile.sweep.resolver import Resolver
 from hpcrun.compile.sweep.values import MOST
 from hpcrun.errors import Problem
 from hpcrun.text import plural, shortened
@@ -47,26 +55,18 @@ Dimension = list[Point]
 
 
 class Expansion:
-    """The expansion of one sweep.
+    """The expansion of one sweep, whose block was written in the tree of ``report``.
 
-    Parameters
-    ----------
-    report
-        For the tree in which the sweep's block was written.
-    full
-        Returns the full key that a short one of the command line stands for.
-
-    Attributes
-    ----------
-    repeats
-        Full keys whose values repeat a point.
+    ``full`` gives the full key that a short one of the command line stands for.
     """
 
     def __init__(
-        self, report: Reporter, exists: KeyExists, matcher: Matcher, full: Callable[[Key], Key]
+        self, report: Reporter, exists: KeyExists, resolve: Resolver, full: Callable[[Key], Key]
     ) -> None:
-        self._report, self._exists, self._matcher, self._full = report, exists, matcher, full
+        self._report, self._exists, self._full = report, exists, full
+        self._matcher = _Matcher(report, resolve, exists)
         self.repeats: tuple[str, ...] = ()
+        """Full keys whose values repeat a point."""
         self._work = 0
 
     def expand(self, block: Block, sweeps: Sequence[str], directory: Path) -> list[Point]:
@@ -211,7 +211,7 @@ class Expansion:
             if not self._may_be_swept(tuple(name.split(".")), inside, self._report.mark(inside)):
                 return []
         self._spend(8 * max(0, min(block["samples"], MOST)) * len(block["keys"]), place)
-        points = draws.samples(block, place, self._report)
+        points = values.samples(block, place, self._report)
         self._check_among(points[0] if points else (), place)
         for point in points:
             for one in point:
@@ -371,3 +371,81 @@ def _name(point: Point) -> str:
 
 def _all_of(point: Point) -> str:
     return json.dumps({dotted(one.key): one.value for one in point}, sort_keys=True)
+
+
+class _Matcher:
+    """Compares the rules of a sweep, ``when`` and ``exclude``, with its points.
+
+    ``resolve`` gives the values of keys that a point does not set itself.
+    """
+
+    def __init__(self, report: Reporter, resolve: Resolver, exists: KeyExists) -> None:
+        self._report, self._resolve, self._exists = report, resolve, exists
+        self.replaced: set[str] = set()
+        """Keys whose values the command line replaced: rules of the file may fit none of them."""
+
+    def fits(self, rule: dict[str, Any], point: Point) -> bool:
+        """Return whether a point has the rule's value, or one of its list, at each of its keys."""
+        return all(_fits(wanted, self._found(name, point)) for name, wanted in rule.items())
+
+    def check(
+        self, rule: dict[str, Any], points: Sequence[Point], place: Key, outside: Collection[Key]
+    ) -> bool:
+        """Return whether a rule can be applied; report what in it is wrong.
+
+        A value that a swept key has at no point is wrong: a misspelt label would let runs through.
+        So is a key that only a block around this one sweeps (``outside``): its value is not known
+        yet.
+        """
+        found = self._report.problems.found
+        before = len(found)
+        if not rule:
+            self._report.at(place, "is empty; accepted is a mapping of keys to values")
+        swept = keys_of(points)
+        for name, wanted in rule.items():
+            inside = (*place, name)
+            key = tuple(name.split("."))
+            if not self._exists(key, self._report.mark(inside)) or name in self.replaced:
+                continue
+            if any(overlap(key, one) for one in swept):
+                self._check_values(name, wanted, points, inside)
+            elif any(overlap(key, one) for one in outside):
+                hint = "write the rule where the key is swept"
+                self._report.at(inside, "is swept outside this block", hint)
+        return len(found) == before
+
+    def _check_values(self, name: str, wanted: Any, points: Sequence[Point], place: Key) -> None:
+        found = {text_of(value): value for one in points for value in self._found(name, one)}
+        there = [text for text, value in found.items() if not isinstance(value, dict)]
+        for value in [wanted] if wanted in found.values() else _listed(wanted):
+            if not any(_is(value, one) for one in found.values()):
+                message = f"no run has {value!r} here; there are {listing(there, 12)}"
+                self._report.at(place, message, did_you_mean(text_of(value), there))
+
+    def _found(self, name: str, point: Point) -> list[Any]:
+        """Return a key's label at a point, if it has one, and its value."""
+        key = tuple(name.split("."))
+        around = [one for one in point if overlap(one.key, key)]
+        if len(around) == 1 and around[0].key == key:
+            value = around[0].value
+            if not isinstance(value, (dict, list)) and not has_interpolation(value):
+                return [around[0].swept, value]
+        labels = [one.swept for one in around if one.key == key]
+        return [*labels, get_at(self._resolve(point, Problems()).data, key)]
+
+
+def _fits(wanted: Any, found: Sequence[Any]) -> bool:
+    return any(_is(value, one) for value in (wanted, *_listed(wanted)) for one in found)
+
+
+def _listed(wanted: Any) -> list[Any]:
+    return wanted if isinstance(wanted, list) else [wanted]
+
+
+def _is(wanted: Any, found: Any) -> bool:
+    """Return whether two values are the same; numbers compare as numbers, and true is no number."""
+    if isinstance(wanted, bool) or isinstance(found, bool):
+        return wanted is found
+    if isinstance(wanted, (int, float)) and isinstance(found, str):
+        return str(wanted) == found
+    return bool(wanted == found)

@@ -126,12 +126,7 @@ def _is_plain(value: Any) -> bool:
 class _Structure:
     """Points that differ only in the plain values of ``keys``.
 
-    Parameters
-    ----------
-    number
-        Unique among structures.
-    nodes
-        The interpolations that refer to the keys, each after those that it refers to.
+    ``nodes`` are the interpolations that refer to the keys, each after those that it refers to.
     """
 
     def __init__(

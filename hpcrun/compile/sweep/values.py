@@ -1,15 +1,26 @@
-"""The values that a swept key takes: lists, labelled choices, and ranges."""
+"""The values that a swept key takes: lists, labelled choices, ranges, and random draws.
+
+Draws are the same on every machine. Each key draws from a stream of its own, made from the seed and
+its name: more samples, or another key after it, change none of the values that were there. Numbers
+are rounded to a small part of what they are drawn from, which no difference between math libraries
+reaches. A point that was drawn before is drawn anew, as long as there are others.
+"""
 
 from __future__ import annotations
 
+import functools
+import json
 import math
+import random
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator
+from itertools import count
+from typing import Any, NamedTuple
 
 from hpcrun.compile.source.marked_tree import Key
 from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of, listing
-from hpcrun.compile.sweep.point import Assignment
+from hpcrun.compile.sweep.point import Assignment, Point
+from hpcrun.text import plural
 
 MOST = 100_000
 HYDRA = re.compile(r"(choice|range|interval|glob|sort|shuffle|tag|extend_list)\(.*\)")
@@ -124,3 +135,225 @@ def _whole_if_all(found: list[float], start: float, stop: float) -> list[Any]:
 
 
 _SPACES: dict[str, Callable[..., list[Any]]] = {"linspace": _linspace, "geomspace": _geomspace}
+
+
+_SIGNIFICANT = 6
+_FORMS = {
+    "uniform": "{uniform: [low, high]}",
+    "loguniform": "{loguniform: [low, high]}",
+    "int_uniform": "{int_uniform: [low, high]}",
+    "int_loguniform": "{int_loguniform: [low, high]}",
+    "normal": "{normal: [mean, deviation]}",
+    "choices": "{choices: {label: value}}",
+}
+
+# Draws beyond the samples: so many of each, and so many values together.
+_MOST_AGAIN, _MOST_VALUES = 10, 200_000
+
+
+class Distribution(NamedTuple):
+    """The distribution of one key."""
+
+    inverse: Callable[[float], tuple[Assignment, Hashable]]
+    """From a number in (0, 1) to the key's value, and what is equal for equal values."""
+    size: int | None
+    """The number of its values; None for what is continuous."""
+
+
+def samples(block: dict[str, Any], place: Key, report: Reporter) -> list[Point]:
+    """Return the points drawn, all of them different; none after a problem.
+
+    They are fewer than asked for where the keys have no more values, or where so many draws find no
+    others; that is noted. ``block`` is ``random``, its ``keys`` written in full.
+    """
+    if not 1 <= block["samples"] <= MOST:
+        found = f"found {block['samples']}; accepted is a whole number from 1 to {MOST}"
+        report.at((*place, "samples"), found)
+        return []
+    if not block["keys"]:
+        report.at((*place, "keys"), "is empty; accepted is a mapping of keys to distributions")
+        return []
+    wanted = block["samples"]
+    columns: list[Iterator[tuple[Assignment, Hashable]]] = []
+    space: int | None = 1
+    for dimension, (name, form) in enumerate(block["keys"].items()):
+        key = tuple(name.split("."))
+        distribution = _distribution(key, form, (*place, "keys", name), report)
+        stream = _stream(block["method"], f"{block['seed']}:{name}", dimension)
+        if distribution is not None:
+            columns.append(map(distribution.inverse, stream))
+            space = space * distribution.size if space and distribution.size else None
+    if len(columns) < len(block["keys"]):
+        return []
+    points, drawn = _different(zip(*columns, strict=True), wanted, space, len(columns))
+    if len(points) < wanted:
+        number = plural(len(points), "run", ",")
+        if len(points) == space:
+            message = (
+                f"its keys have {plural(space, 'point', ',')} in all: {number}, not {wanted:,}"
+            )
+            hint = f"`grid` lists them; `samples: {space}` asks for no more"
+        else:
+            message = f"{drawn:,} draws found {len(points):,} different points: {number}"
+            hint = "the others are too rare; a `grid` has them all"
+        report.note((*place, "samples"), f"{wanted:,} were asked for, and {message}", hint)
+    return points
+
+
+def _different(
+    draws: Iterator[tuple[tuple[Assignment, Hashable], ...]],
+    wanted: int,
+    space: int | None,
+    keys: int,
+) -> tuple[list[Point], int]:
+    """Return different points in the order drawn, and the number of draws."""
+    most = wanted + min(_MOST_AGAIN * wanted + 100, _MOST_VALUES // keys)
+    enough = wanted if space is None else min(wanted, space)
+    found: dict[tuple[Hashable, ...], Point] = {}
+    drawn = 0
+    while len(found) < enough and drawn < most:
+        drawn += 1
+        point, values = zip(*next(draws), strict=True)
+        found.setdefault(values, point)
+    return list(found.values()), drawn
+
+
+def _stream(method: str, seed: str, dimension: int) -> Iterator[float]:
+    generator = random.Random(seed)
+    if method == "uniform":
+        while True:
+            yield _inside(generator.random())
+    for index in count(1):
+        yield _inside(_halton(index, _prime(dimension), seed))
+
+
+def _inside(value: float) -> float:
+    """Clip a number so that no distribution maps it to infinity."""
+    return min(max(value, 2**-53), 1 - 2**-53)
+
+
+def _halton(index: int, base: int, seed: str) -> float:
+    """Return a member of the scrambled Halton sequence: random permutations of digits."""
+    value, scale, place = 0.0, 1.0, 0
+    while scale > 2**-32:
+        index, digit = divmod(index, base)
+        scale /= base
+        value += _permutation(base, f"{seed}:{place}")[digit] * scale
+        place += 1
+    return value
+
+
+@functools.cache
+def _permutation(base: int, seed: str) -> list[int]:
+    generator = random.Random(seed)
+    # Python's shuffle is not promised to stay the same; the order of random() is.
+    return sorted(range(base), key=lambda _: generator.random())
+
+
+@functools.cache
+def _prime(number: int) -> int:
+    found: list[int] = []
+    for candidate in count(2):
+        if all(candidate % prime for prime in found):
+            found.append(candidate)
+        if len(found) > number:
+            break
+    return found[-1]
+
+
+def _distribution(key: Key, form: Any, place: Key, report: Reporter) -> Distribution | None:
+    """Return the distribution that a form describes; None after a problem."""
+    mark = report.mark(place)
+    if isinstance(form, list):
+        form = {"choices": form}
+    name = next(iter(form), None) if isinstance(form, dict) and len(form) == 1 else None
+    if name not in _FORMS:
+        found = f"{kind_of(form)} of {listing(form)}" if isinstance(form, dict) else kind_of(form)
+        message = f"found {found}; accepted are a list of values and {listing(_FORMS.values())}"
+        report.at(place, message, did_you_mean(str(name or form), _FORMS))
+        return None
+    bounds = form[name]
+    if name == "choices":
+        return _choice(key, bounds, place, report)
+    mistake = _mistake(str(name), bounds)
+    if mistake:
+        report.at((*place, str(name)), f"{mistake}; accepted is {_FORMS[str(name)]}")
+        return None
+    quantile = _QUANTILES[str(name)](*bounds)
+
+    def inverse(drawn: float) -> tuple[Assignment, Hashable]:
+        value = quantile(drawn)
+        return Assignment(key, value, value, mark), value
+
+    is_whole_number = str(name).startswith("int_")
+    return Distribution(inverse, bounds[1] - bounds[0] + 1 if is_whole_number else None)
+
+
+def _choice(key: Key, options: Any, place: Key, report: Reporter) -> Distribution | None:
+    if not isinstance(options, (dict, list)) or not options:
+        report.at(place, f"found {options!r}; accepted is at least one value")
+        return None
+    labelled = options.items() if isinstance(options, dict) else zip(options, options, strict=True)
+    mark = report.mark(place)
+    values = [
+        (Assignment(key, value, label, mark), json.dumps(label, sort_keys=True))
+        for label, value in labelled
+    ]
+    different = len({text for _, text in values})
+    return Distribution(lambda drawn: values[int(drawn * len(values))], different)
+
+
+def _mistake(name: str, bounds: Any) -> str | None:
+    if not isinstance(bounds, list) or len(bounds) != 2 or not all(map(is_number, bounds)):
+        return f"found {bounds if isinstance(bounds, list) else kind_of(bounds)}"
+    low, high = bounds
+    if name == "normal":
+        return None if high > 0 else f"found {bounds}, whose deviation is not above 0"
+    if name.startswith("int_") and not (is_whole(low) and is_whole(high)):
+        return f"found {bounds}, which are not whole numbers"
+    if not low < high:
+        return f"found {bounds}, where the first is not below the second"
+    if "log" in name and low <= 0:
+        return f"found {bounds}, which do not begin above 0"
+    return None
+
+
+def _between(low: float, high: float) -> Callable[[float], float]:
+    return lambda drawn: _rounded(low + (high - low) * drawn, high - low)
+
+
+def _log_between(low: float, high: float) -> Callable[[float], float]:
+    ratio = math.log(high / low)
+    digits = _SIGNIFICANT + max(0, math.ceil(-math.log10(ratio)))
+    return lambda drawn: tidy(low * math.exp(ratio * drawn), digits)
+
+
+def _whole_between(low: int, high: int) -> Callable[[float], int]:
+    return lambda drawn: low + int((high - low + 1) * drawn)
+
+
+def _whole_log_between(low: int, high: int) -> Callable[[float], int]:
+    below, ratio = low - 0.5, math.log((high + 0.5) / (low - 0.5))
+    return lambda drawn: min(max(round(below * math.exp(ratio * drawn)), low), high)
+
+
+def _normal(mean: float, deviation: float) -> Callable[[float], float]:
+    # Not at the top: it brings fractions and decimals, for the few sweeps that draw.
+    from statistics import NormalDist
+
+    inverse = NormalDist(mean, deviation).inv_cdf
+    return lambda drawn: _rounded(inverse(drawn), deviation)
+
+
+def _rounded(value: float, scale: float) -> float:
+    """Round a value to a small part of the scale."""
+    return float(round(value, _SIGNIFICANT - 1 - math.floor(math.log10(scale))))
+
+
+_QUANTILES: dict[str, Callable[..., Callable[[float], Any]]] = {
+    "uniform": _between,
+    "loguniform": _log_between,
+    "int_uniform": _whole_between,
+    "int_loguniform": _whole_log_between,
+    "normal": _normal,
+}

@@ -52,18 +52,10 @@ class LocatedEntry:
 def locate(
     entry: Any, directory: Path, root: Path | None, python: str | None, report: Reporter
 ) -> LocatedEntry | None:
-    """Find the entry; None after a problem.
+    """Find the entry, with paths relative to ``directory``; None after a problem.
 
-    Parameters
-    ----------
-    entry
-        The spec's ``entry``.
-    directory
-        The directory that its paths are relative to.
-    root
-        ``code.root``, also searched for modules; None for the checkout.
-    python
-        The job's Python, whose installed packages are searched too.
+    Modules are looked for in ``root``, which is ``code.root``, and in the packages of the job's
+    ``python`` too.
     """
     if not entry:
         report.at("entry", f"is missing; accepted is {FORMS}")
@@ -105,8 +97,8 @@ def finish(
 ) -> tuple[Entry, tuple[str, ...]]:
     """Return the plan's entry, with paths relative to the code root, and its identity's arguments.
 
-    ``referred`` are the keys of ``config`` that a command refers to, ``framework`` is the one that
-    its ranks are prepared for, ``recipe`` how it resumes if that was detected.
+    A command refers to the keys ``referred`` of ``config``; ``recipe`` is how the entry resumes, if
+    that was detected.
     """
     if located.kind != "function":
         found = arguments(located.kind, spec, config, report, referred, recipe)

@@ -31,25 +31,11 @@ def script(
     submission: SubmissionPaths,
     offset: int = 0,
 ) -> str:
-    """Render the script of one sbatch.
+    """Render the script of one sbatch for an experiment's runs of one shape, by ascending number.
 
-    Parameters
-    ----------
-    name
-        The experiment's name.
-    cluster
-        The resolved cluster profile.
-    runs
-        Runs of one shape, by ascending number; several become an array.
-    parallel
-        Tasks of the array that may run at once; None for no limit.
-    offset
-        A run's number minus the index of its task.
-
-    Raises
-    ------
-    UsageError
-        A value cannot be written into a script.
+    Several become an array, of which ``parallel`` tasks may run at once (None for no limit);
+    ``offset`` is a run's number minus the index of its task. Raises UsageError if a value cannot be
+    written into a script.
     """
     first = runs[0]
     own = first.environment
@@ -193,10 +179,7 @@ def _asked(
 def gpu_options(wanted: Resources, others: dict[str, Any]) -> dict[str, Any]:
     """Return sbatch's options for GPUs; ``others`` are those that the user has given.
 
-    Raises
-    ------
-    UsageError
-        A job that is to have whole nodes would share them.
+    Raises UsageError if a job that is to have whole nodes would share them.
     """
     if wanted.has_whole_nodes:
         for name, alone in (("exclusive", True), ("oversubscribe", False)):
@@ -228,13 +211,7 @@ def mail(run: RunPlan) -> dict[str, str]:
 
 
 def quote(value: Any) -> str:
-    """Quote a value as one word of shell.
-
-    Raises
-    ------
-    UsageError
-        The value holds a NUL, which no shell can carry.
-    """
+    """Quote a value as one word of shell; raise UsageError if it holds a NUL."""
     text = str(value)
     if "\x00" in text:
         raise UsageError(f"{text!r} holds a NUL character, which no script can carry")
@@ -242,13 +219,7 @@ def quote(value: Any) -> str:
 
 
 def directive(name: str, value: Any) -> str:
-    """Return ``--name=value`` as sbatch reads it after ``#SBATCH``.
-
-    Raises
-    ------
-    UsageError
-        The value does not fit in a line.
-    """
+    """Return ``--name=value`` as sbatch reads it; raise UsageError if it does not fit in a line."""
     if value is True:
         return f"--{name}"
     text = str(value)
