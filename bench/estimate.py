@@ -23,8 +23,8 @@ from typing import Any
 from bench.publish import add_options, circumstances, publish
 from hpcrun.run.node.rendezvous_port import PortReservation
 from hpcrun.tools.estimate import memory_formulas, training_setup
-from hpcrun.tools.estimate.model_counter import ask
 from hpcrun.tools.estimate.model_facts import ModelFacts, of_answer
+from hpcrun.tools.estimate.model_source import count_model
 
 ROOT = Path(__file__).parent.parent
 KINDS = ("parameters", "gradients", "optimizer")
@@ -217,7 +217,7 @@ def counted(shape: dict[str, int], precision: str) -> ModelFacts:
     """Return the facts of a language model, counted and followed on the meta device."""
     file = ROOT / "jobs" / "language_model.py"
     question = {"module": "language_model", "file": str(file), "config": {"model": shape}}
-    return of_answer(ask([sys.executable], question, precision=precision), {})
+    return of_answer(count_model([sys.executable], question, precision=precision), {})
 
 
 def allocated_peak(shape: dict[str, int], micro: int) -> int:

@@ -21,9 +21,9 @@ from typing import Any
 
 from bench.estimate import apart, launch
 from bench.publish import add_options, circumstances, publish
-from hpcrun.tools.estimate import memory_formulas, rank_share, training_setup
-from hpcrun.tools.estimate.model_counter import ask
+from hpcrun.tools.estimate import memory_formulas, training_setup
 from hpcrun.tools.estimate.model_facts import ModelFacts, of_answer
+from hpcrun.tools.estimate.model_source import count_model
 
 FILE = Path(__file__).parent.parent / "jobs" / "causal_language_model.py"
 WITHIN = 0.1
@@ -87,9 +87,9 @@ def compare(one: dict[str, Any], answers: Sequence[dict[str, Any]]) -> list[dict
         held = each[one["name"]]
         if "error" in held:
             return [{"name": one["name"], "rank": rank, "error": held["error"]}]
-        part, own = rank_share.parts(model, setup)[rank // setup.tensor]
+        part, own = memory_formulas.parts(model, setup)[rank // setup.tensor]
         predicted = {
-            "parameters": rank_share.share(part, own).whole,
+            "parameters": memory_formulas.share(part, own).whole,
             "activations": memory_formulas.activation_bytes(part, own) or 0,
         }
         even = (memory_formulas.activation_bytes(undivided, alone) or 0) / setup.model_ranks
@@ -130,7 +130,7 @@ def _counted(shape: str, stages: int) -> ModelFacts:
     question["config"] = {"model": model, "context": context}
     if stages > 1:
         question["pipeline"] = {"stages": stages, "partition": "best", "interval": 1}
-    return of_answer(ask([sys.executable], question, precision="fp32"), {})
+    return of_answer(count_model([sys.executable], question, precision="fp32"), {})
 
 
 def main() -> None:

@@ -1,12 +1,12 @@
 """Estimates of a spec before the queue: memory, time, hours, energy and money, for ``estimate``.
 
 In reading order: `model_facts` (what is known of a model), `training_setup` (what a DeepSpeed
-configuration decides), `rank_share` (the parameters that a rank has), `memory_formulas` (all
-formulas of memory, pure), `fitting` (what fits them, and what is nearest), `run_costs` (time,
-hours, money; pure), `model_program` (counts a model in the job's Python), `step_follower` (follows
-a step of it there), `model_counter` (starts it), `model_source` (where a run's model comes from),
-`earlier_runs` (what was measured, and taken), `estimate` (asks all of them for each group of runs),
-`estimate_report` and `estimate_text` (what it says), `estimate_command`.
+configuration decides), `memory_formulas` (the share of a model that a rank has, and all formulas of
+memory; pure), `fitting` (what fits them, and what is nearest), `run_costs` (time, hours, money;
+pure), `model_program` (counts a model in the job's Python), `step_follower` (follows a step of it
+there), `model_source` (where a run's model comes from, and starts that program), `earlier_runs`
+(what was measured, and taken), `estimate` (asks all of them for each group of runs, and what it
+says as data), `estimate_text` (the same as text), `estimate_command`.
 
 To add a GPU: a line of `hpcrun.gpu_catalogue.GPUS`, and one of the list in docs/estimate.md. To
 follow a new DeepSpeed: ``python -m bench.estimate`` measures what its ranks hold beside what

@@ -17,10 +17,9 @@ from hpcrun.policy.batch import MICRO
 from hpcrun.policy.causes import OUT_OF_MEMORY
 from hpcrun.site import slurm_records
 from hpcrun.slurm.queue import JobMark, LargestTask
-from hpcrun.state import files, history, ledger, manifest, metrics_file
+from hpcrun.state import files, history, ledger, metrics_file
 from hpcrun.state.layout import (
     ExperimentPaths,
-    RunPaths,
     SubmissionPaths,
     experiment,
     experiments,
@@ -52,8 +51,6 @@ class Measured:
     tokens_per_second: float | None
     save_seconds: float | None
     """Its longest save."""
-    checkpoint_bytes: int | None
-    last_step: int | None
 
 
 @dataclass(frozen=True)
@@ -100,13 +97,21 @@ class MemoryTaken:
         node, gpu = self.node or (None, None), self.gpu or (None, None)
         task = self.largest
         return {
-            **{"run": self.run, "nodes": self.nodes, "ranks_per_node": self.ranks_per_node},
-            **{"micro_batch": self.micro, "setup": self.setup, "differs": [*self.differs]},
-            **{"node_bytes": node[0], "node_total_bytes": node[1], "is_of_job": self.is_of_job},
-            **{"gpu_bytes": gpu[0], "gpu_total_bytes": gpu[1]},
+            "run": self.run,
+            "nodes": self.nodes,
+            "ranks_per_node": self.ranks_per_node,
+            "micro_batch": self.micro,
+            "setup": self.setup,
+            "differs": [*self.differs],
+            "node_bytes": node[0],
+            "node_total_bytes": node[1],
+            "is_of_job": self.is_of_job,
+            "gpu_bytes": gpu[0],
+            "gpu_total_bytes": gpu[1],
             "max_rss_bytes": None if task is None else task.size,
             "max_rss_step": None if task is None else task.step,
-            **{"is_cut": self.is_cut, "ran_out_of_memory": self.ran_out},
+            "is_cut": self.is_cut,
+            "ran_out_of_memory": self.ran_out,
         }
 
 
@@ -206,11 +211,12 @@ def _age(paths: ExperimentPaths) -> float:
 
 
 def measure(paths: ExperimentPaths, plan: RunPlan) -> Measured:
-    """Return what one run measured of itself."""
+    """Return the measurements of one run."""
     run = paths.run(plan.number)
     lines: list[Line] = []
     for attempt in reversed(run.attempts()):
-        lines = _newest_lines(attempt.metrics)
+        newest = itertools.islice(files.read_back(attempt.metrics), _LINES)
+        lines = [*metrics_file.parse(newest)]
         if len(lines) >= _LEAST:
             break
     save, _ = stop_lead_time.measured(run)
@@ -220,13 +226,7 @@ def measure(paths: ExperimentPaths, plan: RunPlan) -> Measured:
         step_seconds=_step_seconds(lines),
         tokens_per_second=_median(lines, "tokens_per_second"),
         save_seconds=save,
-        checkpoint_bytes=_checkpoint_bytes(run),
-        last_step=max((line.step for line in lines), default=None),
     )
-
-
-def _newest_lines(path: Path) -> list[Line]:
-    return [*metrics_file.parse(itertools.islice(files.read_back(path), _LINES))]
 
 
 def _median(lines: list[Line], name: str) -> float | None:
@@ -243,12 +243,6 @@ def _step_seconds(lines: list[Line]) -> float | None:
         return None
     (last, end), (first, begin) = max(timed), min(timed)
     return (end - begin) / (last - first) if last > first and end > begin else None
-
-
-def _checkpoint_bytes(run: RunPaths) -> int | None:
-    for _, newest in manifest.complete(run.checkpoints)[:1]:
-        return newest.bytes
-    return None
 
 
 def memory(

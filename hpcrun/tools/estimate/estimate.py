@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hpcrun import activity, gpu_catalogue
@@ -28,20 +28,152 @@ from hpcrun.tools.estimate import (
     earlier_runs,
     fitting,
     memory_formulas,
-    rank_share,
     run_costs,
     training_setup,
 )
 from hpcrun.tools.estimate.earlier_runs import EarlierRun, Measured, MemoryTaken
-from hpcrun.tools.estimate.estimate_report import EstimateReport, ShapeEstimate, Wishes
-from hpcrun.tools.estimate.fitting import Setting
+from hpcrun.tools.estimate.fitting import Nearest, Setting
+from hpcrun.tools.estimate.memory_formulas import Memory
+from hpcrun.tools.estimate.model_facts import ModelFacts
 from hpcrun.tools.estimate.model_source import ModelSource, sequence_length
-from hpcrun.tools.estimate.run_costs import JobShape, TrainingPace
+from hpcrun.tools.estimate.run_costs import JobShape, RunCosts, TrainingPace
 from hpcrun.tools.estimate.training_setup import TrainingSetup
 
 _STEPS = ("total_steps", "max_steps", "num_steps", "train_steps", "num_train_steps", "steps")
 # Jobs of one question to accounting.
 _MOST_JOBS = 200
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What was asked beside the spec."""
+
+    gpu: str | None = None
+    parameters: str | None = None
+    fit: bool = False
+    utilization: float = run_costs.UTILIZATION
+    taken: bool = False
+    """Look what earlier runs took of memory, and ask accounting."""
+
+
+@dataclass(frozen=True)
+class ShapeEstimate:
+    """The estimate of runs that need the same."""
+
+    runs: tuple[int, ...]
+    label: str
+    """The swept values that they share."""
+    setup: TrainingSetup
+    ranks_per_node: int
+    nodes: int
+    gpu: Gpu | None
+    """None: its ranks use processors, or the spec does not say which GPU."""
+    on_cpu: bool
+    model: ModelFacts | None = None
+    problem: str | None = None
+    """Why the model is not known."""
+    hint: str | None = None
+    memory: Memory | None = None
+    own: Setting | None = None
+    """Its setting on its GPU: the largest micro batch."""
+    fits: bool | None = None
+    host_memory: int | None = None
+    """Bytes that the job asks for on each node; None for the partition's default."""
+    fits_host: bool | None = None
+    settings: Sequence[Setting] = ()
+    """All others, judged for --fit."""
+    nearest: Nearest | None = None
+    elsewhere: Sequence[tuple[str, bool]] = ()
+    """GPUs of the catalogue, and whether it fits them, if the spec names none."""
+    costs: RunCosts | None = None
+    taken: MemoryTaken | None = None
+    """The memory that the likest earlier run of the program took."""
+    taken_note: str | None = None
+    """Why accounting does not tell, where telemetry does not either."""
+    notes: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def largest_micro(self) -> int | None:
+        """The largest micro batch that fits its GPU, 0 if none does; None if unknown."""
+        is_known = self.own is not None and self.own.memory.knows_activations
+        return self.own.micro if self.own is not None and is_known else None
+
+    @property
+    def took_fits_host(self) -> bool | None:
+        """The memory of an earlier run's node fits what is asked now; None if unknown."""
+        taken, asked = self.taken, self.host_memory
+        if taken is None or asked is None:
+            return None
+        if taken.least > asked:
+            return False
+        return True if taken.node and taken.node[0] <= asked and taken.is_whole else None
+
+    @property
+    def took_fits_gpu(self) -> bool | None:
+        """The same of a GPU."""
+        taken, gpu = self.taken, self.gpu
+        if taken is None or taken.gpu is None:
+            return None
+        used, total = taken.gpu
+        # What a driver tells is some per cent more than what the data sheet says.
+        fits = gpu is None or total <= 1.1 * gpu.memory or used <= gpu.memory
+        return None if fits and not taken.is_whole else fits
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data; unknown is null."""
+        memory, taken = self.memory, None
+        if self.taken is not None:
+            fits = {"fits_host": self.took_fits_host, "fits_gpu": self.took_fits_gpu}
+            taken = {**self.taken.to_data(), **fits}
+        return {
+            "runs": list(self.runs),
+            "label": self.label,
+            "setup": self.setup.to_data(),
+            "nodes": self.nodes,
+            "ranks_per_node": self.ranks_per_node,
+            "gpu": None if self.gpu is None else self.gpu.to_data(),
+            "model": None if self.model is None else self.model.to_data(),
+            "problem": self.problem,
+            "memory": None if memory is None else memory.to_data(),
+            "fits": self.fits,
+            "fits_host": self.fits_host,
+            "largest_micro_batch": self.largest_micro,
+            "settings": [one.to_data() for one in self.settings],
+            "nearest": None if self.nearest is None else self.nearest.to_data(),
+            "fits_on": dict(self.elsewhere),
+            "costs": None if self.costs is None else self.costs.to_data(),
+            "taken": taken,
+            "taken_note": self.taken_note,
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True)
+class EstimateReport:
+    """The estimate of an experiment."""
+
+    experiment: str
+    cluster: str
+    shapes: Sequence[ShapeEstimate]
+    expected_start: float | None = None
+    """Seconds since the epoch; None if unknown."""
+    start_note: str | None = None
+    """Why it is not known."""
+
+    @property
+    def is_empty(self) -> bool:
+        """The model of no run is known, and no earlier one tells what it takes."""
+        return all(one.model is None and one.taken is None for one in self.shapes)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data; unknown is null."""
+        return {
+            "experiment": self.experiment,
+            "cluster": self.cluster,
+            "shapes": [one.to_data() for one in self.shapes],
+            "expected_start": self.expected_start,
+            "start_note": self.start_note,
+        }
 
 
 def estimate(compiled: Compiled, plan: Plan, wishes: Wishes) -> EstimateReport:
@@ -55,9 +187,9 @@ def estimate(compiled: Compiled, plan: Plan, wishes: Wishes) -> EstimateReport:
     with activity.doing(f"making the model of {plan.name} in the job's Python, to count it"):
         for run in plan.runs:
             shape = _memory(plan, run, source, wishes, asked)
-            key = json.dumps(
-                [_needs(run), {**shape.to_data(), "runs": 0, "label": ""}], default=str
-            )
+            needs = [run.spec["resources"], _steps(run), run.deepspeed.get(batch.TRAIN)]
+            same = {**shape.to_data(), "runs": 0, "label": ""}
+            key = json.dumps([needs, same], default=str)
             shapes.setdefault(key, []).append(shape)
     runs = {run.number: run for run in plan.runs}
     found: list[ShapeEstimate] = []
@@ -75,10 +207,6 @@ def estimate(compiled: Compiled, plan: Plan, wishes: Wishes) -> EstimateReport:
         found = _with_taken(found, nearest)
     start, note = _expected_start(plan)
     return EstimateReport(plan.name, str(plan.cluster.get("name")), found, start, note)
-
-
-def _needs(run: RunPlan) -> list[Any]:
-    return [run.spec["resources"], _steps(run), run.deepspeed.get(batch.TRAIN)]
 
 
 def _label(runs: Sequence[RunPlan]) -> str:
@@ -142,7 +270,7 @@ def _judged(shape: ShapeEstimate, wishes: Wishes) -> ShapeEstimate:
             "fits is judged by the most"
         )
     if memory.stage is not None:
-        begun = rank_share.parts(model, setup)[memory.stage][0].in_flight
+        begun = memory_formulas.parts(model, setup)[memory.stage][0].in_flight
         notes.append(
             f"the figures are of stage {memory.stage + 1} of {setup.stages}, which holds most: of "
             f"{begun} micro batches at once"
@@ -167,7 +295,7 @@ def _judged(shape: ShapeEstimate, wishes: Wishes) -> ShapeEstimate:
             elsewhere = [(one.name, fitting.fits(memory, one)) for one in gpu_catalogue.GPUS]
         if wishes.fit:
             notes.append("--fit needs a GPU: --gpu h100, or resources.gpu_type in the spec")
-        return replace(shape, elsewhere=elsewhere, notes=_once(notes))
+        return replace(shape, elsewhere=elsewhere, notes=tuple(dict.fromkeys(notes)))
     if setup.precision == training_setup.BF16 and not gpu.bf16:
         notes.append(f"{gpu.name} has no bf16 units: fp16 is what trains fast there")
     fits = fitting.fits(memory, gpu)
@@ -182,12 +310,8 @@ def _judged(shape: ShapeEstimate, wishes: Wishes) -> ShapeEstimate:
         fits=fits,
         settings=settings,
         nearest=nearest,
-        notes=_once(notes),
+        notes=tuple(dict.fromkeys(notes)),
     )
-
-
-def _once(notes: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(notes))
 
 
 def _own_gpu(plan: Plan, run: RunPlan, notes: list[str]) -> Gpu | None:
@@ -299,7 +423,7 @@ def _with_costs(
     )
     price = PriceList.of(plan.cluster)
     costs = run_costs.costs(model, setup, job, pace, price, shape.gpu, saved)
-    return replace(shape, costs=costs, notes=_once(notes))
+    return replace(shape, costs=costs, notes=tuple(dict.fromkeys(notes)))
 
 
 def _measured_pace(

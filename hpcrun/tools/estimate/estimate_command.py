@@ -51,8 +51,7 @@ def command(
     from hpcrun.compile.freeze import freeze
     from hpcrun.slurm import patience
     from hpcrun.tools.estimate import estimate_text, model_facts
-    from hpcrun.tools.estimate.estimate import estimate
-    from hpcrun.tools.estimate.estimate_report import Wishes
+    from hpcrun.tools.estimate.estimate import Wishes, estimate
 
     if not 0 < utilization <= 1:
         raise UsageError(
@@ -75,9 +74,8 @@ def command(
     output.line(f"{report.experiment}: {plural(len(plan.runs), 'run')} on {report.cluster}")
     if several:
         estimate_text.overview(report).print(color=output.color)
-        for line in estimate_text.nearest_of_all(report) if not in_full else ():
-            output.line(line)
-        for line in estimate_text.taken_of_all(report) if not in_full else ():
+        every = (*estimate_text.nearest_of_all(report), *estimate_text.taken_of_all(report))
+        for line in every if not in_full else ():
             output.line(line)
         if (told := estimate_text.total(report)) is not None:
             output.line(f"all runs: {told}")

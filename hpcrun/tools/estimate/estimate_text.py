@@ -8,7 +8,7 @@ from hpcrun.observe.diagnosis.price_list import money_text
 from hpcrun.observe.tables import Table
 from hpcrun.text import duration, hours_text, plural, runs_text, size
 from hpcrun.tools.estimate.earlier_runs import MemoryTaken
-from hpcrun.tools.estimate.estimate_report import EstimateReport, ShapeEstimate
+from hpcrun.tools.estimate.estimate import EstimateReport, ShapeEstimate
 from hpcrun.tools.estimate.fitting import Setting
 from hpcrun.tools.estimate.memory_formulas import Held, with_context
 
@@ -39,7 +39,8 @@ def overview(report: EstimateReport) -> Table:
         costs, memory = one.costs, one.memory
         cells = [""] * 7
         if memory is not None:
-            cells[:3] = [_needed(one), _fits(one), _largest(one)]
+            largest = one.largest_micro
+            cells[:3] = [_needed(one), _fits(one), "" if largest is None else str(largest)]
         if costs is not None:
             hours = costs.hours if costs.hours is not None else costs.limit_hours
             money = costs.money if costs.hours is not None else costs.limit_money
@@ -123,12 +124,12 @@ def _following(one: ShapeEstimate, taken: MemoryTaken) -> Iterator[str]:
 
 
 def _roomy(used: int) -> str:
-    """Return a quarter more than was used, as Slurm's ``mem`` has it."""
+    """Return a quarter more memory than was used, as Slurm's ``mem`` has it."""
     return f"{-(-used * 5 // (4 << 30))}G"
 
 
 def taken_of_all(report: EstimateReport) -> Iterator[str]:
-    """Yield a line for each shape of several of which what was measured tells more than a row."""
+    """Yield a line for each shape of which a measurement tells more than its row."""
     for one in report.shapes:
         if one.taken and (one.model is None or any(_following(one, one.taken))):
             told = "; ".join(line.strip() for line in _taken(one))
@@ -149,7 +150,7 @@ def _head(one: ShapeEstimate) -> str:
 
 
 def _needed(one: ShapeEstimate) -> str:
-    """Return what a rank needs: a figure, or the least and the most."""
+    """Return the memory that a rank needs: a figure, or the least and the most."""
     memory = one.memory
     assert memory is not None
     needed = memory.gpu.peak if one.on_cpu else memory.on_gpu
@@ -165,12 +166,6 @@ def _fits(one: ShapeEstimate) -> str:
     if one.fits and one.fits_host is False:
         return "not the node"
     return "yes" if one.fits else "no"
-
-
-def _largest(one: ShapeEstimate) -> str:
-    if one.own is None or not one.own.memory.knows_activations:
-        return ""
-    return str(one.own.micro)
 
 
 def _memory(one: ShapeEstimate) -> Iterator[str]:
@@ -214,15 +209,14 @@ def _held(held: Held) -> Iterator[str]:
 
 
 def _fitting(one: ShapeEstimate) -> Iterator[str]:
-    gpu, own = one.gpu, one.own
+    gpu = one.gpu
     if gpu is None:
         if one.elsewhere:
             good = [name for name, fits in one.elsewhere if fits]
             yield f"  fits on: {', '.join(good) or 'no GPU of the catalogue'}"
         return
-    assert one.model is not None
-    if own is not None and own.memory.knows_activations and own.micro:
-        yield f"  largest micro batch: {own.micro} (now {one.setup.micro})"
+    if one.largest_micro:
+        yield f"  largest micro batch: {one.largest_micro} (now {one.setup.micro})"
     if any(each.fits for each in one.settings):
         yield f"  settings that fit {gpu.name}, what moves least data first:"
         yield from (f"    {row}" for row in _settings(one.settings).plain().splitlines())
@@ -329,7 +323,7 @@ def nearest_of_all(report: EstimateReport) -> Iterator[str]:
 
 
 def notes(report: EstimateReport) -> list[str]:
-    """Return what several shapes have to say, once each, and the problems of those not known."""
+    """Return the notes of all shapes, once each, and the problems of those not known."""
     found: dict[str, None] = {}
     for one in report.shapes:
         if one.problem:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hpcrun.gpu_catalogue import Gpu
-from hpcrun.tools.estimate import memory_formulas, rank_share
+from hpcrun.tools.estimate import memory_formulas
 from hpcrun.tools.estimate.memory_formulas import CONTEXT, FRAGMENTATION, Memory
 from hpcrun.tools.estimate.model_facts import ModelFacts
 from hpcrun.tools.estimate.training_setup import CPU, NONE, TrainingSetup
@@ -44,7 +44,6 @@ class Setting:
         return self.micro > 0 and self.host_fits
 
     def to_data(self) -> dict[str, Any]:
-        """Return plain data."""
         setup = self.setup
         return {
             "stage": setup.stage,
@@ -74,7 +73,7 @@ def largest_micro(model: ModelFacts, setup: TrainingSetup, gpu: Gpu) -> int:
     1 stands for a model whose activations are unknown, if the rest fits.
     """
     least = _MOST_MICRO
-    for part, own in rank_share.parts(model, replace(setup, micro=1)):
+    for part, own in memory_formulas.parts(model, replace(setup, micro=1)):
         one = memory_formulas.held(part, own)
         if not fits(one, gpu):
             return 0
@@ -135,9 +134,7 @@ def _slowness(setup: TrainingSetup) -> tuple[int, ...]:
     return offloads, int(setup.checkpointing), setup.stage
 
 
-def ranks_that_fit(
-    model: ModelFacts, setup: TrainingSetup, gpu: Gpu, ranks_per_node: int = 1
-) -> int | None:
+def ranks_that_fit(model: ModelFacts, setup: TrainingSetup, gpu: Gpu) -> int | None:
     """Return the least power-of-two multiple of the ranks at which a setup fits; None if none."""
     ranks = setup.ranks
     while ranks <= _MOST_RANKS:
@@ -161,7 +158,6 @@ class Nearest:
     """On these GPUs it fits as it is, those with least memory first."""
 
     def to_data(self) -> dict[str, Any]:
-        """Return plain data."""
         return {
             **self.setting.to_data(),
             "short_bytes": round(self.short),

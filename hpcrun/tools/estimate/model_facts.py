@@ -14,6 +14,8 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _COUNT = re.compile(r"(\d+(?:[\d_,]*\d)?(?:\.\d+)?(?:e\d+)?)\s*([KMBGT]?)", re.IGNORECASE)
 _MOST = 10**16
 _LONGEST = 40
+# What the spec's block `estimate` may say of a model, too.
+SHAPE = ("layers", "hidden_size", "heads", "vocabulary", "sequence_length")
 
 
 @dataclass(frozen=True)
@@ -103,17 +105,9 @@ class ModelFacts:
     def frozen(self) -> int:
         return self.parameters - self.trainable
 
-    @property
-    def largest(self) -> int:
-        """Elements of its largest parameter; 0 if unknown."""
-        return max((*self.sizes, *self.frozen_sizes), default=0)
-
     def to_data(self) -> dict[str, Any]:
         """Return plain data without the list of sizes."""
-        names = (
-            *("parameters", "trainable", "source", "buffer_bytes", "tied", "layers"),
-            *("hidden_size", "heads", "vocabulary", "sequence_length"),
-        )
+        names = ("parameters", "trainable", "source", "buffer_bytes", "tied", *SHAPE)
         return {name: getattr(self, name) for name in names}
 
 
@@ -134,7 +128,6 @@ def parameter_count(text: Any, key: str) -> int:
     return round(found)
 
 
-_SHAPE = ("layers", "hidden_size", "heads", "vocabulary", "sequence_length")
 # Of a parameter's elements: an embedding may have more than an index.
 _SIZES = Kind(
     "a list of whole numbers",
@@ -143,10 +136,8 @@ _SIZES = Kind(
     ),
 )
 _ANSWER: Kinds = {
-    **dict.fromkeys(
-        (*("parameters", "trainable", "muon_parameters", "buffer_bytes", "tied", *_SHAPE),),
-        WHOLE,
-    ),
+    **dict.fromkeys(("parameters", "trainable", "muon_parameters"), WHOLE),
+    **dict.fromkeys(("buffer_bytes", "tied", *SHAPE), WHOLE),
     **dict.fromkeys(("sizes", "frozen_sizes", "divided", "frozen_divided"), _SIZES),
     "stages": LIST,
     "model": TEXT,
@@ -182,10 +173,10 @@ def of_answer(
     peaks = data.get("peaks")
     if why := data.get("activations_problem"):
         notes.append(f"one step of it was not followed: {why}")
-    shape: dict[str, Any] = {name: given.get(name) or data.get(name) for name in _SHAPE}
+    shape: dict[str, Any] = {name: given.get(name) or data.get(name) for name in SHAPE}
     return ModelFacts(
-        parameters=data["parameters"],
-        trainable=data["trainable"],
+        data["parameters"],
+        data["trainable"],
         source=f"{data.get('model')}, counted on the meta device by {data.get('made_by')}",
         sizes=data.get("sizes") or (),
         frozen_sizes=data.get("frozen_sizes") or (),
@@ -204,7 +195,7 @@ def of_answer(
 
 def of_number(parameters: int, source: str, given: Mapping[str, Any]) -> ModelFacts:
     """Return the facts of a model of which a number was given, and perhaps its shape."""
-    shape: dict[str, Any] = {name: given.get(name) for name in _SHAPE}
+    shape: dict[str, Any] = {name: given.get(name) for name in SHAPE}
     return ModelFacts(parameters, parameters, source, **shape)
 
 

@@ -1,4 +1,4 @@
-"""The program that counts a model; `model_counter` beside it starts it with the job's Python.
+"""The program that counts a model; `model_source` beside it starts it with the job's Python.
 
 Standard library and torch. The model is made on the meta device, which has shapes and no memory: no
 weights are downloaded, no GPU is touched. A question comes as JSON on standard input, the answer
@@ -15,6 +15,7 @@ import json
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -311,20 +312,14 @@ def _beside(name: str) -> Any:
 
 def _place(error: BaseException) -> str:
     """Return ``train.py:12: `` of the innermost line of the user's own code."""
-    frames = list(_frames(error))
-    own = [
-        (file, line) for file, line in frames if "site-packages" not in file and file != __file__
-    ]
-    return f"{Path(own[-1][0]).name}:{own[-1][1]}: " if own else ""
-
-
-def _frames(error: BaseException) -> Iterator[tuple[str, int]]:
-    trace = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if not code.co_filename.startswith("<"):
-            yield inspect.getsourcefile(code) or code.co_filename, trace.tb_lineno
-        trace = trace.tb_next
+    found = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        named = frame.f_code.co_filename
+        file = inspect.getsourcefile(frame.f_code) or named
+        is_own = "site-packages" not in file and file != __file__
+        if is_own and not named.startswith("<"):
+            found = f"{Path(file).name}:{line}: "
+    return found
 
 
 if __name__ == "__main__":

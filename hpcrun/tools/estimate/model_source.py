@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import hpcrun
+from hpcrun import ask_python
 from hpcrun.errors import UsageError
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state import permissions
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.state.spec.blocks import early, is_late
 from hpcrun.state.spec.parallel_block import divided
-from hpcrun.submission.python_probe import Unchecked, probe
-from hpcrun.text import one_line
-from hpcrun.tools.estimate import model_counter, model_facts
+from hpcrun.submission.python_probe import Unchecked, in_job_environment, probe
+from hpcrun.text import duration, one_line, shortened
+from hpcrun.tools.estimate import model_facts, model_program
 from hpcrun.tools.estimate.model_facts import ModelFacts
 from hpcrun.tools.estimate.model_program import BUILD
 
 # Keys of ``config`` that name a model of Hugging Face, and those that say a sample's length.
-_PRETRAINED = (
-    *("model_name_or_path", "pretrained_model_name_or_path", "model_name", "model_id"),
-    *("base_model", "model_path", "model"),
-)
-_LENGTHS = (
-    *("sequence_length", "seq_length", "seq_len", "max_seq_length", "max_seq_len", "max_length"),
-    *("context", "context_length", "block_size", "cutoff_len", "model_max_length"),
-)
-_SHAPE = ("layers", "hidden_size", "heads", "vocabulary", "sequence_length")
+_PRETRAINED_KEYS = """
+model_name_or_path pretrained_model_name_or_path model_name model_id base_model model_path model
+"""
+_LENGTH_KEYS = """
+sequence_length seq_length seq_len max_seq_length max_seq_len max_length context context_length
+block_size cutoff_len model_max_length
+"""
 # Models of one sweep that are counted: each is a start of the job's Python.
 _MOST_MODELS = 24
 _MOST_PARSED = 2_000_000
@@ -41,6 +42,10 @@ HOW = (
     "give the number (--parameters 7.5B, or estimate.parameters), or name in estimate.model a "
     f"function that returns the model, such as `def {BUILD}(config)`, or a Hugging Face model"
 )
+TIMEOUT = 300.0
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+GIVE = "give the number: --parameters 7.5B, or estimate.parameters in the spec"
 
 
 @dataclass
@@ -49,9 +54,8 @@ class _Answer:
 
     question: str
     read: dict[str, Any]
-    facts: ModelFacts | None
-    problem: str | None
-    hint: str | None
+    facts: ModelFacts | UsageError
+    """The model, or why it could not be counted."""
 
 
 @dataclass
@@ -69,7 +73,7 @@ class ModelSource:
     def of(self, run: RunPlan, precision: str) -> ModelFacts:
         """Return a run's model; raise UsageError that says what to type if it cannot be counted."""
         block = run.spec.get("estimate") or {}
-        given = {name: block.get(name) for name in _SHAPE}
+        given = {name: block.get(name) for name in model_facts.SHAPE}
         given["sequence_length"] = given["sequence_length"] or sequence_length(run.config)
         for value, key in (
             (self.parameters, "--parameters"),
@@ -87,17 +91,15 @@ class ModelSource:
             (
                 one.read
                 for one in self._answers
-                if one.facts is not None and _agrees(one, run) and one.read
+                if isinstance(one.facts, ModelFacts) and _agrees(one, run) and one.read
             ),
             None,
         )
         whole = without_seeds(run.config)
 
         def test(other: RunPlan) -> bool:
-            entry, mine = other.entry, run.entry
-            if (entry.kind, entry.module, entry.function, entry.file) != (
-                *(mine.kind, mine.module, mine.function, mine.file),
-            ):
+            names = ("kind", "module", "function", "file")
+            if any(getattr(other.entry, one) != getattr(run.entry, one) for one in names):
                 return False
             if read is None:
                 return without_seeds(other.config) == whole
@@ -116,18 +118,13 @@ class ModelSource:
             return _pretrained(named, directory, given)
         entry = run.entry
         if entry.kind == "function" and entry.module and self._has_build_model(run):
-            file = None
-            if entry.file is not None:
-                file = str(Path(self.plan.code_root, entry.file))
+            file = entry.file and str(Path(self.plan.code_root, entry.file))
             root = Path(self.plan.code_root, entry.import_root or ".")
-            found = model_counter.module_of(file, entry.module)
+            found = module_of(file, entry.module)
             return {**found, "paths": [str(root), *found["paths"]]}
         if found_name := pretrained_name(run.config, directory):
             return _pretrained(found_name, directory, given)
-        raise UsageError(
-            "nothing says how many parameters the model has",
-            hint=HOW,
-        )
+        raise UsageError("nothing says how many parameters the model has", hint=HOW)
 
     def _has_build_model(self, run: RunPlan) -> bool:
         """Look for the function without importing anything."""
@@ -163,9 +160,9 @@ class ModelSource:
             file = directory / module
             if not file.is_file():
                 raise UsageError(f"estimate.model: there is no file {file}", hint=HOW)
-            found = model_counter.module_of(str(file), file.stem)
+            found = module_of(str(file), file.stem)
             return {**found, "function": function, "paths": [*found["paths"], *paths]}
-        return {**model_counter.module_of(None, module), "function": function, "paths": paths}
+        return {**module_of(None, module), "function": function, "paths": paths}
 
     def _counted(
         self, run: RunPlan, question: dict[str, Any], precision: str, given: Mapping[str, Any]
@@ -173,8 +170,8 @@ class ModelSource:
         key = json.dumps([question, precision, run.spec["environment"]], default=str)
         for known in self._answers:
             if known.question == key and _agrees(known, run):
-                if known.facts is None:
-                    raise UsageError(str(known.problem), hint=known.hint)
+                if isinstance(known.facts, UsageError):
+                    raise known.facts
                 return known.facts
         if len(self._answers) >= _MOST_MODELS:
             raise UsageError(
@@ -189,27 +186,21 @@ class ModelSource:
                 read = {str(name): run.config.get(str(name)) for name in answer["read"]}
             facts = model_facts.of_answer(answer, given)
         except UsageError as error:
-            self._answers.append(_Answer(key, read, None, error.message, error.hint))
+            self._answers.append(_Answer(key, read, error))
             raise
         except ValueError as error:
             raise UsageError(
                 f"the program that counts the model gave a wrong answer: {one_line(str(error))}",
                 hint=HOW,
             ) from None
-        self._answers.append(_Answer(key, read, facts, None, None))
+        self._answers.append(_Answer(key, read, facts))
         return facts
 
     def _ask(self, run: RunPlan, question: dict[str, Any], precision: str) -> dict[str, Any]:
         if (whose := permissions.foreign(self.sources)) is not None:
-            raise UsageError(
-                f"the model is not counted, as that runs the spec's code here: {whose}",
-                hint="give the number: --parameters 7.5B",
-            )
+            raise _not_counted(f"that runs the spec's code here: {whose}")
         if run.container is not None:
-            raise UsageError(
-                "the model is not counted, as the Python that has torch is in a container",
-                hint="give the number: --parameters 7.5B",
-            )
+            raise _not_counted("the Python that has torch is in a container")
         own, cluster = run.environment, self.plan.cluster
         setup = [*cluster["setup"], *own.setup]
         variables = {**cluster["variables"], **early(own.variables)}
@@ -219,17 +210,13 @@ class ModelSource:
             try:
                 found = probe(str(own.python), setup=setup, variables=variables, needs=_NEEDS)
             except Unchecked as why:
-                raise UsageError(
-                    f"the model is not counted, as {own.python} is not started: {why}",
-                    hint="give the number: --parameters 7.5B",
-                ) from None
+                raise _not_counted(f"{own.python} is not started: {why}") from None
             self._pythons[key] = [found.executable]
         block = run.spec.get("estimate") or {}
-        seconds = parse_duration(str(block.get("timeout") or "")) or model_counter.TIMEOUT
-        asked = {**question, "config": run.config}
-        return model_counter.ask(
+        seconds = parse_duration(str(block.get("timeout") or "")) or TIMEOUT
+        return count_model(
             self._pythons[key],
-            asked,
+            {**question, "config": run.config},
             precision=precision,
             setup=setup,
             variables=variables,
@@ -237,11 +224,16 @@ class ModelSource:
         )
 
 
+def _not_counted(why: str) -> UsageError:
+    hint = "give the number: --parameters 7.5B"
+    return UsageError(f"the model is not counted, as {why}", hint=hint)
+
+
 def sequence_length(config: Mapping[str, Any]) -> int | None:
     """Return the tokens of a sample that a ``config`` tells, at its top or one level below."""
     blocks = [config, *(one for one in config.values() if isinstance(one, Mapping))]
     for block in blocks:
-        for name in _LENGTHS:
+        for name in _LENGTH_KEYS.split():
             value = block.get(name)
             if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**8:
                 return value
@@ -250,7 +242,7 @@ def sequence_length(config: Mapping[str, Any]) -> int | None:
 
 def pretrained_name(config: Mapping[str, Any], directory: Path) -> str | None:
     """Return the Hugging Face model that a ``config`` names; None without one."""
-    for name in _PRETRAINED:
+    for name in _PRETRAINED_KEYS.split():
         value = config.get(name)
         if not isinstance(value, str) or not value or is_late(value):
             continue
@@ -309,3 +301,63 @@ def without_seeds(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of ``config`` on which the memory of a run may depend."""
     others = ("seed", "lr", "learning_rate", "total_steps", "max_steps", "output_dir")
     return {name: value for name, value in config.items() if name not in others}
+
+
+def count_model(
+    python: Sequence[str],
+    question: Mapping[str, Any],
+    *,
+    precision: str,
+    setup: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+    timeout: float = TIMEOUT,
+) -> dict[str, Any]:
+    """Start ``python`` on the counting program, and return its answer.
+
+    ``question`` has ``module``, ``file``, ``function`` and ``config``, or ``pretrained``. The
+    job's ``setup`` lines of bash run first, and it gets the job's ``variables``. Raise UsageError
+    if the model cannot be counted.
+    """
+    asked = {"function": None, "paths": [], "config": {}, **question, "dtype": _DTYPES[precision]}
+    asked["hpcrun"] = str(Path(hpcrun.__file__).parent.parent)
+    argv, environment = _command(python, setup, variables or {})
+    try:
+        found = ask_python.ask(
+            argv,
+            timeout=timeout,
+            environment=environment,
+            given=json.dumps(asked),
+            mark=model_program.MARK,
+        )
+    except OSError as error:
+        raise UsageError(f"environment.python: {python[0]}: {error.strerror}", hint=GIVE) from None
+    if found.code is None:
+        raise UsageError(
+            f"the model was not made within {duration(timeout)}, and its process was ended",
+            hint=f"{GIVE}; or more time, estimate.timeout",
+        )
+    if found.data is None:
+        why = f"the model was not made: its Python ended with code {found.code}{found.said(3)}"
+    elif not isinstance(found.data, dict):
+        why = "the program that counts the model gave no answer that can be read"
+    elif "problem" in found.data:
+        told = one_line(shortened(str(found.data["problem"]), 600))
+        why = f"the model was not made: {told}"
+    else:
+        return found.data
+    raise UsageError(why, hint=GIVE)
+
+
+def _command(
+    python: Sequence[str], setup: Sequence[str], variables: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    # As a file: the job's Python need not have hpcrun, nor may it find hpcrun's own modules.
+    argv = [*python, os.path.realpath(model_program.__file__)]
+    # The meta device takes no GPU; the user's code, as it is imported, gets none either.
+    own = {**variables, **dict.fromkeys(_GPUS, ""), "PYTHONDONTWRITEBYTECODE": "1"}
+    return in_job_environment(argv, setup, own)
+
+
+def module_of(file: str | None, module: str) -> dict[str, Any]:
+    """Return the part of a question that names a module, in a file if it is in one."""
+    return {"module": module, "file": file, "paths": [str(Path(file).parent)] if file else []}

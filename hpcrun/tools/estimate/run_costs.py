@@ -89,7 +89,6 @@ class RunCosts:
         return max(1, -int(-self.seconds // self.limit_seconds))
 
     def to_data(self) -> dict[str, Any]:
-        """Return plain data."""
         return {**asdict(self), "checkpoint_bytes": round(self.checkpoint_bytes)}
 
 

@@ -16,26 +16,30 @@ from hpcrun.state.spec.parallel_block import divided
 FP32, BF16, FP16 = "fp32", "bf16", "fp16"
 BYTES = {FP32: 4, BF16: 2, FP16: 2}
 NONE, CPU, NVME = "none", "cpu", "nvme"
-# zero_optimization -> the default of DeepSpeed 0.19.8, in elements.
+# Key of zero_optimization in elements -> the field of `TrainingSetup` that has it.
 BUCKETS = {
-    "reduce_bucket_size": 500_000_000,
-    "allgather_bucket_size": 500_000_000,
-    "sub_group_size": 1_000_000_000,
-    "stage3_prefetch_bucket_size": 50_000_000,
-    "stage3_param_persistence_threshold": 100_000,
-    "stage3_max_live_parameters": 1_000_000_000,
-    "stage3_max_reuse_distance": 1_000_000_000,
+    "reduce_bucket_size": "reduce_bucket",
+    "sub_group_size": "sub_group",
+    "stage3_prefetch_bucket_size": "prefetch_bucket",
+    "stage3_param_persistence_threshold": "persistence",
+    "stage3_max_live_parameters": "max_live",
+    "stage3_max_reuse_distance": "max_reuse",
 }
 # Optimizer -> fp32 numbers that it keeps of each parameter, beside the parameter itself.
 STATES = {
-    **{"adam": 2, "adamw": 2, "lamb": 2, "nadam": 2, "radam": 2, "adamax": 2, "adadelta": 2},
-    **{"sgd": 0, "adagrad": 1, "rmsprop": 1, "lion": 1, "muon": 2},
+    "sgd": 0,
+    "adagrad": 1,
+    "rmsprop": 1,
+    "lion": 1,
+    "muon": 2,
+    **dict.fromkeys(("adam", "adamw", "lamb", "nadam", "radam", "adamax", "adadelta"), 2),
     # Of a matrix it keeps a row and a column.
     "adafactor": 0,
 }
 _DTYPES = {
-    **{"fp32": FP32, "float32": FP32, "torch.float32": FP32},
-    **{"bf16": BF16, "bfloat16": BF16, "fp16": FP16, "float16": FP16},
+    **dict.fromkeys(("fp32", "float32", "torch.float32"), FP32),
+    **dict.fromkeys(("bf16", "bfloat16"), BF16),
+    **dict.fromkeys(("fp16", "float16"), FP16),
 }
 
 
@@ -71,12 +75,12 @@ class TrainingSetup:
     overlap: bool = False
     checkpointing: bool = False
     """Activations of blocks are computed again in backward."""
-    reduce_bucket: int = BUCKETS["reduce_bucket_size"]
-    sub_group: int = BUCKETS["sub_group_size"]
-    prefetch_bucket: int = BUCKETS["stage3_prefetch_bucket_size"]
-    persistence: int = BUCKETS["stage3_param_persistence_threshold"]
-    max_live: int = BUCKETS["stage3_max_live_parameters"]
-    max_reuse: int = BUCKETS["stage3_max_reuse_distance"]
+    reduce_bucket: int = 500_000_000
+    sub_group: int = 1_000_000_000
+    prefetch_bucket: int = 50_000_000
+    persistence: int = 100_000
+    max_live: int = 1_000_000_000
+    max_reuse: int = 1_000_000_000
     notes: tuple[str, ...] = ()
     """What had to be assumed."""
 
@@ -185,11 +189,11 @@ def read(
     optimizer = _optimizer(_block(config, "optimizer"), notes)
     low = _block(config, precision) if precision != FP32 else {}
     stage = _whole(zero, "stage", 0, notes)
-
-    def bucket(name: str) -> int:
-        return _whole(zero, name, BUCKETS[name], notes)
-
     overlap = zero.get("overlap_comm")
+    buckets: dict[str, Any] = {
+        field: _whole(zero, key, getattr(TrainingSetup, field), notes)
+        for key, field in BUCKETS.items()
+    }
     return TrainingSetup(
         stage=min(max(stage, 0), 3),
         ranks=max(1, ranks // max(1, model_ranks)),
@@ -198,8 +202,8 @@ def read(
         stages=stages,
         precision=precision,
         accumulation_dtype=accumulated,
-        low_master=_is_true(low, f"{precision}_master_weights_and_grads"),
-        low_states=_is_true(low, "bf16_optimizer_states"),
+        low_master=low.get(f"{precision}_master_weights_and_grads") is True,
+        low_states=low.get("bf16_optimizer_states") is True,
         **optimizer,
         offload_optimizer=_device(zero, "offload_optimizer", stage >= 1),
         offload_param=_device(zero, "offload_param", stage == 3),
@@ -207,12 +211,7 @@ def read(
         accumulation=_whole(config, ACCUMULATION, 1, notes),
         overlap=stage == 3 if overlap is None else overlap is True,
         checkpointing=checkpointing,
-        reduce_bucket=bucket("reduce_bucket_size"),
-        sub_group=bucket("sub_group_size"),
-        prefetch_bucket=bucket("stage3_prefetch_bucket_size"),
-        persistence=bucket("stage3_param_persistence_threshold"),
-        max_live=bucket("stage3_max_live_parameters"),
-        max_reuse=bucket("stage3_max_reuse_distance"),
+        **buckets,
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -249,10 +248,6 @@ def _optimizer(block: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
 def _block(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = config.get(name)
     return found if isinstance(found, Mapping) else {}
-
-
-def _is_true(block: Mapping[str, Any], name: str) -> bool:
-    return block.get(name) is True
 
 
 def _device(zero: Mapping[str, Any], name: str, applies: bool) -> str:

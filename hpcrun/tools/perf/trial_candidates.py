@@ -21,7 +21,7 @@ from hpcrun.text import one_line, short_ends, shortened, size
 from hpcrun.tools.perf.on_nodes.trial_log import TrialCandidate
 
 if TYPE_CHECKING:
-    from hpcrun.tools.estimate.estimate_report import ShapeEstimate
+    from hpcrun.tools.estimate.estimate import ShapeEstimate
 
 _SECTION = "zero_optimization"
 
@@ -105,8 +105,7 @@ def estimated(found: Sequence[SpacePoint], base: Compiled) -> tuple[list[SpacePo
     """Prune what does not fit by the memory model; return a note where that is not known."""
     if not tools.has("estimate"):
         return list(found), "nothing is pruned by its memory: hpcrun has no `estimate` here"
-    from hpcrun.tools.estimate.estimate import estimate
-    from hpcrun.tools.estimate.estimate_report import Wishes
+    from hpcrun.tools.estimate.estimate import Wishes, estimate
 
     open_ones = [place for place, one in enumerate(found) if one.pruned is None]
     runs = tuple(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcrun.tools.estimate import memory_formulas, training_setup
-from hpcrun.tools.estimate.memory_formulas import held, zero_paper
+from hpcrun.tools.estimate.memory_formulas import held, is_known, share
 from hpcrun.tools.estimate.model_facts import FollowedModel, FollowedStep, ModelFacts, of_number
 from hpcrun.tools.estimate.training_setup import TrainingSetup
 
@@ -42,6 +42,20 @@ PAPER: dict[float, dict[int, tuple[float, float, float]]] = {
         1024: (4011, 2013, 15.6),
     },
 }
+
+
+def zero_paper(parameters: float, ranks: int, stage: int) -> float:
+    """Return the bytes of model states on each GPU, by the paper (arXiv:1910.02054, section 3).
+
+    Mixed precision: 2 bytes of parameters, 2 of gradients and 12 of Adam's states (K) a parameter,
+    of which each stage divides one more.
+    """
+    weights, gradients, states = 2.0, 2.0, 12.0
+    return parameters * (
+        (weights / ranks if stage == 3 else weights)
+        + (gradients / ranks if stage >= 2 else gradients)
+        + (states / ranks if stage >= 1 else states)
+    )
 
 
 @pytest.mark.parametrize("billions", PAPER)
@@ -271,6 +285,38 @@ def test_what_real_ranks_hold(
 
 def test_defaults_are_those_of_the_installed_deepspeed() -> None:
     config = pytest.importorskip("deepspeed.runtime.zero.config")
-    made = config.DeepSpeedZeroConfig()
-    names = {name: name.removeprefix("stage3_") for name in training_setup.BUCKETS}
-    assert {name: getattr(made, field) for name, field in names.items()} == training_setup.BUCKETS
+    made, own = config.DeepSpeedZeroConfig(), TrainingSetup(0, 1)
+    for name, field in training_setup.BUCKETS.items():
+        assert getattr(made, name.removeprefix("stage3_")) == getattr(own, field), name
+
+
+def test_partitions_touch_whole_parameters() -> None:
+    # Ranks have elements 0 to 8, and 8 to 16: the second parameter lies in both.
+    model = ModelFacts(16, 16, "given", sizes=(6, 6, 4))
+    own = share(model, _setup())
+    assert (own.part, own.touched, own.largest) == (8, 12, 6)
+    # One that is longer than a partition is all that those in its middle touch.
+    assert share(ModelFacts(100, 100, "given", sizes=(2, 98)), _setup(ranks=10)).touched == 100
+
+
+def test_stage_3_pads_each_parameter_and_keeps_small_ones() -> None:
+    model = ModelFacts(1013, 1013, "given", sizes=(1000, 13))
+    own = share(model, _setup(stage=3, ranks=4, persistence=100))
+    assert (own.part, own.persistent) == (250 + 4, 13)
+    assert share(model, _setup(stage=3, ranks=1, persistence=100)).persistent == 0
+
+
+def test_a_tensor_group_divides_what_its_plan_names() -> None:
+    model = ModelFacts(
+        *(1300, 1200, "given"), sizes=(1000, 100, 100), frozen_sizes=(100,), divided=(0, 1, 1)
+    )
+    setup = _setup(model_ranks=4, tensor=4)
+    assert not is_known(ModelFacts(1200, 1200, "given"), setup)
+    assert is_known(model, setup)
+    assert not is_known(model, _setup(model_ranks=8, tensor=4))
+    own = share(model, setup)
+    assert (own.whole, own.largest) == (1000 + 25 + 25, 1000)
+    # Without a plan the two largest may be whole on each rank.
+    unknown = ModelFacts(1200, 1200, "given", sizes=(1000, 100, 50, 50))
+    assert share(unknown, setup).whole == 1100 + 100 // 4 + 1
+    assert share(unknown, setup, even=True).whole == 250 + 25 + 13 + 13

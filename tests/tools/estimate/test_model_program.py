@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import UsageError
-from hpcrun.tools.estimate import model_counter, model_program
+from hpcrun.tools.estimate import model_program, model_source
 from hpcrun.tools.estimate.model_facts import ModelFacts, of_answer, parameter_count
 from tests.support.waiting import until
 
@@ -46,8 +46,8 @@ def sample_batch(config, micro_batch):
 
 def count(file: Path, config: dict[str, Any], **more: Any) -> dict[str, Any]:
     function = {"function": more.pop("function", None)}
-    question = {**model_counter.module_of(str(file), file.stem), "config": config, **function}
-    return model_counter.ask([sys.executable], question, precision="fp32", **more)
+    question = {**model_source.module_of(str(file), file.stem), "config": config, **function}
+    return model_source.count_model([sys.executable], question, precision="fp32", **more)
 
 
 def facts(file: Path, config: dict[str, Any], **more: Any) -> ModelFacts:
