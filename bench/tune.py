@@ -35,7 +35,7 @@ from hpcrun.state.layout import experiment
 from hpcrun.tools.perf import trial_candidates, trial_run
 from hpcrun.tools.perf.on_nodes import trial_log
 from hpcrun.tools.perf.on_nodes.trial_log import TrialPlan
-from hpcrun.tools.perf.search_space import MICRO, STAGE
+from hpcrun.tools.perf.trial_candidates import MICRO, STAGE
 
 SPEC = "language-model"
 MICROS, STAGES = ("1", "2", "4", "8"), ("0", "1", "2", "3")

@@ -1,14 +1,14 @@
 """Speed: the fastest configuration, found by trials, speed by nodes, and where a step's time goes.
 
-In reading order: `search_space` (the keys and values to try), `trial_candidates` (each combination
-compiled, pruned by the compiler and by its memory, and put in order), `trial_run` (the run that
-tries them: here, in this allocation or as a job), `tuning` (all of it, and the result),
-`tuned_spec` (the spec to submit), `written_file` (what others wrote is kept), `tune_command`.
-`scaling` measures one device against many, `scaling_page` draws it for `scaling_command`.
+In reading order: `trial_candidates` (the keys and values to try, each combination compiled, pruned
+by the compiler and by its memory, and put in order), `trial_run` (the run that tries them: here, in
+this allocation or as a job), `tuning` (all of it, and the spec to submit), `written_file` (what
+others wrote is kept), `tune_command`. `scaling` measures one device against many, and draws it for
+`scaling_command`.
 `profile_run` submits a run of which a few steps are profiled, for `profile_command`. What runs on
 the nodes is `hpcrun.tools.perf.on_nodes`.
 
-To try another key by default, add it in `search_space.usual`.
+To try another key by default, add it in `trial_candidates.usual_space`.
 """
 
 from hpcrun.command import PLAN, Command

@@ -13,10 +13,8 @@ from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
 if TYPE_CHECKING:
     from hpcrun.tools.perf.scaling import Scaling
 
-_HEADERS = (
-    *("SCALING", "NODES", "RANKS", "BATCH", "MICRO"),
-    *("S/STEP", "SAMPLES/S", "SPEED-UP", "EFFICIENCY", ""),
-)
+_NUMBERS = "NODES RANKS BATCH MICRO S/STEP SAMPLES/S SPEED-UP EFFICIENCY"
+_HEADERS = ("SCALING", *_NUMBERS.split(), "")
 
 
 @click.command("scaling")
@@ -43,7 +41,7 @@ def command(
     job. Ends with a table, and a page with the plot.
     """
     from hpcrun.slurm import patience
-    from hpcrun.tools.perf import scaling, scaling_page, trial_run, written_file
+    from hpcrun.tools.perf import scaling, trial_run, written_file
 
     if sweeps:
         raise UsageError("scaling takes no --sweep", hint="one spec at a time, without --sweep")
@@ -53,7 +51,7 @@ def command(
     found = scaling.plan(spec, overrides, *counts, output.root)
     output.notes([found.base])
     path = Path(out or f"{found.base.name}.scaling.html").absolute()
-    written_file.check(path, scaling_page.MARK, "scaling")
+    written_file.check(path, scaling.PAGE_MARK, "scaling")
     if not dry_run:
         patience.act()
         found.measure(command_line(), output.say)
@@ -70,7 +68,7 @@ def command(
     if all(one.rate is None for one in found.points):
         output.say(f"nothing was measured; `hpcrun why {found.compiled.name}` tells more")
         return EXIT_FAILED
-    written_file.write(path, scaling_page.render(found, _HEADERS, rows))
+    written_file.write(path, scaling.render(found, _HEADERS, rows))
     output.say(f"the plot: {path}")
     return EXIT_OK if found.completed else EXIT_FAILED
 
@@ -90,25 +88,26 @@ def _numbers(option: str, text: str | None) -> list[int]:
 def _rows(found: Scaling) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for one in sorted(found.points, key=lambda point: (point.kind, point.ranks)):
-        seconds, rate = one.step_seconds, one.rate
-        speed_up, efficiency = found.speed_up(one), found.efficiency(one)
-        rows.append(
-            (
-                *(one.kind, str(one.nodes), str(one.ranks), str(one.train), str(one.micro)),
-                f"{seconds:.4g}" if seconds is not None else "",
-                f"{rate:,.4g}" if rate is not None else "",
-                f"{speed_up:.2f}" if speed_up is not None else "",
-                f"{efficiency:.0%}" if efficiency is not None else "",
-                (one.problem or "") if found.names or one.refused else "",
-            )
+        sizes = map(str, (one.nodes, one.ranks, one.train, one.micro))
+        measured = (
+            _shown(one.step_seconds, ".4g"),
+            _shown(one.rate, ",.4g"),
+            _shown(found.speed_up(one), ".2f"),
+            _shown(found.efficiency(one), ".0%"),
         )
+        problem = (one.problem or "") if found.names or one.refused else ""
+        rows.append((one.kind, *sizes, *measured, problem))
     return rows
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
 
 
 def _print(rows: list[tuple[str, ...]], output: Output) -> None:
     from hpcrun.observe.tables import Table
 
-    table = Table(_HEADERS, right=frozenset(_HEADERS[1:-1]), spare=("MICRO", "BATCH"))
+    table = Table(_HEADERS, right=frozenset(_NUMBERS.split()), spare=("MICRO", "BATCH"))
     for row in rows:
         table.add(*row)
     table.print(color=output.color)

@@ -1,4 +1,4 @@
-"""Candidates: each combination of the space compiled, pruned where it cannot work, and ordered.
+"""The space of a tuning, and its candidates: compiled, pruned where they cannot work, and ordered.
 
 Nothing is started but the program that counts the model for `hpcrun.tools.estimate`.
 """
@@ -6,8 +6,9 @@ Nothing is started but the program that counts the model for `hpcrun.tools.estim
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,13 +18,111 @@ from hpcrun.compile import Compiled, CompiledRun, compile_spec
 from hpcrun.compile.freeze import freeze
 from hpcrun.errors import HpcrunError, SpecError, UsageError
 from hpcrun.policy import batch
-from hpcrun.text import one_line, short_ends, shortened, size
+from hpcrun.text import one_line, plural, short_ends, shortened, size
 from hpcrun.tools.perf.on_nodes.trial_log import TrialCandidate
 
 if TYPE_CHECKING:
     from hpcrun.tools.estimate.estimate import ShapeEstimate
 
+
+MICRO = f"deepspeed.{batch.MICRO}"
+STAGE = "deepspeed.zero_optimization.stage"
+OFFLOAD = "deepspeed.zero_optimization.offload_optimizer.device"
+# The blocks of a spec that differ between trials of one allocation.
+BLOCKS = ("config", "deepspeed", "parallel")
+# Values of a key that are tried where the user gives none, and combinations of all keys.
+_MOST_MICROS, MOST = 6, 2_000
 _SECTION = "zero_optimization"
+
+
+@dataclass(frozen=True)
+class SpaceKey:
+    """A key, with ``+`` where it is added, and the values that are tried, as they are typed."""
+
+    key: str
+    values: tuple[str, ...]
+
+
+def parse_space(words: Sequence[str]) -> list[SpaceKey]:
+    """Return the keys of ``--space key=a,b``; a comma within brackets or quotes is a value's.
+
+    Raises UsageError for what is no key with values, or a key that needs another allocation.
+    """
+    found: dict[str, SpaceKey] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        key = key.strip()
+        values = tuple(dict.fromkeys(one.strip() for one in _split(text)))
+        if not equals or not all(key.split(".")) or "" in values:
+            raise UsageError(
+                f"--space: found {word!r}; accepted is key=a,b",
+                hint=f"such as --space {STAGE}=0,1,2",
+            )
+        if key.removeprefix("+").partition(".")[0] not in BLOCKS:
+            raise UsageError(
+                f"--space: found {key}; accepted are keys below {', '.join(BLOCKS)}: all trials "
+                "share one allocation",
+                hint="compare numbers of nodes with `hpcrun scaling SPEC --nodes 1,2,4`",
+            )
+        if key.removeprefix("+") in found:
+            raise UsageError(f"--space: {key} is given twice", hint=f"once: --space {key}=a,b")
+        found[key.removeprefix("+")] = SpaceKey(key, values)
+    return list(found.values())
+
+
+def _split(text: str) -> Iterator[str]:
+    depth, quote, start = 0, "", 0
+    for place, sign in enumerate(text):
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"":
+            quote = sign
+        else:
+            depth += (sign in "[{") - (sign in "]}")
+        if sign == "," and depth == 0 and not quote:
+            yield text[start:place]
+            start = place + 1
+    yield text[start:]
+
+
+def usual_space(run: CompiledRun) -> list[SpaceKey]:
+    """Return the keys that are tried by default: micro batch, ZeRO stage, and offload on GPUs."""
+    found = []
+    train = run.deepspeed.get(batch.TRAIN)
+    ranks = run.main_ranks
+    if isinstance(train, int):
+        share = max(1, train // ranks)
+        micros = [one for one in range(1, share + 1) if share % one == 0]
+        found.append(SpaceKey(MICRO, tuple(map(str, micros[-_MOST_MICROS:]))))
+    found.append(SpaceKey(STAGE, ("0", "1", "2", "3")))
+    if run.resources.gpus_per_node:
+        found.append(SpaceKey(OFFLOAD, ("none", "cpu")))
+    return found
+
+
+def combinations(keys: Sequence[SpaceKey]) -> list[dict[str, str]]:
+    """Return every combination, key -> value; raise UsageError for more than `MOST`."""
+    number = 1
+    for one in keys:
+        number *= len(one.values)
+    if number > MOST:
+        raise UsageError(
+            f"the space has {number:,} combinations; accepted are at most {MOST:,}",
+            hint="give fewer values: --space key=a,b",
+        )
+    if number < 1 or not keys:
+        raise UsageError("there is nothing to vary", hint=f"such as --space {STAGE}=0,1,2")
+    names = [one.key for one in keys]
+    return [
+        dict(zip(names, values, strict=True))
+        for values in itertools.product(*(one.values for one in keys))
+    ]
+
+
+def space_text(keys: Sequence[SpaceKey]) -> str:
+    """Return the space in one line."""
+    shown = " x ".join(f"{one.key.rpartition('.')[2]} ({len(one.values)})" for one in keys)
+    return f"{plural(len(combinations(keys)), 'combination')}: {shown}"
 
 
 @dataclass(frozen=True)
@@ -95,7 +194,8 @@ def compiled(
         if place == 0 and not found[0].values:
             found[0] = SpacePoint(dict(one), first)
         elif place < len(found):
-            found.append(SpacePoint(dict(one), run, f"the same as {_name(found[place])}"))
+            same = label(found[place].values) or "the spec as it is"
+            found.append(SpacePoint(dict(one), run, f"the same as {same}"))
         else:
             found.append(SpacePoint(dict(one), run))
     return found
@@ -109,8 +209,9 @@ def estimated(found: Sequence[SpacePoint], base: Compiled) -> tuple[list[SpacePo
 
     open_ones = [place for place, one in enumerate(found) if one.pruned is None]
     runs = tuple(
-        dataclasses.replace(_run(found[place]), identity=f"candidate-{place}")
+        dataclasses.replace(run, identity=f"candidate-{place}")
         for place in open_ones
+        if (run := found[place].run) is not None
     )
     together = dataclasses.replace(base, runs=runs)
     report = estimate(together, freeze(together), Wishes())
@@ -154,12 +255,12 @@ def in_order(found: Sequence[SpacePoint]) -> list[int]:
 
 def _judgement(shape: ShapeEstimate, limit: int | None) -> tuple[float | None, str | None]:
     """Return a rank's bytes, and why it does not fit, if it does not."""
+    from hpcrun.tools.estimate.memory_formulas import with_context
+
     memory = shape.memory
     if memory is None:
         return None, None
     needs = memory.gpu.peak if shape.on_cpu else memory.on_gpu
-    from hpcrun.tools.estimate.memory_formulas import with_context
-
     least = with_context(memory.at_least)
     # What may fit is tried.
     if shape.gpu is not None and least > shape.gpu.memory:
@@ -183,15 +284,6 @@ def _memory_here(base: Compiled) -> int | None:
     except (OSError, ValueError, IndexError):
         return None
     return None
-
-
-def _run(one: SpacePoint) -> CompiledRun:
-    assert one.run is not None
-    return one.run
-
-
-def _name(one: SpacePoint) -> str:
-    return label(one.values) or "the spec as it is"
 
 
 def label(values: Mapping[str, str]) -> str:

@@ -36,9 +36,15 @@ from hpcrun.tools.perf.on_nodes.trial_log import TrialPlan, TrialRecord
 TRIALS = "hpcrun.tools.perf.on_nodes.trial_ranks:run_trials"
 # A run of trials restarts its ranks after each that failed.
 _ENDS = (
-    *(causes.RANK_CRASH, causes.OUT_OF_MEMORY, causes.NON_FINITE, causes.HANG, causes.UNKNOWN),
-    *(causes.LOSS_SPIKE, causes.REPLICAS_DIFFER),
-    *(causes.LAUNCH, causes.BAD_CHECKPOINT),
+    causes.RANK_CRASH,
+    causes.OUT_OF_MEMORY,
+    causes.NON_FINITE,
+    causes.HANG,
+    causes.UNKNOWN,
+    causes.LOSS_SPIKE,
+    causes.REPLICAS_DIFFER,
+    causes.LAUNCH,
+    causes.BAD_CHECKPOINT,
 )
 _LOOK_EVERY = 0.3
 # Called with the place of a run, and a record of it that is new.
@@ -69,9 +75,13 @@ def with_trials(run: CompiledRun, plan: TrialPlan, key: str) -> CompiledRun:
     often = 2 * len(plan.candidates) + 10
     recovery = {
         **run.spec["recovery"],
-        **{"requeue": True, "in_place": often, "max_failures": often, "warm_after": None},
+        "requeue": True,
+        "in_place": often,
+        "max_failures": often,
+        "warm_after": None,
         # Another micro batch is another candidate.
-        **{"shrink_micro_batch": 0, "grow": None},
+        "shrink_micro_batch": 0,
+        "grow": None,
         "budgets": dict.fromkeys(_ENDS, often),
     }
     quiet = {
@@ -158,7 +168,7 @@ def _not_over(experiment: ExperimentPaths, numbers: tuple[int, ...], say: Say) -
 
 
 def after_interrupt(left: Sequence[str]) -> str:
-    """Return what Ctrl-C has left behind, in words."""
+    """Return the jobs that Ctrl-C has left behind, in words."""
     if not left:
         return "interrupted; nothing is left running"
     are = "is" if len(left) == 1 else "are"

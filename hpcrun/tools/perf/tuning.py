@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcrun.compile import Compiled, compile_spec
+import yaml
+
+from hpcrun.compile import Compiled, CompiledRun, compile_spec
 from hpcrun.errors import HpcrunError
 from hpcrun.policy import batch
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.text import Say, brief, duration, plural, size
-from hpcrun.tools.perf import search_space, trial_candidates, trial_run, tuned_spec
+from hpcrun.tools.perf import trial_candidates, trial_run, written_file
 from hpcrun.tools.perf.on_nodes import trial_log
 from hpcrun.tools.perf.on_nodes.trial_log import TrialPlan, TrialRecord, TrialScore
-from hpcrun.tools.perf.search_space import SpaceKey
-from hpcrun.tools.perf.trial_candidates import SpacePoint
+from hpcrun.tools.perf.trial_candidates import SpaceKey, SpacePoint
 
 NAME = "tune"
 # The part of a job's time limit that trials may take.
 _OF_LIMIT = 0.9
+_SPEC_MARK = "# Written by hpcrun tune"
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class Tuning:
             self._write(wishes)
 
     def status(self, place: int) -> str:
-        """Return what became of a combination, in words."""
+        """Return the fate of a combination, in words."""
         one, score = self.combinations[place], self.scores.get(place)
         if one.pruned is not None:
             return f"not tried: {one.pruned}"
@@ -207,10 +210,8 @@ class Tuning:
         comments += [f"{self.figures(place)}: {self.label(place)}."]
         if place != 0 and self.slowdown is not None:
             comments.append(f"{self.figures(0)}: the spec as it was.")
-        content = tuned_spec.text(
-            self.path, self.base, wishes.overrides, one.values, one.run, comments
-        )
-        tuned_spec.write(self.path, content, one.run, self.base.root)
+        content = spec_text(self.path, self.base, wishes.overrides, one.values, one.run, comments)
+        write_spec(self.path, content, one.run, self.base.root)
         self.written = True
 
     def figures(self, place: int) -> str:
@@ -233,17 +234,17 @@ def plan(wishes: TuneWishes, say: Say) -> Tuning:
     UsageError
         The program cannot be tried, the space is wrong, or nothing of it can be tried.
     """
-    given = search_space.parse(wishes.space)
+    given = trial_candidates.parse_space(wishes.space)
     base = compile_spec(wishes.spec, wishes.overrides, root=wishes.root)
     notes = list(base.notes)
     if len(base.runs) > 1:
         notes.append(f"the spec has {plural(len(base.runs), 'run')}; the first is tuned")
         base = dataclasses.replace(base, runs=base.runs[:1])
     trial_run.check(base)
-    path = tuned_spec.place(wishes.spec, base, wishes.out)
-    keys = given or search_space.usual(base.runs[0])
-    values = search_space.combinations(keys)
-    say(search_space.told(keys))
+    path = spec_place(wishes.spec, base, wishes.out)
+    keys = given or trial_candidates.usual_space(base.runs[0])
+    values = trial_candidates.combinations(keys)
+    say(trial_candidates.space_text(keys))
     found = trial_candidates.compiled(wishes.spec, wishes.overrides, values, wishes.root, base)
     found, note = trial_candidates.estimated(found, base)
     notes += [note] if note else []
@@ -251,3 +252,65 @@ def plan(wishes: TuneWishes, say: Say) -> Tuning:
     if not order:
         raise HpcrunError("no combination is left to try", hint=found[0].pruned)
     return Tuning(base, keys, found, order, path, notes)
+
+
+def spec_place(spec: str, base: Compiled, wanted: str | None) -> Path:
+    """Return the path of the spec to write: beside SPEC, or here where that ships with hpcrun.
+
+    Raises UsageError if a file is there that no tuning wrote, or the directory is missing.
+    """
+    if wanted is not None:
+        path = Path(wanted).absolute()
+    elif os.path.realpath(spec) == base.file:
+        own = Path(spec)
+        path = own.with_name(f"{own.stem}.tuned.yaml").absolute()
+    else:
+        path = Path.cwd() / f"{base.name}.tuned.yaml"
+    written_file.check(path, _SPEC_MARK, "tune")
+    return path
+
+
+def spec_text(
+    path: Path,
+    base: Compiled,
+    typed: Sequence[str],
+    values: Mapping[str, str],
+    run: CompiledRun,
+    comments: Sequence[str],
+) -> str:
+    """Return the spec: the typed overrides, a candidate's values and its batch sizes."""
+    target = Path(base.file)
+    near = path.parent in (target.parent, *target.parents) or path.parent == target.parent
+    extends = os.path.relpath(target, path.parent) if near else str(target)
+    data: dict[str, Any] = {"name": f"{base.name}-tuned", "extends": extends}
+    pairs = [one.removeprefix("+").partition("=")[::2] for one in typed]
+    pairs += [(key.removeprefix("+"), value) for key, value in values.items()]
+    for key, value in pairs:
+        _put(data, key.split("."), yaml.safe_load(value))
+    for key in batch.KEYS:
+        if isinstance(run.deepspeed.get(key), int):
+            _put(data, ["deepspeed", key], run.deepspeed[key])
+    head = [f"{_SPEC_MARK}: the fastest configuration that was measured.", *comments]
+    lines = [head[0], *(f"# {one}" for one in head[1:])]
+    body = yaml.safe_dump(data, sort_keys=False, width=100, allow_unicode=True)
+    return "\n".join(lines) + "\n" + body
+
+
+def write_spec(path: Path, content: str, run: CompiledRun, root: Path) -> None:
+    """Write the spec; raise HpcrunError if it does not compile to the configuration measured."""
+    written_file.write(path, content)
+    found = compile_spec(path, root=root).runs[0]
+    if (found.config, found.deepspeed) != (run.config, run.deepspeed):
+        raise HpcrunError(
+            f"{path}: compiles to another configuration than the one that was measured",
+            hint="compare: hpcrun plan with this file, and with the values of the table",
+        )
+
+
+def _put(data: dict[str, Any], key: Sequence[str], value: Any) -> None:
+    for part in key[:-1]:
+        inner = data.get(part)
+        if not isinstance(inner, dict):
+            inner = data[part] = {}
+        data = inner
+    data[key[-1]] = value

@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from xml.etree.ElementTree import tostring
 
 import pytest
 
+from hpcrun.tools.perf import scaling
+from hpcrun.tools.perf.on_nodes.trial_log import FINAL, MEASURED, TrialRecord, TrialScore
+from hpcrun.tools.perf.scaling import STRONG, WEAK, ScalePoint, Scaling
 from tests.support import command
 
 PROGRAM = """
@@ -93,3 +99,39 @@ def test_what_cannot_be_measured_is_refused(
     answer = _scaling(place, *arguments)
     assert answer.returncode == 2
     assert told in answer.stderr
+
+
+def _point(kind: str, ranks: int, train: int, seconds: float | None) -> ScalePoint:
+    steps = () if seconds is None else (seconds,)
+    record = TrialRecord(0, FINAL, MEASURED, 0.0, steps)
+    return ScalePoint(kind, 1, ranks, train, 1, TrialScore((record,)))
+
+
+def _of_points(*points: ScalePoint) -> Scaling:
+    base: Any = SimpleNamespace(name="<b>fine")
+    return Scaling(base, list(points), [])
+
+
+def test_efficiency_is_that_of_a_rank_against_the_fewest_ranks() -> None:
+    strong = [_point(STRONG, 1, 16, 1.0), _point(STRONG, 4, 16, 0.5)]
+    weak = [_point(WEAK, 2, 8, None), _point(WEAK, 4, 16, 1.0), _point(WEAK, 8, 32, 1.25)]
+    found = _of_points(*strong, *weak)
+    assert [found.speed_up(one) for one in strong] == [1.0, 2.0]
+    assert [found.efficiency(one) for one in strong] == [1.0, 0.5]
+    # The first of the weak ones was not measured: the next one is what others are compared with.
+    assert [found.efficiency(one) for one in weak] == [None, 1.0, 0.8]
+    assert weak[0].problem == "not measured"
+
+
+def test_the_page_shows_each_measurement_and_escapes_names() -> None:
+    found = _of_points(_point(STRONG, 1, 16, 1.0), _point(STRONG, 4, 16, 0.5))
+    page = scaling.render(found, ("A", "B"), [("1", "<i>")])
+    assert page.startswith(scaling.PAGE_MARK)
+    assert "<b>" not in page
+    assert "&lt;i&gt;" in page
+    assert "4 ranks, strong: 50%" in page
+    drawing = tostring(scaling.chart(found), encoding="unicode")
+    assert drawing.count("<circle") == 2
+    assert "src=" not in page
+    empty = _of_points(_point(WEAK, 2, 8, None))
+    assert "<circle" not in tostring(scaling.chart(empty), encoding="unicode")

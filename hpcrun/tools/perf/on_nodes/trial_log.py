@@ -102,7 +102,6 @@ class TrialRecord:
 
 
 def append(path: Path, record: TrialRecord) -> None:
-    """Append a record."""
     files.append(path, record.to_data())
 
 
@@ -153,7 +152,6 @@ class TrialScore:
 
     @property
     def failure(self) -> TrialRecord | None:
-        """The record of its failure."""
         return next((one for one in self.records if one.outcome == FAILED), None)
 
     @property

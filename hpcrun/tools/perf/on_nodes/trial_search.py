@@ -9,7 +9,7 @@ pace does so for all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpcrun.tools.perf.on_nodes import trial_log
@@ -57,7 +57,7 @@ def next_trial(plan: TrialPlan, records: Sequence[TrialRecord], elapsed: float) 
     finalists = _finalists(plan, scores)
     for number in range(plan.final_rounds):
         for place in finalists if number % 2 == 0 else reversed(finalists):
-            if _rounds(scores[place]) <= number:
+            if sum(one.round == FINAL for one in scores[place].records) <= number:
                 return Trial(place, FINAL)
     return None
 
@@ -94,17 +94,15 @@ def reason_to_skip(plan: TrialPlan, scores: Sequence[Score], place: int) -> str 
         failure = line[micro].failure
         if failure is not None and failure.kind == OUT_OF_MEMORY and micro <= own.micro:
             return f"with a micro batch of {micro} it ran out of memory"
-    for side in (sorted(one for one in line if one > own.micro), _below(line, own.micro)):
+    above = sorted(micro for micro in line if micro > own.micro)
+    below = sorted((micro for micro in line if micro < own.micro), reverse=True)
+    for side in (above, below):
         slow = [line[micro].step_seconds for micro in side[:2] if line[micro].is_slower]
         times = [one for one in slow if one is not None]
         if len(times) == 2 and times[0] > times[1]:
             found = " and ".join(map(str, side[:2]))
             return f"with micro batches of {found} it was slower, and the more so"
     return None
-
-
-def _below(line: Mapping[int, Score], micro: int) -> list[int]:
-    return sorted((one for one in line if one < micro), reverse=True)
 
 
 def _finalists(plan: TrialPlan, scores: Sequence[Score]) -> list[int]:
@@ -123,7 +121,3 @@ def _finalists(plan: TrialPlan, scores: Sequence[Score]) -> list[int]:
         for number, (seconds, place) in enumerate(sorted(found))
         if (number < plan.finalists and seconds <= longest) or place == plan.baseline
     ]
-
-
-def _rounds(score: Score) -> int:
-    return sum(one.round == FINAL for one in score.records)

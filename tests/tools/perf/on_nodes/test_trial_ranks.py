@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.tools.perf.on_nodes.trial_log import TrialCandidate
-from hpcrun.tools.perf.on_nodes.trial_session import TrialOver, TrialSession
+from hpcrun.tools.perf.on_nodes.trial_ranks import TrialOver, TrialSession
 from tests.support.place import FakeEngine, launch_of
 
 pytest.importorskip("torch")
