@@ -2,12 +2,12 @@
 
 In reading order: `promise` (a judgement: works, works less, does not, not known), `slurm_promises`
 (the table of promises, judged from the site), `machine_promises` (storage, Python, compiler, this
-machine), `doctor_profile` (which cluster profile), `storage_speed` and `job_python` (what is
-measured and asked here), `examination` (asks, judges, reports). For ``--nodes``: `node_choice`
-(which nodes), `node_job` (the job, from its directory to its result), `site_baseline` (what nodes
-did when they were well), `node_verdict` (which nodes are not, and why), `suspect_list` (the user's
-suspect nodes), `node_examination` (all of it). `doctor_command` is the command. What runs on the
-nodes is `hpcrun.tools.doctor.on_nodes`.
+machine), `doctor_profile` (which cluster profile), `machine_facts` (what is measured and asked
+here), `examination` (asks, judges, reports). For ``--nodes``: `node_choice` (which nodes),
+`node_job` (the job, from its directory to its result), `site_baseline` (what nodes did when they
+were well), `node_verdict` (which nodes are not, and why), `node_examination` (all of it, and the
+user's suspect nodes). `doctor_command` is the command. What runs on the nodes is
+`hpcrun.tools.doctor.on_nodes`.
 
 To add a promise: a line in ``SLURM_PROMISES`` with a pure function of the site, and its cases in
 ``tests/tools/doctor/test_slurm_promises.py``; what is judged has to be a field of the site.

@@ -72,7 +72,8 @@ def command(
         from hpcrun.tools.doctor.examination import examine
 
         return _show(examine(profile, python), output)
-    from hpcrun.tools.doctor.node_examination import NodeTest, examine_nodes
+    from hpcrun.tools.doctor.node_examination import examine_nodes
+    from hpcrun.tools.doctor.node_job import NodeTest
 
     test = NodeTest(
         words=words,
@@ -99,9 +100,9 @@ def _check(words: str | None, saves: bool, clear: str | None, minutes: int, wait
 
 
 def _clear(profile: DoctorProfile, names: str, output: Output) -> int:
-    from hpcrun.tools.doctor.suspect_list import clear
+    from hpcrun.tools.doctor.node_examination import clear_suspects
 
-    cleared = clear(profile.root, names)
+    cleared = clear_suspects(profile.root, names)
     if output.json:
         output.data({"cleared": cleared})
         return EXIT_OK

@@ -21,10 +21,9 @@ from hpcrun.slurm.background import BackgroundCall
 from hpcrun.state.suspect_nodes import SuspectNode, SuspectNodes
 from hpcrun.tools.doctor import (
     doctor_profile,
-    job_python,
+    machine_facts,
     machine_promises,
     slurm_promises,
-    storage_speed,
 )
 from hpcrun.tools.doctor.doctor_profile import DoctorProfile
 from hpcrun.tools.doctor.promise import FAILS, VERDICTS, YOU, JudgedPromise, unknown
@@ -102,11 +101,11 @@ def examine(profile: DoctorProfile, python: str | None = None) -> Examination:
             alone = examine(doctor_profile.load(LOCAL, profile.root), python)
             return replace(alone, notes=(_ALONE,))
         silent = error.message
-    asked = BackgroundCall(partial(job_python.ask, profile, python))
+    asked = BackgroundCall(partial(machine_facts.ask_job_python, profile, python))
     with activity.doing(f"measuring the storage of {profile.root}"):
         # In this thread, so that Ctrl-C leaves nothing behind.
-        stored = storage_speed.measure(profile.root)
-        others = [storage_speed.measure(path) for path in _other_places(profile.root)]
+        stored = machine_facts.measure(profile.root)
+        others = [machine_facts.measure(path) for path in _other_places(profile.root)]
     with activity.doing("asking the job's Python what it has"):
         asked.wait()
     facts = asked.result()
@@ -120,12 +119,12 @@ def examine(profile: DoctorProfile, python: str | None = None) -> Examination:
         has_own = profile.data["resources"]["gpu_request"] == "none"
         gpus = has_own or any(node.gpus for node in site.nodes.values())
     else:
-        gpus = bool(local_gpus())
-        here = {"cpus": len(os.sched_getaffinity(0)), "gpus": local_gpus()}
-        here["proc"] = Path("/proc/self/stat").is_file()
-        judged += machine_promises.machine(here)
+        there = local_gpus()
+        gpus = there > 0
+        cpus, has_proc = len(os.sched_getaffinity(0)), Path("/proc/self/stat").is_file()
+        judged += machine_promises.machine(cpus, there, has_proc=has_proc)
     judged += machine_promises.storage(stored, others, on_cluster=profile.is_slurm)
-    judged += machine_promises.python(facts, job_python.own_libraries(), gpus=gpus)
+    judged += machine_promises.python(facts, machine_facts.own_libraries(), gpus=gpus)
     if profile.is_slurm:
         judged += machine_promises.not_known_here()
     return Examination(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hpcrun.text import size
 from hpcrun.tools.doctor.promise import (
@@ -77,19 +76,13 @@ def storage(
 
 
 def _records(facts: StorageFacts) -> Judgement:
-    if facts.error:
-        return fails(
-            f"{facts.path}: {facts.error}",
-            "another root: --root DIR, HPCRUN_ROOT, or `root:` of the profile",
-            YOU,
-        )
-    if not facts.renames:
-        return fails(
-            f"{facts.path}: a rename or mkdir does not do what POSIX says, by which attempts are "
-            "claimed and records replaced",
-            "another root: --root DIR, HPCRUN_ROOT, or `root:` of the profile",
-            YOU,
-        )
+    trouble = facts.error
+    if not trouble and not facts.renames:
+        trouble = "a rename or mkdir does not do what POSIX says, by which attempts are claimed "
+        trouble += "and records replaced"
+    if trouble:
+        change = "another root: --root DIR, HPCRUN_ROOT, or `root:` of the profile"
+        return fails(f"{facts.path}: {trouble}", change, YOU)
     if facts.free is not None and facts.free < _LITTLE:
         return less(
             f"{facts.path} has {size(facts.free)} left",
@@ -147,14 +140,13 @@ def _measured(facts: StorageFacts) -> str:
 
 def python(facts: PythonFacts, own: Mapping[str, str | None], *, gpus: bool) -> list[JudgedPromise]:
     """Judge the job's Python, hpcrun's own libraries (``own``) and the compiler."""
-    judged = [
+    return [
         JudgedPromise("job's Python", "functions train with torch and DeepSpeed", _python(facts)),
         JudgedPromise(
             "libraries", "hpcrun's own libraries are those it is tested with", _libraries(own)
         ),
         JudgedPromise("compiler", "DeepSpeed can compile its operators", _compiler(facts, gpus)),
     ]
-    return judged
 
 
 def _python(facts: PythonFacts) -> Judgement:
@@ -217,23 +209,20 @@ def _compiler(facts: PythonFacts, gpus: bool) -> Judgement:
         "Python.h": "Python's headers (python3-dev), or a Python that brings them",
         "nvcc": "a CUDA module in the profile's setup",
     }
-    only_cuda = missing == ["nvcc"]
     found = f"no {' and no '.join(missing)} on this machine after the profile's setup"
     change = "; ".join(how[name] for name in missing)
-    if only_cuda:
+    if missing == ["nvcc"]:
         return less(f"{found}: fused optimizers are not compiled", change, YOU)
     return less(f"{found}: DeepSpeed's operators fail unless nodes have it", change, YOU)
 
 
-def machine(facts: Mapping[str, Any]) -> list[JudgedPromise]:
+def machine(cpus: int, gpus: int, *, has_proc: bool) -> list[JudgedPromise]:
     """Judge this machine for ``cluster=local``."""
-    cpus, gpus = facts.get("cpus"), facts.get("gpus")
-    told = f"{cpus} CPUs" if cpus else "an unknown number of CPUs"
-    told += f", {gpus} GPUs" if gpus else ", no GPU"
-    there = works(f"{told}; runs of `cluster=local` are on this machine")
+    told = f"{gpus} GPUs" if gpus else "no GPU"
+    there = works(f"{cpus} CPUs, {told}; runs of `cluster=local` are on this machine")
     proc = (
         works("/proc is there")
-        if facts.get("proc")
+        if has_proc
         else fails("/proc is not mounted, by which hpcrun knows its processes", "mount it", ADMINS)
     )
     return [

@@ -16,9 +16,11 @@ IDLE = "idle"
 _MOST_IDLE, _MOST = 16, 512
 # Flags of a node that is idle, not out, and starts no job now. Others, such as CLOUD, only say what
 # it is; one that is POWERED_DOWN boots for a job.
-_NOT_NOW = {"PLANNED", "RESERVED", "RES", "COMPLETING", "MAINTENANCE", "NO_RESPOND", "BLOCKED"}
-_NOT_NOW |= {"EXTERNAL", "POWERING_DOWN", "POWER_DRAIN"}
-_NOT_NOW |= {"REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOTING"}
+_FLAGS = """
+PLANNED RESERVED RES COMPLETING MAINTENANCE NO_RESPOND BLOCKED EXTERNAL POWERING_DOWN POWER_DRAIN
+REBOOT_REQUESTED REBOOT_ISSUED REBOOTING
+"""
+_NOT_NOW = frozenset(_FLAGS.split())
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def choose(words: str, partition: str | None, site: SlurmSite) -> NodeChoice:
 
 def _some(words: str, partition: SlurmPartition, site: SlurmSite) -> NodeChoice:
     there = [node for node in site.nodes_of(partition) if not node.is_out]
-    idle = [node for node in there if _is_idle(node)]
+    idle = [node for node in there if "IDLE" in node.state and not node.state & _NOT_NOW]
     notes: tuple[str, ...] = ()
     if words == IDLE:
         count = min(len(idle), _MOST_IDLE, partition.max_nodes or _MOST_IDLE)
@@ -88,10 +90,6 @@ def _some(words: str, partition: SlurmPartition, site: SlurmSite) -> NodeChoice:
             hint="ask for fewer, or name another partition with --partition",
         )
     return NodeChoice(partition.name, count, (), _gpus(there), notes)
-
-
-def _is_idle(node: SlurmNode) -> bool:
-    return "IDLE" in node.state and not node.state & _NOT_NOW
 
 
 def _partition(name: str | None, site: SlurmSite) -> SlurmPartition:

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcrun.errors import EXIT_FAILED, EXIT_OK, BrokenFile, UsageError
+from hpcrun.errors import EXIT_FAILED, EXIT_OK, BrokenFile, HpcrunError, UsageError
 from hpcrun.site.slurm_site import SlurmNode
 from hpcrun.slurm import patience
-from hpcrun.text import Say, listed, size
-from hpcrun.tools.doctor import node_choice, node_job, node_verdict, site_baseline, suspect_list
+from hpcrun.slurm.hostlist import expand
+from hpcrun.state.suspect_nodes import HOURS, SuspectNodes
+from hpcrun.text import Say, listed, shortened, size
+from hpcrun.tools.doctor import node_choice, node_job, node_verdict, site_baseline
 from hpcrun.tools.doctor.doctor_profile import DoctorProfile
 from hpcrun.tools.doctor.examination import read_site
-from hpcrun.tools.doctor.node_job import NodeJobRequest
+from hpcrun.tools.doctor.node_job import NodeJobRequest, NodeTest
 from hpcrun.tools.doctor.node_verdict import BAD, NodeVerdict, flops_text, rate_text
 from hpcrun.tools.doctor.site_baseline import NodeBaseline
 
 if TYPE_CHECKING:
     from hpcrun.observe.tables import Table
 
-
-@dataclass(frozen=True)
-class NodeTest:
-    """What ``--nodes`` and its further options ask for."""
-
-    words: str
-    partition: str | None = None
-    python: str | None = None
-    minutes: int = 10
-    wait: float = 1800.0
-    tensor: bool = True
-    baseline: Path | None = None
-    """The baseline's file; None for the root's."""
-    saves: bool = False
-    """Keep the result as the baseline."""
+# Kinds of findings that only hardware makes.
+_HARDWARE = ("link", "slow_link", "fabric", "gpu", "ecc", "clock_slowdown")
 
 
 @dataclass(frozen=True)
@@ -160,18 +150,11 @@ def examine_nodes(profile: DoctorProfile, test: NodeTest, say: Say) -> NodeExami
     file = test.baseline or site_baseline.place(profile.root)
     # One that is saved anew need not be right.
     baseline = None if test.saves else site_baseline.read(file, choice.partition)
-    request = NodeJobRequest(
-        choice=choice,
-        python=test.python,
-        minutes=test.minutes,
-        wait=test.wait,
-        tensor=test.tensor,
-        baseline_rate=baseline.link if baseline else None,
-    )
+    request = NodeJobRequest(choice, test, baseline_rate=baseline.link if baseline else None)
     result = node_job.run(profile, request, say)
     verdict = _judged(result, baseline, site.nodes, choice.gpus)
     notes = _notes(result, baseline)
-    notes += suspect_list.record(profile.root, verdict)
+    notes += record_suspects(profile.root, verdict)
     if test.saves:
         if verdict.is_well:
             site_baseline.write(file, choice.partition, node_verdict.baseline_of(result))
@@ -212,3 +195,41 @@ def _notes(result: Mapping[str, Any], baseline: NodeBaseline | None) -> list[str
             "--save-baseline keeps one"
         )
     return notes
+
+
+def record_suspects(root: Path, verdict: NodeVerdict) -> list[str]:
+    """Put the nodes whose hardware is broken into the record; return notes for the user."""
+    broken: dict[str, str] = {}
+    for one in verdict.findings:
+        if one.severity == BAD and len(one.nodes) == 1 and one.kind in _HARDWARE:
+            broken.setdefault(one.nodes[0], one.message)
+    try:
+        for node, why in broken.items():
+            SuspectNodes(root).record(node, why, "doctor")
+    except HpcrunError as error:
+        return [f"not recorded as suspect: {error.message}"]
+    names = listed(sorted(broken), 8)
+    told = f"suspect for {HOURS:g} hours: {names}; your submissions leave such nodes out"
+    return [told] if broken else []
+
+
+def clear_suspects(root: Path, names: str) -> list[str]:
+    """Take nodes out of the record, and return them.
+
+    Raises UsageError for what is no list of nodes, and for nodes that are not in the record.
+    """
+    wanted: list[str] = []
+    with contextlib.suppress(HpcrunError):
+        wanted = list(dict.fromkeys(expand(names)))
+    if not wanted:
+        raise UsageError(
+            f"--clear: found {shortened(names, 80)!r}; accepted are names such as node[01-04],n7"
+        )
+    there = [one.node for one in SuspectNodes(root).read()]
+    if unknown := [node for node in wanted if node not in there]:
+        raise UsageError(
+            f"--clear: {listed(unknown, 4)} is not among the suspect nodes; there is "
+            f"{listed(sorted(there), 8) or 'no node'}",
+            hint="`hpcrun doctor` lists them",
+        )
+    return SuspectNodes(root).forget(wanted)

@@ -42,17 +42,30 @@ _MOST_RESULT = 1 << 24
 
 
 @dataclass(frozen=True)
-class NodeJobRequest:
-    """What the job is to do."""
+class NodeTest:
+    """What ``--nodes`` and its further options ask for."""
 
-    choice: NodeChoice
+    words: str
+    partition: str | None = None
     python: str | None = None
     minutes: int = 10
     """The job's time limit."""
     wait: float = 1800.0
     """Seconds for which it may wait in the queue, and for its nodes to boot."""
     tensor: bool = True
-    """Whether torch computes, too."""
+    """torch computes, too."""
+    baseline: Path | None = None
+    """The baseline's file; None for the root's."""
+    saves: bool = False
+    """Keep the result as the baseline."""
+
+
+@dataclass(frozen=True)
+class NodeJobRequest:
+    """What the job is to do."""
+
+    choice: NodeChoice
+    test: NodeTest
     baseline_rate: float | None = None
 
 
@@ -119,7 +132,7 @@ def _prepare(directory: Path, profile: DoctorProfile, request: NodeJobRequest) -
     asked = {
         "fabric": profile.data["fabric"],
         "gpus": _gpus(profile, request).gpus_option,
-        "tensor": request.tensor,
+        "tensor": request.test.tensor,
         "baseline_rate": request.baseline_rate,
     }
     files.write_json(directory / "request.json", asked)
@@ -130,7 +143,7 @@ def _prepare(directory: Path, profile: DoctorProfile, request: NodeJobRequest) -
         package=str(package),
         guarded=[str(directory / "request.json")],
         group=profile.data["group"] or "",
-        python=request.python or sys.executable,
+        python=request.test.python or sys.executable,
         program=f"hpcrun.tools.doctor.on_nodes.conductor {sbatch_script.quote(directory)}",
     )
     script = directory / "doctor.sbatch"
@@ -148,7 +161,7 @@ def options(directory: Path, profile: DoctorProfile, request: NodeJobRequest) ->
         "ntasks-per-node": 1,
         "exclusive": True,
         "mem": "0",
-        "time": request.minutes,
+        "time": request.test.minutes,
         "partition": choice.partition,
         **{name: wanted.get(name) for name in ("account", "qos", "reservation")},
         # Nodes that were named are tested whatever the profile excludes.
@@ -199,10 +212,11 @@ def _wait(job: str, directory: Path, request: NodeJobRequest) -> dict[str, Any]:
                 ended = ended or now
                 if now - ended > _LATE:
                     raise _without_result(job, state, directory)
-            elif waits and now - began > request.wait:
+            elif waits and now - began > request.test.wait:
                 why = "its nodes boot" if state.state == slurm_state.CONFIGURING else state.reason
+                waited = duration(request.test.wait)
                 raise ClusterRefused(
-                    f"job {job} has waited for {duration(request.wait)} ({why}), and was cancelled",
+                    f"job {job} has waited for {waited} ({why}), and was cancelled",
                     hint="--wait MINUTES waits longer; fewer nodes, or --partition, start sooner",
                 )
             elif waits:

@@ -37,7 +37,6 @@ class NodeTestFinding:
     message: str
 
     def to_data(self) -> dict[str, Any]:
-        """Return its fields as plain data."""
         return {**vars(self), "nodes": list(self.nodes)}
 
 
@@ -107,8 +106,8 @@ def _links(result: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
         if set(nodes) & cut_off:
             continue
         why = f" ({one_line(str(one['error']))})" if one.get("error") else ""
-        told = _rate(float(one.get("rate", 0.0)))
-        usually = f"the others {_rate(usual)}" if usual else "nobody has it"
+        told = rate_text(float(one.get("rate", 0.0)))
+        usually = f"the others {rate_text(usual)}" if usual else "nobody has it"
         words = {
             "slow_sender": f"it sends {told} over {name}, {usually}",
             "slow_receiver": f"it receives {told} over {name}, {usually}",
@@ -151,7 +150,9 @@ def _gpus(
             severity, told = fewer
             yield NodeTestFinding((node,), severity, "gpu", told)
         for gpu in own["gpus"] or []:
-            yield from _one_gpu(node, gpu)
+            for severity, kind, told in _one_gpu(gpu):
+                told = f"GPU {gpu.get('index', '?')}{told}"
+                yield NodeTestFinding((node,), severity, kind, told)
         if len(every) > 1 and drivers[node]:
             told = f"its driver is {listed(sorted(drivers[node]), 2)}; there are {listed(every, 4)}"
             yield NodeTestFinding((node,), WARNING, "driver", told)
@@ -191,30 +192,25 @@ def _number_of_gpus(
     return BAD if as_many else WARNING, told
 
 
-def _one_gpu(node: str, gpu: Mapping[str, Any]) -> Iterator[NodeTestFinding]:
-    name = f"GPU {gpu.get('index', '?')}"
+def _one_gpu(gpu: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield severity, kind and words of what is wrong with a GPU."""
     if "trouble" in gpu:
-        yield NodeTestFinding((node,), BAD, "gpu", f"{name}: {one_line(str(gpu['trouble']))}")
-    if gpu.get("ecc_errors"):
-        told = (
-            f"{name}: {plural(gpu['ecc_errors'], 'uncorrected ECC error')} since the driver began"
-        )
-        yield NodeTestFinding((node,), BAD, "ecc", told)
+        yield BAD, "gpu", f": {one_line(str(gpu['trouble']))}"
+    if errors := gpu.get("ecc_errors"):
+        yield BAD, "ecc", f": {plural(errors, 'uncorrected ECC error')} since the driver began"
     if str(gpu.get("retired_pending", "")).lower() == "yes":
-        told = f"{name}: pages wait to be retired, which a reset of the GPU does"
-        yield NodeTestFinding((node,), BAD, "ecc", told)
+        yield BAD, "ecc", ": pages wait to be retired, which a reset of the GPU does"
     if gpu.get("ecc") == "Disabled":
-        yield NodeTestFinding((node,), WARNING, "ecc", f"{name}: ECC is off")
+        yield WARNING, "ecc", ": ECC is off"
     if gpu.get("slowdown"):
-        yield NodeTestFinding((node,), BAD, "clock_slowdown", f"{name}: {gpu['slowdown']}")
+        yield BAD, "clock_slowdown", f": {gpu['slowdown']}"
     width, most = gpu.get("pcie_width"), gpu.get("pcie_width_most")
     if width and most and width < most:
-        told = f"{name}: PCIe has {width} lanes of {most}"
-        yield NodeTestFinding((node,), WARNING, "pcie", told)
-    if gpu.get("memory_used", 0) > _USED_MB or gpu.get("utilization", 0) > _BUSY:
-        told = f"{name} is busy: {gpu.get('memory_used', 0)} MB used, "
-        told += f"{gpu.get('utilization', 0)} % utilised, before the test"
-        yield NodeTestFinding((node,), WARNING, "busy", told)
+        yield WARNING, "pcie", f": PCIe has {width} lanes of {most}"
+    used, utilization = gpu.get("memory_used", 0), gpu.get("utilization", 0)
+    if used > _USED_MB or utilization > _BUSY:
+        told = f" is busy: {used} MB used, {utilization} % utilised, before the test"
+        yield WARNING, "busy", told
 
 
 def products(nodes: Mapping[str, Any]) -> dict[tuple[str, int, str], float]:
@@ -259,13 +255,13 @@ def _products(
             limit, whose = (_CPU_OF_MEDIAN if _is_cpu(kind) else _GPU_OF_MEDIAN), "the median is"
         place = "a processor" if _is_cpu(kind) else f"GPU {number}"
         if rate < limit * usual:
-            told = f"{place} computes {_flops(rate)}, {whose} {_flops(usual)}"
+            told = f"{place} computes {flops_text(rate)}, {whose} {flops_text(usual)}"
             # A baseline does not tell which of the nodes of several kinds it was taken from.
             is_mixed = stored and len([one for one in alike if one[0] == kind]) > 1
             yield NodeTestFinding((node,), WARNING if is_mixed else BAD, "gemm", told)
         elif not stored and _is_cpu(kind) and rate < limit * statistics.median(on_cpus):
-            told = f"{place} computes {_flops(rate)}, the median of nodes that are not alike is "
-            told += _flops(statistics.median(on_cpus))
+            told = f"{place} computes {flops_text(rate)}, the median of nodes that are not alike "
+            told += f"is {flops_text(statistics.median(on_cpus))}"
             yield NodeTestFinding((node,), WARNING, "gemm", told)
 
 
@@ -274,7 +270,7 @@ def _is_cpu(kind: str) -> bool:
 
 
 def _peers(node: str, kind: str, slurm: Mapping[str, SlurmNode]) -> tuple[Any, ...]:
-    """Return what those have in common with which a product is compared."""
+    """Return the properties that must agree for two matrix products to be comparable."""
     if _is_cpu(kind) and node in slurm:
         return kind, slurm[node].cpus, slurm[node].gpus_of(None)
     return (kind,)
@@ -303,7 +299,7 @@ def _all_reduce(
         yield NodeTestFinding(nodes, BAD, "all_reduce", message)
     for one in reduced.get("pairs", ()):
         pair, rates = tuple(map(str, one["nodes"])), (float(one["rate"]), float(one["reference"]))
-        told = f"a bus bandwidth of {_rate(rates[0])}, the others have {_rate(rates[1])}"
+        told = f"a bus bandwidth of {rate_text(rates[0])}, the others have {rate_text(rates[1])}"
         where = "it reaches" if len(pair) == 1 else "together they reach"
         yield NodeTestFinding(pair, BAD, "all_reduce", f"{where} {told}")
     stored = baseline.busbw.get(shape(result), {}) if baseline else {}
@@ -314,8 +310,8 @@ def _all_reduce(
         max(stored.values(), default=0.0),
     )
     if rows and best < ENOUGH * usual:
-        message = f"the all-reduce over them has a bus bandwidth of {_rate(best)} at "
-        message += f"best, the baseline is {_rate(usual)}"
+        message = f"the all-reduce over them has a bus bandwidth of {rate_text(best)} at "
+        message += f"best, the baseline is {rate_text(usual)}"
         yield NodeTestFinding(nodes, BAD, "all_reduce", message)
 
 
@@ -383,15 +379,11 @@ def best_rates(result: Mapping[str, Any], node: str) -> tuple[float | None, floa
     return max(sent, default=None), max(got, default=None)
 
 
-def _rate(value: float) -> str:
+def rate_text(value: float) -> str:
     return f"{size(int(value))}/s"
 
 
-def _flops(value: float) -> str:
-    """``620 TFLOP/s``, ``41 GFLOP/s``."""
+def flops_text(value: float) -> str:
     if value >= 1e12:
         return f"{value / 1e12:.3g} TFLOP/s"
     return f"{value / 1e9:.3g} GFLOP/s"
-
-
-rate_text, flops_text = _rate, _flops

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpcrun.errors import EXIT_FAILED, EXIT_SAVED
@@ -152,7 +152,7 @@ def _preemption(site: SlurmSite, profile: Profile) -> Judgement:
     told = ", ".join(f"{mode} in {name}" for name, mode in list(modes.items())[:_SHOWN])
     if any("CANCEL" in mode for mode in modes.values()):
         return works(f"{told}: hpcrun puts a cancelled job back itself, while Slurm ends it")
-    return works(f"{told}")
+    return works(told)
 
 
 def _grace(site: SlurmSite, profile: Profile) -> Judgement:
@@ -358,7 +358,7 @@ def _nodes(site: SlurmSite, profile: Profile) -> Judgement:
     )
 
 
-SLURM_PROMISES: Iterable[tuple[str, str, Judge]] = (
+SLURM_PROMISES: tuple[tuple[str, str, Judge], ...] = (
     ("Slurm", "hpcrun works with this version of Slurm", _version),
     ("nodes", "nodes of your partitions can take jobs", _nodes),
     ("requeue", "a run that cannot go on in place is put back into the queue", _requeue),

@@ -14,7 +14,7 @@ from hpcrun.cli.main import group
 from hpcrun.errors import ClusterUnreachable, SpecError
 from hpcrun.slurm import client
 from hpcrun.state.suspect_nodes import SuspectNodes
-from hpcrun.tools.doctor import doctor_profile, examination, job_python, storage_speed
+from hpcrun.tools.doctor import doctor_profile, examination, machine_facts
 from hpcrun.tools.doctor.machine_promises import PythonFacts, StorageFacts
 
 RECORDED = Path(__file__).parents[2] / "site" / "recorded"
@@ -27,11 +27,11 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("HPCRUN_CLUSTERS", raising=False)
     monkeypatch.setattr(
-        storage_speed, "measure", lambda root: StorageFacts(str(root), "nfs4", True, 0.004, 1e9)
+        machine_facts, "measure", lambda root: StorageFacts(str(root), "nfs4", True, 0.004, 1e9)
     )
     libraries = {"torch": "2.13.0", "deepspeed": "0.19.8"}
     facts = PythonFacts("/venv/bin/python", "3.11.2", libraries, None)
-    monkeypatch.setattr(job_python, "ask", lambda profile, python: facts)
+    monkeypatch.setattr(machine_facts, "ask_job_python", lambda profile, python: facts)
 
 
 @pytest.fixture

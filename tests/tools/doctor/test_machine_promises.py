@@ -120,8 +120,8 @@ def test_libraries_of_hpcrun() -> None:
 
 
 def test_this_machine() -> None:
-    judged = machine_promises.machine({"cpus": 8, "gpus": 0, "proc": True})
+    judged = machine_promises.machine(8, 0, has_proc=True)
     assert counts(judged) == "2 work"
-    judged = machine_promises.machine({"cpus": 8, "gpus": 2, "proc": False})
+    judged = machine_promises.machine(8, 2, has_proc=False)
     assert counts(judged) == "1 works, 1 does not"
     assert counts(machine_promises.not_known_here()) == "3 are not known"

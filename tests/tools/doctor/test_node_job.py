@@ -21,7 +21,7 @@ from hpcrun.submission import sbatch
 from hpcrun.tools.doctor import node_job
 from hpcrun.tools.doctor.doctor_profile import DoctorProfile
 from hpcrun.tools.doctor.node_choice import NodeChoice
-from hpcrun.tools.doctor.node_job import NodeJobRequest
+from hpcrun.tools.doctor.node_job import NodeJobRequest, NodeTest
 
 CHOICE = NodeChoice("gpu", 2, ("n1", "n2"), 8)
 
@@ -68,7 +68,9 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> _Slurm:
 
 
 def _run(root: Path, **changed: Any) -> dict[str, Any]:
-    request = NodeJobRequest(CHOICE, **{"python": "/venv/bin/python", **changed})
+    rate = changed.pop("baseline_rate", None)
+    test = NodeTest("node[1-2]", **{"python": "/venv/bin/python", **changed})
+    request = NodeJobRequest(CHOICE, test, rate)
     return node_job.run(_profile(root), request, lambda message: None)
 
 
@@ -102,7 +104,8 @@ def test_the_script(tmp_path: Path, slurm: _Slurm) -> None:
         sbatch={"licenses": "fs:1"},
     )
     profile.data["resources"].update({"account": "lab", "exclude": "n9", "constraint": "a100"})
-    request = NodeJobRequest(CHOICE, "/venv/bin/python", minutes=5)
+    test = NodeTest("node[1-2]", python="/venv/bin/python", minutes=5)
+    request = NodeJobRequest(CHOICE, test)
     with pytest.raises(HpcrunError):
         node_job.run(profile, request, lambda message: None)
     lines = slurm.script.splitlines()

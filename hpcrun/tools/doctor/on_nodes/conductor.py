@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import EXIT_FAILED, HpcrunError
-from hpcrun.run.check_in.pairing import PairRates
+from hpcrun.run.check_in import pairing
+from hpcrun.run.check_in.pairing import Pair, PairRates
 from hpcrun.run.fabric import link_check
 from hpcrun.run.node import network
 from hpcrun.run.protocol.heartbeat import Heartbeat, PeerLiveness
@@ -29,10 +30,18 @@ from hpcrun.run.protocol.switchboard import GONE, Switchboard
 from hpcrun.slurm import steps
 from hpcrun.slurm.allocation import Allocation
 from hpcrun.state import files
-from hpcrun.text import plural
-from hpcrun.tools.doctor.on_nodes import tensor_pairs
-from hpcrun.tools.doctor.on_nodes.link_rounds import LinkRounds
+from hpcrun.text import listed, plural
+from hpcrun.tools.doctor.on_nodes.node_facts import wait_for
 
+# Seconds for the answer of one pair.
+PAIR = 25.0
+# Times that slow pairs are measured again at once, and then one pair after the other, if there are
+# no more than so many; further rounds.
+_REPEATS, _ALONE, _MOST_ALONE, _FURTHER = 1, 2, 8, 3
+
+Ask = Callable[[Mapping[str, dict[str, Any]], float], dict[str, dict[str, Any]]]
+# Part of the others' bus bandwidth below which a pair is slow. Not tried on GPUs.
+_ENOUGH = 0.7
 # Seconds: for srun to start examiners, of an answer, until a file is seen elsewhere, and for all
 # ranks of the tensor test.
 START, ANSWER, SEEN, TENSOR = 60.0, 30.0, 20.0, 150.0
@@ -40,6 +49,107 @@ START, ANSWER, SEEN, TENSOR = 60.0, 30.0, 20.0, 150.0
 _STRAGGLERS, _EACH = 30.0, 0.3
 _PINGS = 5
 _MORE_IN_STEP, _BEAT = 6.0, 10.0
+
+
+class LinkRounds:
+    """The rounds of one test.
+
+    ``ports`` are where nodes listen, ``rates`` take what is measured; ``ask`` asks some nodes at
+    once and returns the answers that come in time, ``progress`` tells what is done.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        ports: Mapping[str, tuple[str, int]],
+        rates: PairRates,
+        ask: Ask,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._what, self._ports, self._rates = what, ports, rates
+        self._ask, self._progress = ask, progress
+
+    def measure(self) -> None:
+        """Go through all rounds, and measure again what was slow."""
+        rates = self._rates
+        rounds = pairing.rounds_of(rates.nodes)
+        for number, pairs in enumerate(rounds, start=1):
+            self._progress(f"measuring {self._what}, round {number} of {len(rounds)}")
+            self._round(pairs)
+        for _ in range(_REPEATS):
+            self._again(rates.doubtful_pairs())
+        # Other pairs take processors, and ways through the fabric.
+        for _ in range(_ALONE):
+            if len(rates.doubtful_pairs()) <= _MOST_ALONE:
+                for pair in rates.doubtful_pairs():
+                    self._again([pair])
+        for _ in range(_FURTHER):
+            pairs = rates.further_round()
+            if not pairs:
+                break
+            self._progress(f"measuring {self._what}: {plural(len(pairs), 'more pair')}")
+            self._round(pairs)
+            met = {frozenset(pair) for pair in pairs}
+            self._again([pair for pair in rates.doubtful_pairs() if frozenset(pair) in met])
+
+    def _again(self, pairs: Sequence[Pair]) -> None:
+        """Measure pairs once more, each node in one pair at a time."""
+        left = list(pairs)
+        while left:
+            busy: set[str] = set()
+            now = []
+            for pair in left:
+                if not busy & {*pair}:
+                    now.append(pair)
+                    busy |= {*pair}
+            left = [pair for pair in left if pair not in now]
+            told = listed([f"{one} and {other}" for one, other in now], 3)
+            self._progress(f"measuring once more what was slow: {told}")
+            self._round(now)
+
+    def _round(self, pairs: Sequence[Pair]) -> None:
+        questions = {
+            one: {
+                "type": "measure",
+                "address": self._ports[other][0],
+                "port": self._ports[other][1],
+            }
+            for one, other in pairs
+        }
+        answers = self._ask(questions, PAIR)
+        for pair in pairs:
+            answer = answers.get(pair[0], {"error": "no answer in time"})
+            if "error" in answer:
+                self._rates.fail(pair, str(answer["error"]))
+            else:
+                numbers = (answer["sends"], answer["receives"], answer["latency"])
+                self._rates.add(pair, *map(float, numbers))
+
+
+def rank_rounds(nodes: Sequence[str], each: int) -> list[list[list[int]]]:
+    """Return rounds of the ranks of each pair; every node has ``each`` ranks, in order."""
+    first = {node: place * each for place, node in enumerate(nodes)}
+    return [
+        [[first[node] + rank for node in pair for rank in range(each)] for pair in pairs]
+        for pairs in pairing.rounds_of(nodes)
+    ]
+
+
+def slow_pairs(
+    nodes: Sequence[str], ranks: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Return which nodes or pairs are slow; ``ranks`` is what those of each node found."""
+    rates = PairRates(nodes, enough=_ENOUGH)
+    names = pairing.rounds_of(nodes)
+    for own in ranks.values():
+        for number, place, busbw in (row for rank in own for row in rank.get("pairs", ())):
+            rates.add(names[int(number)][int(place)], float(busbw), float(busbw), 0.0)
+    found = []
+    for one in rates.findings():
+        # A bandwidth has no direction: a node is slow as a sender and as a receiver.
+        if one["kind"] in (pairing.SLOW_SENDER, pairing.SLOW_PAIR):
+            found.append({key: one[key] for key in ("nodes", "rate", "reference")})
+    return found
 
 
 class Conductor:
@@ -80,7 +190,6 @@ class Conductor:
             secret.hand_over(self._steps[node])
 
     def conduct(self) -> dict[str, Any]:
-        """Go through all steps, and return the result."""
         began = time.monotonic()
         self._progress("starting a step on each node")
         self._gather_facts()
@@ -235,7 +344,8 @@ class Conductor:
         until = time.monotonic() + SEEN
         waiting = [node for node in wrote if "error" not in wrote[node]]
         while waiting and time.monotonic() < until:
-            waiting = [one for one in waiting if not _has(self._directory / f"from-{one}", text)]
+            looked = {one: self._directory / f"from-{one}" for one in waiting}
+            waiting = [one for one in waiting if wait_for(looked[one], text, 0) is None]
             if waiting:
                 self._poll()
         for node in wrote:
@@ -311,7 +421,7 @@ class Conductor:
         each = per_node[together[0]] if together else 1
         # On processors gloo uses TCP, which is measured already.
         has_gpus = any(self.answers[node]["facts"]["gpus"] for node in together)
-        pairs = tensor_pairs.rounds(together, each) if has_gpus else []
+        pairs = rank_rounds(together, each) if has_gpus else []
         questions, first = {}, 0
         for node in able:
             # A node outside of the all-reduce computes for itself.
@@ -334,7 +444,7 @@ class Conductor:
         if wanted > 1 and len(together) < 2:
             found["omitted"] = "of its nodes too few are left, or the first one told no port"
         ranks_of = {node: self.answers[node]["tensor"] for node in together}
-        return {**found, "pairs": tensor_pairs.findings(together, ranks_of)}
+        return {**found, "pairs": slow_pairs(together, ranks_of)}
 
     def _rendezvous(self, nodes: Sequence[str]) -> tuple[list[str], str | None, int | None]:
         """Return who meets for the all-reduce, and where: at the first of them that lives.
@@ -362,15 +472,7 @@ class Conductor:
         return found
 
 
-def _has(path: Path, text: str) -> bool:
-    try:
-        os.listdir(path.parent)  # noqa: PTH208 - makes NFS look
-        return path.read_text() == text
-    except OSError:
-        return False
-
-
-def main(conduct: Callable[[Conductor], dict[str, Any]] = Conductor.conduct) -> None:
+def main() -> None:
     """Entry point of ``python -m hpcrun.tools.doctor.on_nodes.conductor``."""
     parser = argparse.ArgumentParser(prog="hpcrun.tools.doctor.on_nodes.conductor")
     parser.add_argument("directory", type=Path)
@@ -378,7 +480,7 @@ def main(conduct: Callable[[Conductor], dict[str, Any]] = Conductor.conduct) -> 
     try:
         conductor = Conductor(directory, files.read_json(directory / "request.json"))
         try:
-            result = conduct(conductor)
+            result = conductor.conduct()
         finally:
             conductor.close()
         files.write_json(directory / "result.json", result)

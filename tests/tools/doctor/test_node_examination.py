@@ -8,7 +8,7 @@ import pytest
 
 from hpcrun.errors import UsageError
 from hpcrun.state.suspect_nodes import SuspectNodes
-from hpcrun.tools.doctor import suspect_list
+from hpcrun.tools.doctor import node_examination
 from hpcrun.tools.doctor.node_verdict import BAD, WARNING, NodeTestFinding, NodeVerdict
 
 
@@ -19,13 +19,15 @@ def verdict(**bad: str) -> NodeVerdict:
 
 
 def test_recorded_and_cleared(tmp_path: Path) -> None:
-    (note,) = suspect_list.record(tmp_path, verdict(n2="it sends 6 MB/s", n3="no carrier"))
+    (note,) = node_examination.record_suspects(
+        tmp_path, verdict(n2="it sends 6 MB/s", n3="no carrier")
+    )
     assert note.startswith("suspect for 12 hours: n2, n3; your submissions leave")
     assert {one.node: (one.reason, one.kind) for one in SuspectNodes(tmp_path).read()} == {
         "n2": ("it sends 6 MB/s", "doctor"),
         "n3": ("no carrier", "doctor"),
     }
-    assert suspect_list.clear(tmp_path, "n[2-3]") == ["n2", "n3"]
+    assert node_examination.clear_suspects(tmp_path, "n[2-3]") == ["n2", "n3"]
     assert SuspectNodes(tmp_path).read() == []
 
 
@@ -44,19 +46,19 @@ def test_recorded_and_cleared(tmp_path: Path) -> None:
 def test_what_is_no_broken_hardware_writes_nothing(
     tmp_path: Path, finding: NodeTestFinding
 ) -> None:
-    assert suspect_list.record(tmp_path, NodeVerdict(("n2", "n3"), (finding,))) == []
+    assert node_examination.record_suspects(tmp_path, NodeVerdict(("n2", "n3"), (finding,))) == []
     assert [*tmp_path.iterdir()] == []
 
 
 def test_a_record_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "root").write_text("")
-    (note,) = suspect_list.record(tmp_path / "root", verdict(n2="slow"))
+    (note,) = node_examination.record_suspects(tmp_path / "root", verdict(n2="slow"))
     assert note.startswith("not recorded as suspect: ")
 
 
 def test_nodes_that_are_not_in_it(tmp_path: Path) -> None:
-    suspect_list.record(tmp_path, verdict(n2="slow"))
+    node_examination.record_suspects(tmp_path, verdict(n2="slow"))
     with pytest.raises(UsageError, match="n4 is not among the suspect nodes; there is n2"):
-        suspect_list.clear(tmp_path, "n2,n4")
+        node_examination.clear_suspects(tmp_path, "n2,n4")
     with pytest.raises(UsageError, match="accepted are names"):
-        suspect_list.clear(tmp_path, "n[5-2]")
+        node_examination.clear_suspects(tmp_path, "n[5-2]")

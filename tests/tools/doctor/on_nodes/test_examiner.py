@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun.tools.doctor.on_nodes import tensor_ranks
-from hpcrun.tools.doctor.on_nodes.tensor_ranks import TensorRanks
+from hpcrun.tools.doctor.on_nodes import examiner
+from hpcrun.tools.doctor.on_nodes.examiner import TensorRanks
 from tests.support.waiting import until
 
 
@@ -52,13 +52,13 @@ class _Stub:
     """Ranks that run other code in place of the module."""
 
     def __init__(self, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = tensor_ranks.subprocess.Popen
+        real = examiner.subprocess.Popen
 
         def start(argv: list[str], **options: Any) -> Any:
             assert argv[1:] == ["-m", "hpcrun.tools.doctor.on_nodes.tensor_test"]
             return real([sys.executable, "-c", code], **options)
 
-        monkeypatch.setattr(tensor_ranks.subprocess, "Popen", start)
+        monkeypatch.setattr(examiner.subprocess, "Popen", start)
 
 
 @pytest.fixture
