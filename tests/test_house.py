@@ -131,20 +131,12 @@ COVERED_BY: dict[str, str] = {
         f"tools/init/convert/{name}": "tools/init/convert/test_conversion.py"
         for name in (
             "launch_line",
-            "sbatch_lines",
             "script_request",
-            "spec_text",
             "variables",
         )
     },
-    "tools/init/convert/shell_words": "tools/init/convert/test_shell_scan.py",
-    "tools/init/convert/spec_file": "tools/init/test_init_from.py",
     "policy/faults": "tools/drill/test_drill.py",
     "mounts": "observe/logs/test_remote_storage.py",
-    **{
-        f"tools/init/starter/{name}": "tools/init/starter/test_init_plan.py"
-        for name in ("profile_text", "project_text", "side_task", "summary", "survey")
-    },
     "resources": "test_packaging.py",
     "run/agent": "run/test_supervisor.py",
     "run/checkpoint/checkpoint_files": "state/test_manifest.py",

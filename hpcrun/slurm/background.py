@@ -38,7 +38,8 @@ class BackgroundCall(Generic[T]):
         return not self._thread.is_alive()
 
     def result(self) -> T:
-        """Return the action's result, or raise its exception, once it is done."""
+        """Wait for the action's result, or raise its exception."""
+        self._thread.join()
         if self._error is not None:
             raise self._error
         return self._result[0]

@@ -3,7 +3,7 @@
 In reading order: `starter` (what a cluster is, and what is written of it), `convert` (a spec of an
 sbatch script), `init_command`.
 
-To change what a project begins with: `starter.project_text`.
+To change what a project begins with: `starter.starter_text`.
 """
 
 from hpcrun.command import HOUSE, Command

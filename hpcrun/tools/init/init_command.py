@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,7 @@ def command(
     if spec is not None:
         raise UsageError("-o names the spec that --from makes", hint="hpcrun init DIR")
     from hpcrun.slurm import patience
-    from hpcrun.tools.init.starter import init_plan, summary
+    from hpcrun.tools.init.starter import init_plan
 
     patience.act()
     request = init_plan.InitRequest(
@@ -64,7 +65,7 @@ def command(
     for note in plan.notes:
         output.say(f"note: {note}")
     if output.json:
-        output.data(summary.data(plan, dry_run=dry_run))
+        output.data(init_plan.data(plan, dry_run=dry_run))
     else:
         _print(plan, output, dry_run=dry_run)
     if dry_run:
@@ -81,13 +82,12 @@ def _convert(
     output: Output,
     is_starter: bool,
 ) -> int:
-    """Make a spec of an sbatch script."""
-    from hpcrun.tools.init.convert import spec_file
+    from hpcrun.tools.init.convert.conversion import converted
 
     if is_starter:
         raise UsageError("--from makes a spec: --local and --profile-only are for a new project")
     path = None if spec is None else expand_home(spec)
-    done = spec_file.converted(Path(expand_home(script)), expand_home(directory), path, force=force)
+    done = converted(Path(expand_home(script)), expand_home(directory), path, force=force)
     if not dry_run:
         done.write()
     if output.json:
@@ -97,8 +97,8 @@ def _convert(
         if done.shell is not None:
             click.echo(f"--- {done.shell.path.name}\n{visible(done.shell.text)}", nl=False)
     else:
-        for line in done.written():
-            output.line(line)
+        for one in filter(None, (done.spec, done.shell)):
+            output.line(f"{one.action}: {one.path}")
     for line in () if output.json else done.lines():
         click.echo(line, err=dry_run)
     for note in done.conversion.notes:
@@ -106,21 +106,21 @@ def _convert(
     if dry_run:
         output.say("nothing was written (--dry-run)")
     elif not output.json:
-        output.line(f"next: {done.next_line()}")
+        output.line(f"next: hpcrun check {shlex.quote(str(done.spec.path))}")
     return EXIT_OK
 
 
 def _print(plan: InitPlan, output: Output, *, dry_run: bool) -> None:
     """Print what was found and done, or would be, and what to type next."""
     from hpcrun.observe.tables import Table
-    from hpcrun.tools.init.starter import summary
+    from hpcrun.tools.init.starter import init_plan
 
     for one in plan.files if dry_run else ():
         output.line(f"--- {one.path} (would be {one.action})")
         is_long = one.path.suffix == ".json"
         click.echo("as `hpcrun schema` prints it\n" if is_long else visible(one.text))
     table = Table(("found", "what", "learnt from"))
-    for row in summary.rows(plan):
+    for row in init_plan.rows(plan):
         table.add(*row)
     table.print(color=output.color)
     for one in () if dry_run else plan.files:

@@ -1,35 +1,46 @@
-"""Converts an sbatch script into a spec and a shell file: ``convert`` is the way in."""
+"""Converts an sbatch script into a spec and a shell file, and tells what became of each line.
+
+`convert` makes the texts, `SpecText` the YAML, in which every text comes back as it was, and
+`converted` the files that ``hpcrun init --from`` writes.
+"""
 
 from __future__ import annotations
 
 import re
+import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from hpcrun.compile.target.slurm_options import LONGEST_NAME, NAME
 from hpcrun.errors import UsageError
 from hpcrun.policy import frameworks
 from hpcrun.state import files
 from hpcrun.state.spec.blocks import RANKS
-from hpcrun.text import one_line, plural, ranges, size
+from hpcrun.text import one_line, plural, ranges, size, visible
 from hpcrun.tools.init.convert import script_request
 from hpcrun.tools.init.convert.launch_line import LaunchLine, Uncertain, find, rendezvous
-from hpcrun.tools.init.convert.sbatch_lines import (
+from hpcrun.tools.init.convert.script_request import (
     ASKED,
     DROPPED,
     SHELL,
     SPEC,
+    UNKNOWN,
     LineFate,
+    ScriptRequest,
     is_secret,
     quoted,
 )
-from hpcrun.tools.init.convert.script_request import ScriptRequest
 from hpcrun.tools.init.convert.shell_scan import ShellScript, Statement
-from hpcrun.tools.init.convert.spec_text import SpecText
 from hpcrun.tools.init.convert.variables import Variables
-from hpcrun.tools.init.starter import project_text
+from hpcrun.tools.init.starter import starter_text
+from hpcrun.tools.init.starter.file_plan import KEPT, PlannedFile
 
+_PLAIN = re.compile(r"-{0,2}[A-Za-z_./][\w./=+@%-]*(?: [A-Za-z][\w./-]*)*", re.ASCII)
+_WIDTH = 96
 LARGEST = 4_000_000  # what Slurm takes
 MARK = "# hpcrun does this: "
 START = f'sh "${RANKS}" || exit'
@@ -46,6 +57,77 @@ _NOTED = {
     r"(?:mounts?[= ]|bind[= ]|-[Bv] ?)[^#]*\$\{?PWD\b": "the files of the run's directory are "
     "links into the node's $HPCRUN_SCRATCH: a container needs that, too",
 }
+_LEFT, _NUMBER = 58, 4
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes all texts that somebody might read as something else."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    style = None if _PLAIN.fullmatch(text) else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def inline(value: Any) -> str:
+    """Return a value in one line, as YAML reads it back."""
+    if value == UNKNOWN:
+        return UNKNOWN
+    is_flow = isinstance(value, (dict, list))
+    shown = yaml.dump(value, Dumper=_Dumper, default_flow_style=is_flow, width=1 << 30)
+    return shown.removesuffix("...\n").strip()
+
+
+@dataclass
+class SpecText:
+    """A spec that is to be written."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    """Dotted key -> value, in the order of the spec."""
+    comments: dict[str, str] = field(default_factory=dict)
+    """Dotted key -> the comment behind it."""
+    asks: dict[str, str] = field(default_factory=dict)
+    """Dotted key -> what is asked there; the key may have no value."""
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of its YAML."""
+        blocks: dict[str, list[str]] = {}
+        for full in dict.fromkeys((*self.values, *self.asks)):
+            blocks.setdefault(full.partition(".")[0], []).append(full)
+        for above, keys in blocks.items():
+            yield from self._one(above, above, "") if keys == [above] else self._block(above, keys)
+
+    def _block(self, above: str, keys: list[str]) -> Iterator[str]:
+        values = [full for full in keys if full in self.values]
+        yield f"{above}:" if values else f"# {above}:"
+        sub = ""
+        for full in keys:
+            *middle, last = full.split(".", 2)[1:] or [full]
+            if middle and middle[0] != sub and values:
+                yield f"  {middle[0]}:"
+            sub = middle[0] if middle else ""
+            yield from self._one(full, last, "    " if middle else "  ")
+
+    def _one(self, full: str, name: str, before: str) -> Iterator[str]:
+        """Yield what is asked at a key, and its value."""
+        if full in self.asks:
+            is_there = "" if full in self.values else f"{full}: "
+            text = f"hpcrun asks: {is_there}{visible(self.asks[full])}"
+            for line in textwrap.wrap(text, _WIDTH - len(before) - 2, break_long_words=False):
+                yield f"{before}# {line}"
+        if full not in self.values:
+            return
+        value = self.values[full]
+        comment = f"   # {visible(self.comments[full])}" if full in self.comments else ""
+        shown = f"{before}{inline(name)}: {inline(value)}{comment}"
+        if len(shown) <= _WIDTH or not isinstance(value, list) or name == "grid":
+            yield shown
+            return
+        yield f"{before}{inline(name)}:{comment}"
+        yield from (f"{before}  - {inline(one)}" for one in value)
 
 
 @dataclass
@@ -140,7 +222,7 @@ class _Converter:
         self._remark(launch)
         fates = self._all_fates(has_body=has_body)
         made = f"# Made of {one_line(self._script.name)} by `hpcrun init --from`; a comment names"
-        head = f"# yaml-language-server: $schema={project_text.SCHEMA}", f"{made} its line."
+        head = f"# yaml-language-server: $schema={starter_text.SCHEMA}", f"{made} its line."
         spec = "".join(f"{line}\n" for line in (*head, *self._out.lines()))
         asks = [one_line(f"{key}: {text}") for key, text in self._out.asks.items()]
         name = str(self._out.values["name"])
@@ -178,7 +260,7 @@ class _Converter:
         return lines
 
     def _around(self, start: int, end: int) -> tuple[range, str, str]:
-        """Return the lines of a part of the script, and what they have before and after it."""
+        """Return the lines of a part of the script, and their text before and after it."""
         begin = self._text.rfind("\n", 0, start) + 1
         final = self._text.find("\n", end)
         final = len(self._text) if final < 0 else final
@@ -244,7 +326,7 @@ class _Converter:
         self._ask_for_what_is_outside()
 
     def _name(self, given: str | None) -> str:
-        """Return the experiment's name, which is to be a directory's."""
+        """Return the experiment's name, which names a directory, too."""
         wanted = given or self._script.name.split(".")[0]
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", wanted).strip("-.")[:LONGEST_NAME]
         plain = plain if NAME.fullmatch(plain) else f"job-{plain}"[:LONGEST_NAME].rstrip("-.")
@@ -305,3 +387,66 @@ def shell_name(spec: Path, script: Path) -> str:
     """Return the name of the shell file of a spec: never that of the script itself."""
     found = spec.with_suffix(".sh")
     return f"{spec.stem}-job.sh" if found.absolute() == script.absolute() else found.name
+
+
+@dataclass(frozen=True)
+class ConvertedSpec:
+    """A converted script, and the files that are to be written."""
+
+    script: Path
+    conversion: Conversion
+    spec: PlannedFile
+    schema: PlannedFile
+    shell: PlannedFile | None
+    """None where the spec says all that the script does."""
+
+    def write(self) -> None:
+        """Write the schema and the shell file, and the spec that names them."""
+        for one in filter(None, (self.schema, self.shell, self.spec)):
+            one.write()
+
+    def to_data(self, *, dry_run: bool) -> dict[str, Any]:
+        """Return it for JSON."""
+        action = "would be " + self.spec.action if dry_run else self.spec.action
+        place = {"script": str(self.script), "path": str(self.spec.path), "action": action}
+        return {**place, **self.conversion.to_data()}
+
+    def lines(self) -> Iterator[str]:
+        """Yield the script beside what became of each of its lines, and what the spec asks."""
+        done = self.conversion
+        yield f"{self.script.name:<{_LEFT + _NUMBER + 1}} | {self.spec.path.name}"
+        for one in done.fates:
+            text = one.text if len(one.text) <= _LEFT else f"{one.text[: _LEFT - 1]}…"
+            number = str(one.line)
+            what = one.what if one.fate == "in the spec" else f"{one.fate}: {one.what}"
+            yield visible(f"{number:>{_NUMBER}} {text:<{_LEFT}} | {what}")
+        if done.asks:
+            yield f"the spec asks, by comments at {len(done.asks)} of its keys:"
+            yield from (f"  {one}" for one in done.asks)
+
+
+def converted(script: Path, directory: Path, spec: Path | None, *, force: bool) -> ConvertedSpec:
+    """Convert a script, and plan its files: ``spec``, else ``experiment.yaml`` in a directory.
+
+    Nothing is written; with ``force`` what is there may be replaced. Raise UsageError where the
+    script cannot be converted, or a file is there already.
+    """
+    path = spec or directory / starter_text.SPEC
+    done = convert(read_script(script), script, shell_name(path, script))
+    texts = [(path, done.spec)]
+    if done.shell_file:
+        texts.append((path.with_name(done.shell_file), done.shell))
+    planned = []
+    for place, text in texts:
+        try:
+            planned.append(PlannedFile.of(place, text, force=force))
+        except OSError as error:
+            why = error.strerror or error
+            raise UsageError(f"{place} cannot be read: {why}", hint="name another by -o") from None
+        if planned[-1].action == KEPT:
+            hint = "name another by -o FILE, have it replaced by --force, or see it by --dry-run"
+            what = f"{place} is there already, and differs; nothing was written"
+            raise UsageError(what, hint=hint)
+    schema = path.parent / starter_text.SCHEMA
+    made = PlannedFile.of(schema, starter_text.schema("spec"), force=force)
+    return ConvertedSpec(script, done, planned[0], made, planned[1] if planned[1:] else None)

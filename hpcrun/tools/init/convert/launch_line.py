@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from hpcrun.tools.init.convert.script_request import ScriptRequest
-from hpcrun.tools.init.convert.shell_scan import ShellCommand, ShellScript, Statement
-from hpcrun.tools.init.convert.shell_words import ShellWord
+from hpcrun.tools.init.convert.shell_scan import ShellCommand, ShellScript, ShellWord, Statement
 from hpcrun.tools.init.convert.variables import OF_SHAPE, UNKNOWN, Variables
 
 _PYTHON = re.compile(r"python[\d.]*")
@@ -37,8 +36,6 @@ _STAYS = "nproc_per_node max_restarts monitor_interval start_method role tee log
 _RENDEZVOUS, _TORCH_VALUES = frozenset(_MEETS.split()), frozenset(_STAYS.split())
 _MODULE = "torch.distributed.run"
 _TORCH_FLAGS = frozenset(("standalone", "no_python", "run_path"))
-
-
 # What hpcrun gives to each of its ranks.
 _GIVEN = "MASTER_ADDR MASTER_PORT WORLD_SIZE RANK LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK"
 OWN = frozenset(_GIVEN.split())
@@ -62,11 +59,6 @@ class LaunchLine:
     """Options that hpcrun says in their place."""
     logs: list[str] = field(default_factory=list)
     """Options of srun that name files of its output."""
-
-
-def _is_rendezvous(word: str) -> bool:
-    """Check whether a word is an option of torchrun's that hpcrun gives in its place."""
-    return word.startswith("-") and word.lstrip("-").replace("-", "_") in _RENDEZVOUS
 
 
 def starts(command: ShellCommand) -> bool:
@@ -326,7 +318,8 @@ def _of_launch(launch: LaunchLine) -> tuple[set[str], set[str]]:
     follows = False
     for word in launch.command.words:
         name, equals, _ = word.raw.partition("=")
-        is_own = _is_rendezvous(name)
+        # An option of torchrun's that hpcrun gives in its place.
+        is_own = name.startswith("-") and name.lstrip("-").replace("-", "_") in _RENDEZVOUS
         (dropped if is_own or follows else kept).update(_names(word.raw))
         follows = is_own and not equals
     return kept, dropped - kept

@@ -1,10 +1,13 @@
-"""Turns sbatch's options into ``resources``, ``notify`` and ``recovery`` of a spec."""
+"""Reads the #SBATCH lines of a script, and makes keys of a spec of sbatch's options.
+
+What becomes of each line, here and elsewhere, is a `LineFate`.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,17 +19,30 @@ from hpcrun.compile.target.slurm_options import (
     RANGES,
     SBATCH_OPTIONS,
 )
+from hpcrun.errors import UsageError
+from hpcrun.policy import secret_names
 from hpcrun.slurm.parse import parse_array, parse_duration, parse_gpus, parse_gres
-from hpcrun.tools.init.convert import sbatch_lines
-from hpcrun.tools.init.convert.sbatch_lines import (
-    ASKED,
-    DROPPED,
-    SHELL,
-    SPEC,
-    LineFate,
-    SbatchOption,
-)
+from hpcrun.text import one_line
 
+_LETTERS = """
+A=account a=array b=begin B=extra-node-info C=constraint c=cpus-per-task D=chdir d=dependency
+e=error F=nodefile G=gpus H=hold h=help I=immediate i=input J=job-name k=no-kill L=licenses
+M=clusters m=distribution N=nodes n=ntasks O=overcommit o=output p=partition Q=quiet q=qos
+S=core-spec s=oversubscribe t=time u=usage V=version v=verbose W=wait w=nodelist x=exclude
+"""
+_SHORT = dict(pair.split("=") for pair in _LETTERS.split())
+_ALIASES = {"tasks-per-node": "ntasks-per-node", "workdir": "chdir", "share": "oversubscribe"}
+# Options without a value; those in `_OPTIONAL` may have one, after an equals sign alone.
+_NO_VALUE = """
+contiguous get-user-env help hold ignore-pbs kill-on-invalid-dep no-requeue overcommit parsable
+quiet reboot requeue spread-job test-only usage use-min-nodes verbose version wait stepmgr
+"""
+_MAY_HAVE = "exclusive immediate no-kill oversubscribe propagate nice x11"
+_FLAGS, _OPTIONAL = frozenset(_NO_VALUE.split()), frozenset(_MAY_HAVE.split())
+_TEMPLATE = re.compile(r"\{\{|\{%|<%|\$\{?\w")
+_LONGEST = 10_000
+SPEC, SHELL, DROPPED, ASKED = "in the spec", "as it is", "dropped", "asked for"
+_MOST_SHOWN = 160
 UNKNOWN = "???"
 _SHAPE = ("nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "gres")
 _GPUS = ("gpus", "gpus-per-node", "gpus-per-task")
@@ -48,6 +64,125 @@ _WHY = {
     "comment": "hpcrun keeps that field for itself; `notes` is yours",
     "get-user-env": "the job sources /etc/profile, and what environment.setup says",
 }
+
+
+@dataclass(frozen=True)
+class LineFate:
+    """The fate of a command of the script, or of one of its #SBATCH lines."""
+
+    line: int
+    last: int
+    text: str
+    """The line as it is written, shortened, without the values of secrets."""
+    fate: str
+    """``in the spec``, ``as it is``, ``dropped`` or ``asked for``."""
+    what: str
+    """The key, the shell file, why it was dropped, or what is in the way."""
+
+
+def quoted(text: str) -> str:
+    """Return a line of a script as it is shown: in one line, and without a secret."""
+    shown = " ".join(text[: 4 * _MOST_SHOWN].replace("\\\n", " ").split())
+    if is_secret(shown):
+        shown = re.split(r"[=\s]", re.sub(r"^export ", "", shown))[0] + " …"
+    shown = one_line(shown)
+    return shown if len(shown) <= _MOST_SHOWN else f"{shown[: _MOST_SHOWN - 1]}…"
+
+
+def is_secret(text: str) -> bool:
+    """Check whether a line holds what looks like a secret."""
+    return any(True for _ in secret_names.places(text[:4000].split(" "), "line"))
+
+
+@dataclass
+class SbatchOption:
+    """One option of a #SBATCH line."""
+
+    name: str
+    """The long one."""
+    value: str
+    line: int
+    text: str
+    """The line as it is shown."""
+    is_known: bool = True
+    """It can be read as sbatch would; false for templates that somebody fills in."""
+
+
+def _read(lines: Sequence[str]) -> tuple[dict[str, SbatchOption], list[LineFate]]:
+    """Return the options of the #SBATCH lines that count, and what becomes of the others.
+
+    Slurm reads up to the first command.
+
+    Raise UsageError where the job is heterogeneous.
+    """
+    found: dict[str, SbatchOption] = {}
+    fates, first = [], None
+    for number, line in enumerate(lines, 1):
+        if not re.match(r"#SBATCH(?:\s|$)", line):
+            if first is None and line.strip() and line[:1] != "#":
+                first = number
+            continue
+        text = quoted(line)
+        if first is not None:
+            why = f"Slurm does not read it: it stands after the first command, line {first}"
+            fates.append(LineFate(number, number, text, SHELL, why))
+            continue
+        if not {"hetjob", "packjob", ":"}.isdisjoint(line.split()):
+            raise UsageError(
+                f"line {number}: {text}: heterogeneous jobs cannot be converted",
+                hint="write a spec with a role for each part, and `resources` in those on nodes "
+                "of another kind: `hpcrun help roles`; or a spec for each, joined by depends_on",
+            )
+        for option in _options(line, number, text):
+            if before := found.get(option.name):
+                fate, why = DROPPED, f"line {number} gives --{option.name} again: the last counts"
+                if option.name == "mail-type":
+                    # The one option that adds up.
+                    option.value = f"{before.value},{option.value}"
+                    fate, why = SPEC, f"notify.mail_types, with line {number}"
+                fates.append(LineFate(before.line, before.line, before.text, fate, why))
+            found[option.name] = option
+    return found, fates
+
+
+def _options(line: str, number: int, text: str) -> Iterator[SbatchOption]:
+    rest = line[len("#SBATCH") :].strip()
+    if len(rest) > _LONGEST or _TEMPLATE.search(rest):
+        # What fills it in later is not known: one option, whatever it is made of.
+        name, value = re.match(r"-*([\w-]*)[= ]*(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
+        full = _full(name if rest.startswith("--") else _SHORT.get(name, name))
+        yield SbatchOption(full, value[:80], number, text, is_known=False)
+        return
+    try:
+        words = shlex.split(rest, comments=True)
+    except ValueError:
+        words = rest.split("#")[0].split()
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("-"):
+            yield SbatchOption("", word, number, text, is_known=False)
+            continue
+        if not word.startswith("--"):
+            letter = word[1:2]
+            name = _SHORT.get(letter, letter)
+            value = word[2:].removeprefix("=")
+            equals = value
+        name = _full(name)
+        takes = name not in _FLAGS and name not in _OPTIONAL
+        if not equals and takes and words and not words[0].startswith("--"):
+            value = words.pop(0)
+        yield SbatchOption(name, value, number, text)
+
+
+def _full(name: str) -> str:
+    """Return the long option that a name, or its beginning, means."""
+    name = _ALIASES.get(name, name)
+    if name in SBATCH_OPTIONS:
+        return name
+    known = [*SBATCH_OPTIONS, *_ALIASES]
+    near = {_ALIASES.get(one, one) for one in known if name and one.startswith(name)}
+    return near.pop() if len(near) == 1 else name
 
 
 @dataclass
@@ -74,7 +209,6 @@ class ScriptRequest:
     """Its shape is known, and hpcrun's ranks would have what its tasks had."""
 
     def carry(self, one: SbatchOption, key: str, value: Any, remark: str = "") -> None:
-        """Put a value at a key."""
         self.spec[key] = value
         self.lines[key] = one.line
         self._fate(one, SPEC, key + remark)
@@ -107,7 +241,7 @@ class ScriptRequest:
 
 def request(lines: Sequence[str]) -> ScriptRequest:
     """Return what the #SBATCH lines of a script ask for; each of them has a fate."""
-    options, fates = sbatch_lines.read(lines)
+    options, fates = _read(lines)
     job = ScriptRequest(fates=fates)
     for name, one in [*options.items()]:
         if not one.is_known and name not in _WHY:
@@ -129,7 +263,6 @@ def request(lines: Sequence[str]) -> ScriptRequest:
 
 
 def _key(name: str) -> str:
-    """Return the key of an option."""
     known = {"job-name": "name", "array": "sweep", "mail-user": "notify.mail"}
     known |= dict.fromkeys((*_GPUS, "gres"), "resources.gpus_per_node")
     known |= {one.replace("_", "-"): f"resources.{one}" for one in (*RANGES, *_FIELDS, "time")}

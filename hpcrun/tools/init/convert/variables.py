@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from hpcrun.tools.init.convert.shell_scan import ShellScript
-from hpcrun.tools.init.convert.shell_words import ShellWord
+from hpcrun.tools.init.convert.shell_scan import ShellScript, ShellWord
 
 UNKNOWN = "\0"
 """Stands in a text for what only bash can tell, before the name of one of `OF_SHAPE`."""

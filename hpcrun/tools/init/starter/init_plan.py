@@ -21,7 +21,7 @@ from hpcrun.host import expand_home
 from hpcrun.site import software
 from hpcrun.site.slurm_site import SlurmSite
 from hpcrun.text import listed, plural
-from hpcrun.tools.init.starter import job_choice, profile_text, project_text, root_choice, survey
+from hpcrun.tools.init.starter import job_choice, root_choice, starter_text, survey
 from hpcrun.tools.init.starter.file_plan import KEPT, REPLACED, PlannedFile
 from hpcrun.tools.init.starter.job_choice import JobChoice, PartitionUse
 from hpcrun.tools.init.starter.python_search import CPU, RUNNING, FoundPython
@@ -31,6 +31,7 @@ from hpcrun.tools.init.starter.survey import Survey
 LOCAL = profile.LOCAL
 _PROFILE_SCHEMA = "profile.schema.json"
 _ANOTHER = "choose another directory: hpcrun init DIR"
+_OF_PYTHON = "executable origin version torch deepspeed build problem"
 _MODULE = re.compile(r"[\w./+-]+", re.ASCII)
 
 
@@ -74,7 +75,7 @@ class InitPlan:
             one.write()
 
     def next_lines(self) -> list[str]:
-        """Return what to type now."""
+        """Return the commands to type next."""
         found = []
         if self.survey.python is None and not self.request.profile_only:
             found.append("pip install 'hpcrun[train]'")
@@ -82,7 +83,7 @@ class InitPlan:
             found.append(f"export HPCRUN_ROOT={shlex.quote(self.root.path)}")
         if self.request.profile_only:
             return [*found, f"hpcrun check SPEC cluster={self.cluster}"]
-        if not _is_here(self.request.directory):
+        if os.path.realpath(self.request.directory) != os.path.realpath("."):
             found.append(f"cd {shlex.quote(str(self.request.directory))}")
         return [*found, "hpcrun check", "hpcrun submit"]
 
@@ -129,7 +130,7 @@ def _on_this_machine(request: InitRequest, found: Survey, root: RootChoice) -> I
 
 
 def _on_slurm(request: InitRequest, found: Survey, site: SlurmSite, root: RootChoice) -> InitPlan:
-    name = profile_text.profile_name(site)
+    name = starter_text.profile_name(site)
     path = profile_files.own_directory() / f"{name}.yaml"
     there = profile_files.available(request.directory).get(name)
     is_kept = (
@@ -160,9 +161,8 @@ def _on_slurm(request: InitRequest, found: Survey, site: SlurmSite, root: RootCh
         plan.notes.extend(_of_profiles(request.directory, name))
         day = time.strftime("%Y-%m-%d")
         schema = path.parent.parent / _PROFILE_SCHEMA
-        told = profile_text.text(
-            *(found, site, uses, job, root, f"../{_PROFILE_SCHEMA}", day, setup)
-        )
+        beside = f"../{_PROFILE_SCHEMA}"
+        told = starter_text.profile(found, site, uses, job, root, beside, day, setup)
         plan.files.append(_schema(schema, "profile", force=request.force))
         plan.files.append(PlannedFile.of(path, told, force=request.force))
     if not request.profile_only:
@@ -200,14 +200,14 @@ def _check_directory(request: InitRequest) -> None:
         raise UsageError(f"{there} cannot be written by you; nothing was written", hint=_ANOTHER)
     if request.force:
         return
-    spec = directory / project_text.SPEC
+    spec = directory / starter_text.SPEC
     if os.path.lexists(spec):
         kept = PlannedFile.of(spec, "", force=False)
-        if project_text.MARK not in kept.there[:1000]:
+        if starter_text.MARK not in kept.there[:1000]:
             raise _in_the_way(spec)
-    elif os.path.lexists(directory / project_text.PROGRAM):
-        program = directory / project_text.PROGRAM
-        if PlannedFile.of(program, project_text.program(), force=False).action == KEPT:
+    elif os.path.lexists(directory / starter_text.PROGRAM):
+        program = directory / starter_text.PROGRAM
+        if PlannedFile.of(program, starter_text.program(), force=False).action == KEPT:
             raise _in_the_way(program)
 
 
@@ -223,12 +223,12 @@ def _project(plan: InitPlan) -> Iterator[PlannedFile]:
     directory, force = plan.request.directory, plan.request.force
     name = _free_name(plan)
     job = plan.job if plan.cluster != LOCAL else None
-    spec = project_text.spec(name, plan.cluster, job, plan.survey.python, plan.given)
+    spec = starter_text.spec(name, plan.cluster, job, plan.survey.python, plan.given)
     texts = {
-        project_text.PROGRAM: project_text.program(),
-        project_text.SPEC: spec,
+        starter_text.PROGRAM: starter_text.program(),
+        starter_text.SPEC: spec,
     }
-    yield _schema(directory / project_text.SCHEMA, "spec", force=force)
+    yield _schema(directory / starter_text.SCHEMA, "spec", force=force)
     for file, told in texts.items():
         yield PlannedFile.of(directory / file, told, force=force)
 
@@ -236,9 +236,9 @@ def _project(plan: InitPlan) -> Iterator[PlannedFile]:
 def _free_name(plan: InitPlan) -> str:
     """Return the experiment's name: that of the directory, or like it where there is one so."""
     directory = plan.request.directory
-    name = project_text.experiment_name(Path(os.path.realpath(directory)).name)
+    name = starter_text.experiment_name(Path(os.path.realpath(directory)).name)
     root = Path(plan.root.path)
-    if os.path.lexists(directory / project_text.SPEC) or not os.path.lexists(root / name):
+    if os.path.lexists(directory / starter_text.SPEC) or not os.path.lexists(root / name):
         return name
     free = next(each for each in (f"{name}-{n}" for n in count(2)) if not (root / each).exists())
     plan.notes.append(f"the experiment is called {free}, as there is {root / name} already")
@@ -247,7 +247,7 @@ def _free_name(plan: InitPlan) -> str:
 
 def _schema(path: Path, of: str, *, force: bool) -> PlannedFile:
     """Return the plan for a schema, which is hpcrun's own: that of another version is replaced."""
-    found = PlannedFile.of(path, project_text.schema(of), force=force)
+    found = PlannedFile.of(path, starter_text.schema(of), force=force)
     is_ours = '"title": "hpcrun ' in found.there[:200]
     return replace(found, action=REPLACED) if found.action == KEPT and is_ours else found
 
@@ -361,5 +361,100 @@ def _why_not_ours(found: Survey) -> str:
     return f"the one that runs hpcrun has no {ours.lacks}" if ours.lacks else ours.problem
 
 
-def _is_here(directory: Path) -> bool:
-    return os.path.realpath(directory) == os.path.realpath(".")
+def rows(plan: InitPlan) -> Iterator[tuple[str, str, str]]:
+    """Yield rows of a subject, what was found of it, and its source."""
+    site, seen = plan.survey.slurm, plan.survey
+    if site is None:
+        why = "--local" if plan.request.is_local else "no sbatch in PATH"
+        yield "cluster", f"{plan.cluster}: this machine", why
+    else:
+        yield "cluster", f"{site.name}, Slurm {site.version}", "scontrol show config"
+        names = [one.name for one in plan.uses if not one.problem]
+        told = f"{len(names)} of {len(plan.uses)} open to you: {listed(names, 6)}"
+        yield "partitions", told if names else "none is open to you", "scontrol show partition"
+    if site is not None and plan.job is not None:
+        use = plan.job.use
+        nodes = job_choice.nodes_in_words(site, use.partition)
+        yield "partition", f"{use.name}: {nodes}", plan.job.why
+        account = use.account or "left to Slurm"
+        yield "account", f"{account}{f', QOS {use.qos}' if use.qos else ''}", "sacctmgr"
+        gpus = plan.job.gpus_per_node
+        each = f"{gpus} GPU a node" if gpus else f"{plural(plan.job.cpus_per_task, 'CPU')} a node"
+        yield "first job", f"{plural(plan.job.nodes, 'node')}, {each}", "as hpcrun check judges"
+    yield "root", plan.root.path, plan.root.why
+    python = seen.python
+    if python is None:
+        yield "Python", "none with torch and deepspeed", f"{len(seen.pythons)} were looked at"
+    else:
+        has = f"torch {python.torch}, DeepSpeed {python.deepspeed}"
+        yield "Python", f"{python.executable}: {has}", python.origin
+    if seen.software.modules:
+        yield "modules", listed(seen.software.modules, 6), "MODULEPATH"
+    if seen.software.images:
+        yield "images", listed(seen.software.images, 3), "files .sif, .sqsh"
+    if site is not None and seen.network.interfaces:
+        of = f"/sys of {seen.host}; nodes look for their own"
+        yield "networks", listed([*seen.network.interfaces, *seen.network.adapters], 6), of
+
+
+def data(plan: InitPlan, *, dry_run: bool) -> dict[str, Any]:
+    """Return all of it as plain data; unknown is null."""
+    site, seen, job = plan.survey.slurm, plan.survey, plan.job
+    return {
+        "cluster": plan.cluster,
+        "slurm": site.version if site else None,
+        "profile": str(plan.profile) if plan.profile else None,
+        "root": plan.root.path,
+        "partitions": [
+            {
+                "name": one.name,
+                "default": one.partition.is_default,
+                "hidden": one.partition.is_hidden,
+                "nodes": len(one.partition.nodes),
+                "max_seconds": one.partition.max_time,
+                "account": one.account or None,
+                "qos": one.qos or None,
+                "problem": one.problem or None,
+            }
+            for one in plan.uses
+        ],
+        "job": job
+        and {
+            "partition": job.use.name,
+            "account": job.use.account or None,
+            "qos": job.use.qos or None,
+            "nodes": job.nodes,
+            "gpus_per_node": job.gpus_per_node,
+            "cpus_per_task": job.cpus_per_task,
+            "mem": job.mem,
+            "minutes": job.minutes,
+        },
+        "pythons": [
+            {
+                **{name: getattr(one, name) or None for name in _OF_PYTHON.split()},
+                "chosen": one == seen.python,
+            }
+            for one in seen.pythons
+        ],
+        "storage": [
+            {
+                "path": one.path,
+                "source": one.source,
+                "type": one.kind or None,
+                "shared": one.is_shared,
+                "free_bytes": one.free if one.is_usable else None,
+                "problem": one.problem or None,
+            }
+            for one in seen.storage
+        ],
+        "modules": list(seen.software.modules),
+        "images": list(seen.software.images),
+        "interfaces": list(seen.network.interfaces),
+        "adapters": list(seen.network.adapters),
+        "files": [
+            {"path": str(one.path), "action": one.action, **({"text": one.text} if dry_run else {})}
+            for one in plan.files
+        ],
+        "notes": plan.notes,
+        "next": plan.next_lines(),
+    }

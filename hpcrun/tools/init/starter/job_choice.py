@@ -20,7 +20,6 @@ _CPUS, _CPUS_OF_GPU = 1, 8
 _MEMORY, _MEMORY_OF_GPU = 4_000, 16_000
 # Pairs of account and QOS that are tried in a partition.
 _MOST_PAIRS = 24
-_KEYS = ("partition", "account", "qos")
 
 
 @dataclass(frozen=True)
@@ -74,13 +73,9 @@ def uses(site: SlurmSite, given: Mapping[str, Any]) -> list[PartitionUse]:
 
 
 def _use(partition: SlurmPartition, site: SlurmSite, given: Mapping[str, Any]) -> PartitionUse:
-    odd = [
-        f"{key} {value!r} has characters that no spec may have"
-        for key, value in (("partition", partition.name),)
-        if not FORMS[key][0].fullmatch(value)
-    ]
-    if odd:
-        return PartitionUse(partition, problem=odd[0])
+    if not FORMS["partition"][0].fullmatch(partition.name):
+        odd = f"partition {partition.name!r} has characters that no spec may have"
+        return PartitionUse(partition, problem=odd)
     first = doubtful = None
     for account, qos in islice(_pairs(partition, site, given), _MOST_PAIRS):
         request = _request(partition, account, qos, max(1, partition.min_nodes), minutes=1)

@@ -17,13 +17,15 @@ from itertools import islice
 from pathlib import Path
 
 from hpcrun.errors import UsageError
+from hpcrun.slurm.background import BackgroundCall
 from hpcrun.state import files
 from hpcrun.submission import python_probe
-from hpcrun.tools.init.starter.side_task import SideTask
 
 # Pythons that are looked at, and of these started; seconds for each.
 _MOST, _STARTED, PATIENCE = 48, 12, 20.0
 _SMALL = 1 << 16
+# Names that are looked at in a directory of libraries.
+_MOST_LIBRARIES = 5000
 _VERSION_DIRECTORY = re.compile(r"python3\.\d{1,2}")
 _NAMES = ("torch", "deepspeed")
 _BUILD = re.compile(r"^(cuda|hip)\b[^=\n]*=\s*['\"]", re.MULTILINE)
@@ -59,7 +61,7 @@ class FoundPython:
 
     @property
     def lacks(self) -> str:
-        """Return ``torch and deepspeed``, what it has not."""
+        """The libraries that it has not: ``torch and deepspeed``."""
         return " and ".join(name for name in _NAMES if not getattr(self, name))
 
 
@@ -72,7 +74,7 @@ def search(environ: Mapping[str, str], directory: Path) -> list[FoundPython]:
     places = list(islice(_candidates(environ, directory), _MOST))
     looked = [_look(one) for one in places]
     wanted = [one for one in looked if one.torch or one.origin in (RUNNING, *_CHOSEN)]
-    asked = [SideTask(functools.partial(_start, one)) for one in wanted[:_STARTED]]
+    asked = [BackgroundCall(functools.partial(_start, one)) for one in wanted[:_STARTED]]
     rest = [_not_started(one, "not started: there are many") for one in wanted[_STARTED:]]
     return [*(task.result() for task in asked), *rest]
 
@@ -102,7 +104,7 @@ def _places(environ: Mapping[str, str], directory: Path) -> Iterator[tuple[Path,
     home = Path(environ.get("HOME") or "/")
     if home == Path("/"):
         return
-    yield from ((one / "bin/python", "in your home") for one in _inside(home, ("venv", ".venv")))
+    yield from ((home / one / "bin/python", "in your home") for one in ("venv", ".venv"))
     for one in _lines(home / ".conda/environments.txt"):
         if one.startswith("/"):
             yield Path(one, "bin/python"), "conda"
@@ -115,13 +117,15 @@ def _places(environ: Mapping[str, str], directory: Path) -> Iterator[tuple[Path,
         yield from ((one / "bin/python", "in your home") for one in _inside(holder))
 
 
-def _inside(directory: Path, names: Iterable[str] | None = None) -> list[Path]:
-    """Return what a directory holds, or some of it, by name; empty where it cannot be read."""
-    if names is not None:
-        return [directory / one for one in names]
+def _inside(directory: Path) -> list[Path]:
+    return sorted(directory / name for name in _names(directory, _MOST))
+
+
+def _names(directory: Path, most: int) -> list[str]:
+    """Return at most so many names in a directory; none where it cannot be read."""
     try:
         with os.scandir(directory) as entries:
-            return sorted(directory / one.name for one in islice(entries, _MOST))
+            return [one.name for one in islice(entries, most)]
     except OSError:
         return []
 
@@ -135,7 +139,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _look(python: FoundPython) -> FoundPython:
-    """Return a Python with the libraries that files tell of."""
+    """Fill in the libraries of a Python that files tell of."""
     directories = list(dict.fromkeys(_libraries(python)))
     versions = {name: _installed(name, directories) for name in _NAMES}
     found = replace(python, torch=versions["torch"], deepspeed=versions["deepspeed"])
@@ -172,11 +176,7 @@ def _site_packages(prefix: Path) -> Iterator[Path]:
 
 def _linked(directory: Path) -> Iterator[Path]:
     """Yield the directories that ``.pth`` files add."""
-    try:
-        with os.scandir(directory) as entries:
-            links = [one.name for one in islice(entries, 5000) if one.name.endswith(".pth")]
-    except OSError:
-        return
+    links = [name for name in _names(directory, _MOST_LIBRARIES) if name.endswith(".pth")]
     for name in links[:_MOST]:
         yield from (Path(one) for one in _lines(directory / name) if one.startswith("/"))
 
@@ -184,19 +184,15 @@ def _linked(directory: Path) -> Iterator[Path]:
 def _installed(name: str, directories: Iterable[Path]) -> str | None:
     """Return the version of a library by its ``NAME-VERSION.dist-info``; None without one."""
     for directory in directories:
-        try:
-            with os.scandir(directory) as entries:
-                for one in islice(entries, 5000):
-                    start, _, end = one.name.partition("-")
-                    if start.lower() == name and end.endswith((".dist-info", ".egg-info")):
-                        return end.rpartition(".")[0].partition("-py")[0]
-        except OSError:
-            continue
+        for one in _names(directory, _MOST_LIBRARIES):
+            start, _, end = one.partition("-")
+            if start.lower() == name and end.endswith((".dist-info", ".egg-info")):
+                return end.rpartition(".")[0].partition("-py")[0]
     return None
 
 
 def _build(version: str, directories: Iterable[Path]) -> str:
-    """Return what a torch was built for, by its version and the text of its ``version.py``."""
+    """Return the devices that a torch was built for, by its version or its ``version.py``."""
     _, _, local = version.partition("+")
     for begin, build in (("cpu", CPU), ("cu", CUDA), ("rocm", ROCM)):
         if local.startswith(begin):
@@ -210,7 +206,7 @@ def _build(version: str, directories: Iterable[Path]) -> str:
 
 
 def _start(python: FoundPython) -> FoundPython:
-    """Return a Python with what it says of itself."""
+    """Start a Python, and fill in what it says of itself."""
     try:
         told = python_probe.probe(python.executable, timeout=PATIENCE)
     except python_probe.Unchecked as error:

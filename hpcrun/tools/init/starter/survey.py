@@ -11,15 +11,44 @@ from pathlib import Path
 
 from hpcrun import activity
 from hpcrun.host import current_user
+from hpcrun.run.fabric import adapters, compute_ports
+from hpcrun.run.node import network
 from hpcrun.site import shared_storage, slurm_site, software
 from hpcrun.site.shared_storage import StoragePlace
 from hpcrun.site.slurm_site import SlurmSite
 from hpcrun.site.software import SiteSoftware
 from hpcrun.slurm import client
-from hpcrun.tools.init.starter import login_network, python_search
-from hpcrun.tools.init.starter.login_network import LoginNetwork
+from hpcrun.slurm.background import BackgroundCall
+from hpcrun.tools.init.starter import python_search
 from hpcrun.tools.init.starter.python_search import FoundPython
-from hpcrun.tools.init.starter.side_task import SideTask
+
+
+@dataclass(frozen=True)
+class LoginNetwork:
+    """Interfaces and adapters of this machine, in words."""
+
+    interfaces: tuple[str, ...] = ()
+    """``eth0 (default route)``, ``ib0 (InfiniBand)``; those with an address that reach others."""
+    adapters: tuple[str, ...] = ()
+    """``mlx5_0:1 InfiniBand, 400 Gb/sec (4X NDR)``; the ports for training, as nodes pick them."""
+    is_late: bool = False
+    """Files of the adapters did not answer in time."""
+
+
+_SIGNS = {"type": "InfiniBand", "roce": "RoCE", "name": "named as a fast one"}
+
+
+def read_network(sysfs: Path = Path("/sys")) -> LoginNetwork:
+    """Read ``/sys`` and ask the kernel for addresses."""
+    default = network.default_interface()
+    interfaces = []
+    for one in network.candidates(sysfs):
+        signs = [_SIGNS.get(one.sign, ""), "default route" if one.name == default else ""]
+        told = ", ".join(filter(None, signs))
+        interfaces.append(f"{one.name} ({told})" if told else one.name)
+    reading = adapters.read(sysfs)
+    ports = [f"{port.name} {port.layer}, {port.link}" for port in compute_ports.choose(reading)]
+    return LoginNetwork(tuple(interfaces), tuple(ports), reading.is_late)
 
 
 @dataclass(frozen=True)
@@ -51,16 +80,16 @@ def take(
     Raise ClusterUnreachable where there is a Slurm and slurmctld does not answer.
     """
     user = current_user()
-    storage = SideTask(lambda: shared_storage.read(environ, user))
-    pythons = SideTask(lambda: python_search.search(environ, directory))
-    modules = SideTask(lambda: software.read(environ, _image_places(environ, directory)))
-    network = SideTask(login_network.read)
+    storage = BackgroundCall(lambda: shared_storage.read(environ, user))
+    pythons = BackgroundCall(lambda: python_search.search(environ, directory))
+    modules = BackgroundCall(lambda: software.read(environ, _image_places(environ, directory)))
+    networks = BackgroundCall(read_network)
     slurm = None
     if with_slurm and client.available():
         with activity.doing("asking Slurm what this cluster is"):
             slurm = slurm_site.read()
     with activity.doing("looking for storage, modules and adapters"):
-        seen = storage.result(), modules.result(), network.result()
+        seen = storage.result(), modules.result(), networks.result()
     with activity.doing("asking Pythons for torch and deepspeed"):
         found = pythons.result()
     host = socket.gethostname().partition(".")[0]

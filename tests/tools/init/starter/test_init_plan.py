@@ -22,11 +22,10 @@ from hpcrun.errors import ClusterUnreachable, SpecError, UsageError
 from hpcrun.site.shared_storage import StoragePlace
 from hpcrun.site.slurm_site import SlurmSite
 from hpcrun.site.software import SiteSoftware
-from hpcrun.tools.init.starter import init_plan, summary, survey
+from hpcrun.tools.init.starter import init_plan, survey
 from hpcrun.tools.init.starter.init_plan import InitPlan, InitRequest
-from hpcrun.tools.init.starter.login_network import LoginNetwork
 from hpcrun.tools.init.starter.python_search import RUNNING, FoundPython
-from hpcrun.tools.init.starter.survey import Survey
+from hpcrun.tools.init.starter.survey import LoginNetwork, Survey
 from tests.support import made_site
 from tests.support.made_site import nodes, partition
 
@@ -433,15 +432,15 @@ def test_a_slurm_that_is_silent_says_what_else_there_is(
 
 def test_the_summary_in_words_and_as_data(desk: Desk) -> None:
     plan = desk.plan(SITES["GPUs"], CUDA_BUILD)
-    rows = {name: what for name, what, _ in summary.rows(plan)}
+    rows = {name: what for name, what, _ in init_plan.rows(plan)}
     assert rows["cluster"] == "alps, Slurm 24.11.5"
     assert rows["partitions"] == "2 of 2 open to you: cpu, gpu"
     assert rows["first job"] == "2 nodes, 1 GPU a node"
-    data = json.loads(json.dumps(summary.data(plan, dry_run=True)))
+    data = json.loads(json.dumps(init_plan.data(plan, dry_run=True)))
     assert data["job"]["partition"] == "gpu"
     assert [one["name"] for one in data["partitions"]] == ["cpu", "gpu"]
     assert data["pythons"][0]["chosen"] is True
     assert data["files"][-1]["text"].startswith("# yaml-language-server")
-    local = json.loads(json.dumps(summary.data(desk.plan(None, None), dry_run=False)))
+    local = json.loads(json.dumps(init_plan.data(desk.plan(None, None), dry_run=False)))
     assert (local["cluster"], local["job"], local["slurm"]) == ("local", None, None)
     assert "text" not in local["files"][0]

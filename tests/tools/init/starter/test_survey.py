@@ -8,7 +8,7 @@ import pytest
 
 from hpcrun.run.node import network
 from hpcrun.run.protocol.launch import Interface
-from hpcrun.tools.init.starter import login_network
+from hpcrun.tools.init.starter import survey
 from tests.support.sysfs_tree import NDR, SysfsTree
 
 
@@ -18,12 +18,12 @@ def test_interfaces_and_ports_in_words(tmp_path: Path, monkeypatch: pytest.Monke
     found = [Interface("ib0", "10.0.0.1", "type"), Interface("eth0", "10.1.0.1", "")]
     monkeypatch.setattr(network, "candidates", lambda _sysfs: found)
     monkeypatch.setattr(network, "default_interface", lambda: "eth0")
-    read = login_network.read(tmp_path)
+    read = survey.read_network(tmp_path)
     assert read.interfaces == ("ib0 (InfiniBand)", "eth0 (default route)")
     assert read.adapters == (f"mlx5_0:1 InfiniBand, {NDR}",)
     assert not read.is_late
 
 
 def test_this_machine(tmp_path: Path) -> None:
-    assert login_network.read(tmp_path).adapters == ()
-    login_network.read()
+    assert survey.read_network(tmp_path).adapters == ()
+    survey.read_network()

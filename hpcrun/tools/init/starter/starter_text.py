@@ -1,30 +1,183 @@
-"""The text of a cluster profile, each line with where it was learnt from. Pure."""
+"""The texts of a cluster profile, with where each line was learnt from, and of a project. Pure.
+
+They are YAML with a comment on each line; what others have written cannot leave its place.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from hpcrun import resources
+from hpcrun.compile.spec import json_schema
 from hpcrun.compile.target.slurm_options import LONGEST_NAME
 from hpcrun.site.shared_storage import StoragePlace
 from hpcrun.site.slurm_site import SlurmSite
-from hpcrun.text import duration, listed, size
+from hpcrun.text import duration, listed, one_line, shortened, size
 from hpcrun.tools.init.starter import job_choice
-from hpcrun.tools.init.starter.commented_yaml import CommentedYaml
 from hpcrun.tools.init.starter.job_choice import JobChoice, PartitionUse
-from hpcrun.tools.init.starter.python_search import FoundPython
+from hpcrun.tools.init.starter.python_search import RUNNING, FoundPython
 from hpcrun.tools.init.starter.root_choice import RootChoice
 from hpcrun.tools.init.starter.survey import Survey
 
+_WIDEST, _LONGEST, _COLUMN = 120, 400, 32
+# Words that YAML takes for text, as it stands.
+_PLAIN = re.compile(r"[A-Za-z_/][\w./-]*(?::[A-Za-z_][\w./-]*)?", re.ASCII)
+_TAKEN = {"true", "false", "yes", "no", "on", "off", "null", "y", "n", "~"}
+SPEC, PROGRAM, SCHEMA = "experiment.yaml", "train.py", "spec.schema.json"
+# In the spec's second line; a project that has it is a starter, whatever became of it.
+MARK = "Written by `hpcrun init`"
+_LOCAL_RANKS = 2
 _MOST_ROWS = 40
 # Names of profiles that mean something else.
-_TAKEN = {"local": "local-slurm"}
+_RESERVED = {"local": "local-slurm"}
 _CONS_TRES = "select/cons_tres"
-_TOLD = (
-    *("JobRequeue", "PreemptType", "PreemptMode", "PreemptParameters", "KillWait"),
-    *("AuthInfo", "MaxJobCount", "MinJobAge", "SelectType", "SelectTypeParameters"),
-    *("AccountingStorageType", "AccountingStorageEnforce", "TopologyPlugin"),
-)
+_TOLD = """
+JobRequeue PreemptType PreemptMode PreemptParameters KillWait AuthInfo MaxJobCount MinJobAge
+SelectType SelectTypeParameters AccountingStorageType AccountingStorageEnforce TopologyPlugin
+"""
+
+
+def value(given: object) -> str:
+    """Return a scalar or a list of scalars as YAML; text is quoted where it has to be."""
+    if isinstance(given, (list, tuple)):
+        return f"[{', '.join(map(json.dumps, given))}]"
+    if isinstance(given, str):
+        is_plain = _PLAIN.fullmatch(given) and given.lower() not in _TAKEN
+        return given if is_plain else json.dumps(given)
+    return json.dumps(given)
+
+
+class CommentedYaml:
+    """Lines of a file, from top to bottom."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def add(self, key: str, given: object, comment: str) -> None:
+        """Add ``key: value``, with the comment behind it, or above where that is too long."""
+        self.line(f"{key}: {value(given)}", comment)
+
+    def line(self, text: str, comment: str = "") -> None:
+        """Add a line of ours, with a comment."""
+        told = shortened(one_line(comment), _LONGEST)
+        if told and max(len(text), _COLUMN) + len(told) > _WIDEST:
+            self._lines.append(f"{' ' * (len(text) - len(text.lstrip()))}# {told}")
+            told = ""
+        self._lines.append(f"{text:<{_COLUMN}}  # {told}" if told else text)
+
+    def comment(self, *texts: str) -> None:
+        """Add comments, each on a line of its own."""
+        self._lines += [f"# {shortened(one_line(text), _LONGEST)}".rstrip() for text in texts]
+
+    def section(self, title: str, rows: Iterable[str]) -> None:
+        """Add comments below a title; nothing without rows."""
+        found = list(rows)
+        if found:
+            self.comment(title, *(f"  {row}" for row in found))
+
+    def text(self) -> str:
+        return "\n".join(self._lines) + "\n"
+
+
+def experiment_name(directory: str) -> str:
+    """Return the name of the experiment of a directory of this name."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", directory).strip("-.")[:LONGEST_NAME]
+    return plain if plain[:1].isalpha() else f"starter-{plain}"[:LONGEST_NAME].rstrip("-.")
+
+
+def spec(
+    name: str,
+    cluster: str,
+    job: JobChoice | None,
+    python: FoundPython | None,
+    kept: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the spec of a starter project.
+
+    Parameters
+    ----------
+    job
+        None on this machine alone.
+    python
+        None where none can train.
+    kept
+        What an older profile says of jobs, so that the spec says the rest; None for a new one.
+    """
+    out = CommentedYaml()
+    out.comment(
+        f"yaml-language-server: $schema={SCHEMA}",
+        f"{MARK}, and yours from now on. All keys: hpcrun help specs",
+        _how(job),
+    )
+    out.add("name", name, "its directory below the root")
+    out.add("cluster", cluster, "its profile" if job else "this machine; no Slurm is asked")
+    out.add("entry", f"{PROGRAM}:train", "a function that is called on every rank")
+    out.line("config: {seed: 0, width: 64, total_steps: 200}", "session.config of the function")
+    out.line("deepspeed:", "DeepSpeed's own configuration")
+    out.line("  train_micro_batch_size_per_gpu: 8")
+    out.line("  gradient_accumulation_steps: 1")
+    out.line("  zero_optimization: {stage: 1}")
+    out.line("  optimizer: {type: AdamW, params: {lr: 3.0e-3, torch_adam: true}}")
+    out.line("resources:", "of one run; what is not here the cluster's profile says" if job else "")
+    _spec_resources(out, job, kept)
+    out.line("checkpoint: {every: 50}", "steps; a run that is stopped goes on from the newest")
+    out.line("objective: {metric: loss, mode: min}", 'what "best" means in hpcrun results')
+    if python is None:
+        lacking = "no Python with torch and deepspeed was found: give the path of one"
+        out.line("# environment: {python: /path/to/bin/python}", lacking)
+    elif python.origin != RUNNING:
+        out.line("environment:")
+        out.add("  python", python.executable, f"{python.origin}; the job's Python")
+    return out.text()
+
+
+def _how(job: JobChoice | None) -> str:
+    if job is None:
+        return "hpcrun submit trains on this machine."
+    here = "cluster=local gpus_per_node=0" if job.gpus_per_node else "cluster=local"
+    return (
+        "hpcrun check looks for what the cluster would refuse, hpcrun submit trains there, hpcrun "
+        f"run {here} here."
+    )
+
+
+def _spec_resources(
+    out: CommentedYaml, job: JobChoice | None, kept: Mapping[str, Any] | None
+) -> None:
+    if job is None:
+        out.add("  ntasks_per_node", _LOCAL_RANKS, "ranks")
+        out.add("  time", "00:15:00", "the time limit")
+        return
+    chosen = {"partition": job.use.name, "account": job.use.account, "qos": job.use.qos}
+    for key, given in chosen.items():
+        if kept is not None and given and not kept.get(key):
+            out.add(f"  {key}", given, "of which the profile says nothing")
+    few = "" if job.nodes >= job_choice.NODES else ": no more can be had for a first job"
+    out.add("  nodes", job.nodes, f"scontrol: {job.use.name} has them{few}")
+    if job.gpus_per_node:
+        out.add(
+            "  gpus_per_node", job.gpus_per_node, "scontrol: Gres of its nodes; a rank for each"
+        )
+    else:
+        out.add("  ntasks_per_node", 1, "ranks of a node, on its CPUs")
+    out.add("  cpus_per_task", job.cpus_per_task, "scontrol: CPUTot of its nodes; CPUs of a rank")
+    if job.mem is not None:
+        out.add("  mem", job.mem, "scontrol: RealMemory of its nodes; memory of a node")
+    else:
+        out.line("  # mem:", "scontrol: SelectTypeParameters does not divide memory")
+    out.add("  time", f"00:{job.minutes:02}:00", f"scontrol: within MaxTime of {job.use.name}")
+
+
+def program() -> str:
+    return (resources.directory("jobs") / "starter.py").read_text(encoding="utf-8")
+
+
+def schema(of: str) -> str:
+    """Return the JSON Schema of ``spec`` or ``profile``, as `hpcrun schema` prints it."""
+    return json.dumps(json_schema.of(of), indent=1) + "\n"
 
 
 def profile_name(site: SlurmSite) -> str:
@@ -32,10 +185,10 @@ def profile_name(site: SlurmSite) -> str:
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", site.name).strip("-.") or "cluster"
     name = plain if plain[0].isalpha() else f"c-{plain}"
     name = name[:LONGEST_NAME]
-    return _TAKEN.get(name, name)
+    return _RESERVED.get(name, name)
 
 
-def text(
+def profile(
     survey: Survey,
     site: SlurmSite,
     uses: Sequence[PartitionUse],
@@ -68,7 +221,7 @@ def text(
     out.add("root", root.root, root.why)
     if job is not None:
         out.line("resources:", "for what a spec does not say")
-        _resources(out, site, uses, job)
+        _profile_resources(out, site, uses, job)
     else:
         out.line("resources: {}", "scontrol: no partition is open to you, see below")
     _setup(out, survey, setup)
@@ -85,7 +238,7 @@ def text(
     return out.text()
 
 
-def _resources(
+def _profile_resources(
     out: CommentedYaml, site: SlurmSite, uses: Sequence[PartitionUse], job: JobChoice
 ) -> None:
     partition = job.use.partition
@@ -204,7 +357,7 @@ def _accounts(site: SlurmSite) -> Iterator[str]:
 
 
 def _settings(site: SlurmSite) -> Iterator[str]:
-    for name in _TOLD:
+    for name in _TOLD.split():
         if site.settings.get(name) not in (None, "", "(null)", "N/A"):
             yield f"{name}={site.settings[name]}"
     delay = re.search(r"cred_expire=(\d+)", site.settings.get("AuthInfo", ""))
@@ -220,13 +373,10 @@ def _cut(rows: Iterable[str]) -> list[str]:
 
 def _machine(out: CommentedYaml, survey: Survey) -> None:
     network = survey.network
+    late = ["adapters: their files do not answer"] if network.is_late else []
     out.section(
         f"networks of {survey.host} (/sys/class/net, /sys/class/infiniband):",
-        [
-            *network.interfaces,
-            *network.adapters,
-            *(["adapters: their files do not answer"] if network.is_late else []),
-        ],
+        [*network.interfaces, *network.adapters, *late],
     )
     out.section("storage (/proc/self/mountinfo, statvfs):", map(_storage_row, survey.storage))
     loaded = [f"{one}, loaded" for one in survey.software.loaded or ()]

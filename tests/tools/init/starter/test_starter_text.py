@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from hpcrun.tools.init.starter.commented_yaml import CommentedYaml, value
+from hpcrun.tools.init.starter.starter_text import CommentedYaml, value
 
 WORDS = [
     *("main", "train.py:train", "/home/ann/hpcrun", "${oc.env:HOME}/hpcrun", "1-00:00:00", "4000M"),
