@@ -22,14 +22,8 @@ def absent(container: Container, elsewhere: str | None, *, made: bool = False) -
 
     Raises UsageError if no rank could use it: it is not there and the ranks run here or see the
     same storage, it cannot be read, or it is none of the runtime's. A name in a registry is not
-    looked at.
-
-    Parameters
-    ----------
-    elsewhere
-        Who may have it, or make it, in words; None where the ranks run here.
-    made
-        They make it before the ranks start, wherever it is.
+    looked at. ``elsewhere`` says who may have it, in words; None where the ranks run here.
+    ``made``: they make it before the ranks start.
     """
     image = container.image
     if not image or not runtimes.is_path(image):

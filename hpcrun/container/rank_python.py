@@ -1,4 +1,4 @@
-"""The words before a command that have it run in a run's container."""
+"""The words before a command that have it run in a run's container, and what that one mounts."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from pathlib import Path
 
-from hpcrun.container import run_mounts, runtimes
+from hpcrun.container import runtimes
 from hpcrun.container.runtimes import Mount
+from hpcrun.host import expand_home
 from hpcrun.state.environment.environment_block import Container
-from hpcrun.state.layout import SubmissionPaths
+from hpcrun.state.init_from import Origin
+from hpcrun.state.layout import SubmissionPaths, named_run
 from hpcrun.state.plan import Plan, RunPlan
 
 PROGRAM = "hpcrun.run.enter"
@@ -57,7 +59,7 @@ class RankPython:
         if container is None:
             return cls()
         given = {**(plan.cluster.get("variables") or {}), **run.environment.variables}
-        mounts = run_mounts.mounts(container, submission, plan, run)
+        mounts = run_mounts(container, submission, plan, run)
         return of_container(container, mounts, given, str(submission.package))
 
 
@@ -81,17 +83,11 @@ def of_container(
     *,
     probes: bool = False,
 ) -> RankPython:
-    """Return the words of a container.
+    """Return the words of a container in which the user's ``given`` variables hold.
 
-    Parameters
-    ----------
-    given
-        The user's variables, which hold inside whatever they are.
-    package
-        Where Python finds hpcrun; None where it need not.
-    probes
-        Before the queue, where a node may lack what those of the job have: it is told in the
-        words of `hpcrun.submission.python_probe`, and no program of another user is started.
+    Python finds hpcrun in ``package``; None where it need not. ``probes``: before the queue, where
+    a node may lack what those of the job have, which is told in the words of
+    `hpcrun.submission.python_probe`, and no program of another user is started.
     """
     paths = [one for one in (package, given.get(PYTHONPATH)) if one]
     path = f"{PYTHONPATH}={os.pathsep.join(paths)}"
@@ -101,7 +97,49 @@ def of_container(
         base = tempfile.gettempdir()
         shown = [Mount(base, base), *mounts]
         return RankPython((), tuple(runtime.srun_options(container, shown)), python)
-    told: dict[str, Any] = {"container": asdict(container), "given": sorted(given)}
-    told["probes"] = probes
-    told["mounts"] = [[one.source, one.target, one.read_only] for one in mounts]
+    told = {
+        "container": asdict(container),
+        "given": sorted(given),
+        "probes": probes,
+        "mounts": [[one.source, one.target, one.read_only] for one in mounts],
+    }
     return RankPython((sys.executable, "-m", PROGRAM, json.dumps(told), "--"), (), python)
+
+
+def run_mounts(
+    container: Container, submission: SubmissionPaths, plan: Plan, run: RunPlan
+) -> list[Mount]:
+    """Return the mounts of a run, hpcrun's own first; each node adds its temporary directory.
+
+    What a mount of the user's shows at its own path has none besides. The root of experiments has
+    the run's directory, hpcrun itself and compiled operators.
+    """
+    own = [Mount(str(submission.experiment.directory.parent), "")]
+    for link in run.code.link:
+        own.append(Mount(os.path.realpath(plan.place(link)), ""))
+    for source in run.staging.paths:
+        while any(sign in source for sign in "*?["):
+            # The directory above a glob holds all that it names.
+            source = os.path.dirname(source)  # noqa: PTH120
+        own.append(Mount(source, "", True))
+    if run.environment.secrets_file:
+        own.append(Mount(str(expand_home(run.environment.secrets_file)), "", True))
+    if run.checkpoint.initialize_from:
+        path = expand_home(Origin.parse(run.checkpoint.initialize_from).run)
+        if path.is_absolute():
+            own.append(Mount(str(named_run(path)[0].directory), "", True))
+    users = [Mount.parse(text) for text in container.mounts]
+    shown = {one.source for one in users if one.source == one.target and not one.read_only}
+    wanted = [one for one in own if shown.isdisjoint(map(str, Path(one.source, "_").parents))]
+    return [*_without_covered(wanted), *users]
+
+
+def _without_covered(found: Iterable[Mount]) -> list[Mount]:
+    """Return mounts at their own paths, without those that another one shows anyway."""
+    kept: list[Mount] = []
+    for mount in sorted(found, key=lambda mount: (mount.source.count("/"), mount.read_only)):
+        path = Path(mount.source)
+        above = {str(path), *map(str, path.parents)}
+        if not any(one.source in above for one in kept):
+            kept.append(Mount(mount.source, mount.source, mount.read_only))
+    return kept

@@ -69,14 +69,9 @@ class Triple:
 
 
 class Unsolvable(ValueError):
-    """No triple fits what was given.
+    """No triple fits what was given: ``key`` is wrong, or all together where it is None.
 
-    Attributes
-    ----------
-    key
-        The key that is wrong, or None when they are wrong together.
-    nearest
-        Triples that do fit, the closest first.
+    ``nearest`` are triples that do fit, the closest first.
     """
 
     def __init__(self, message: str, key: str | None = None, nearest: tuple[Triple, ...] = ()):
@@ -85,18 +80,11 @@ class Unsolvable(ValueError):
 
 
 def solve(train: Any, micro: Any, accumulation: Any, ranks: int) -> Triple:
-    """Solve the batch triple from any sufficient part of it.
+    """Solve the batch triple from any sufficient part of it; None and ``"auto"`` are open.
 
-    Raises Unsolvable if too little is given, what is given contradicts itself, or no whole numbers
-    fit.
-
-    Parameters
-    ----------
-    train, micro, accumulation
-        Positive whole numbers; None or ``"auto"`` is solved. Either ``train`` or ``micro`` must be
-        given. What is not determined keeps the accumulation at 1, as DeepSpeed does.
-    ranks
-        The data-parallel size.
+    Either ``train`` or ``micro`` must be given. What is not determined keeps the accumulation at 1,
+    as DeepSpeed does. ``ranks`` is the data-parallel size. Raises Unsolvable if too little is
+    given, what is given contradicts itself, or no whole numbers fit.
     """
     given = {
         key: _number(key, value)

@@ -9,7 +9,7 @@ times, so that no misjudgement requeues a run for ever.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hpcrun.text import listed, plural
@@ -23,31 +23,16 @@ NOT_WRITABLE, LITTLE_ROOM, CLOCK = "not_writable", "little_room", "clock"
 SHARED_STORAGE = "shared_storage"
 SLOW_LINK, SLOW_PAIR, SLOWER_LINK = "slow_link", "slow_pair", "slower_link"
 
-FAULTS = frozenset(
-    {
-        *(PORT_DOWN, NO_SUBNET_MANAGER, INTERFACE_DOWN, NO_GPU, BROKEN_GPU, NOT_WRITABLE),
-        *(SLOW_LINK, SLOW_PAIR),
-    }
-)
-DOUBTS = frozenset(
-    {
-        *(SLOW_PORT, UNREADABLE, NO_PORT, DIFFERS, BUSY_GPU, ECC_ERRORS, LITTLE_ROOM, CLOCK),
-        SLOWER_LINK,
-    }
-)
+_OF_FABRIC = {PORT_DOWN, NO_SUBNET_MANAGER, INTERFACE_DOWN}
+_OF_PORTS = {SLOW_PORT, UNREADABLE, NO_PORT, DIFFERS}
+FAULTS = frozenset({*_OF_FABRIC, NO_GPU, BROKEN_GPU, NOT_WRITABLE, SLOW_LINK, SLOW_PAIR})
+DOUBTS = frozenset({*_OF_PORTS, BUSY_GPU, ECC_ERRORS, LITTLE_ROOM, CLOCK, SLOWER_LINK})
 # What is no node's fault, whatever the profile says.
 OF_SITES = frozenset({SHARED_STORAGE})
 # What is broken about a node itself: it may be recorded as suspect.
-HARDWARE = frozenset(
-    {PORT_DOWN, NO_SUBNET_MANAGER, INTERFACE_DOWN, NO_GPU, BROKEN_GPU, ECC_ERRORS, SLOW_LINK}
-)
+HARDWARE = frozenset({*_OF_FABRIC, NO_GPU, BROKEN_GPU, ECC_ERRORS, SLOW_LINK})
 # Findings that matter between nodes alone.
-_BETWEEN_NODES = frozenset(
-    {
-        *(PORT_DOWN, NO_SUBNET_MANAGER, INTERFACE_DOWN, SLOW_PORT, UNREADABLE, NO_PORT, DIFFERS),
-        *(SLOW_LINK, SLOW_PAIR, SLOWER_LINK),
-    }
-)
+_BETWEEN_NODES = {*_OF_FABRIC, *_OF_PORTS, SLOW_LINK, SLOW_PAIR, SLOWER_LINK}
 
 # Values of ``health.on_fault`` and ``on_doubt``.
 REPLACE, EXCLUDE, REFUSE, WARN = "replace", "exclude", "refuse", "warn"
@@ -68,7 +53,7 @@ class HealthFinding:
     """A sentence without end, which does not name the node."""
 
     def to_data(self) -> dict[str, str]:
-        return {"node": self.node, "kind": self.kind, "message": self.message}
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -97,20 +82,12 @@ def decide(
     spent: int = 0,
     can_exclude: Callable[[Sequence[str]], Collection[str]] = lambda nodes: nodes,
 ) -> HealthDecision:
-    """Decide about an attempt on ``nodes``.
+    """Decide about an attempt on ``nodes``, of which alone the findings are.
 
-    Parameters
-    ----------
-    findings
-        All findings, of the attempt's nodes alone.
-    health
-        The profile's block, or what is there of it.
-    spares
-        Nodes of the allocation that could take a place, and have no finding.
-    spent
-        How often this submission of the run did without nodes before.
-    can_exclude
-        Returns which nodes a requeue could do without; called only where that matters.
+    ``health`` is the profile's block, or what is there of it. ``spares`` nodes of the allocation
+    have no finding, and could take a place; ``spent`` times this submission of the run did without
+    nodes before. ``can_exclude`` is asked, only where that matters, which nodes a requeue could do
+    without.
     """
     policy = {**DEFAULTS, **health}
     alike = common_kinds(findings, nodes)

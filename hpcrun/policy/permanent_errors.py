@@ -77,14 +77,8 @@ def find(
 ) -> PermanentError | None:
     """Return the permanent error that ended a rank before its first step; None for others.
 
-    Parameters
-    ----------
-    failure
-        ``exit_code``, ``signal``, ``exception``, ``message`` and ``traceback`` of the rank.
-    lines
-        The last lines of its log, at most `LINES`.
-    named
-        The arguments of the program: of missing files only those that they name count.
+    ``lines`` are the last ones of its log, at most `LINES`; of missing files only those that the
+    program's arguments have ``named`` count.
     """
     code, exception = failure.get("exit_code"), failure.get("exception")
     if failure.get("signal") or not code or code == EXIT_SAVED:

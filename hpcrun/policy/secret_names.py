@@ -11,24 +11,18 @@ from typing import Any
 # Refused in environment.variables; there a name of one of these forms means nothing else.
 VARIABLE = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
 # Last words of names. In a configuration a key may be that of a mapping, a token a piece of text.
-_ALWAYS = frozenset(
-    {
-        *("pat", "pwd", "pass", "password", "passwd", "passphrase"),
-        *("secret", "credential", "credentials", "apikey"),
-    }
-)
-_KEYS = frozenset(
-    {
-        *("access", "account", "api", "auth", "encryption", "license", "private", "secret"),
-        *("signing", "ssh", "anthropic", "comet", "hf", "openai", "wandb"),
-    }
-)
-_TEXT = frozenset(
-    {
-        *("additional", "begin", "bos", "class", "cls", "end", "eos", "image", "mask", "next"),
-        *("pad", "per", "prefix", "sep", "special", "start", "stop", "suffix", "text", "unk"),
-    }
-)
+_SECRETS = "pat pwd pass password passwd passphrase secret credential credentials apikey"
+_WORDS_OF_KEYS = """
+access account api auth encryption license private secret signing ssh anthropic comet hf openai
+wandb
+"""
+_WORDS_OF_TEXT = """
+additional begin bos class cls end eos image mask next pad per prefix sep special start stop suffix
+text unk
+"""
+_ALWAYS = frozenset(_SECRETS.split())
+_KEYS = frozenset(_WORDS_OF_KEYS.split())
+_TEXT = frozenset(_WORDS_OF_TEXT.split())
 _OF_AWS = frozenset({"access", "secret", "security", "session"})
 # These two are compiled where they are first needed: together they take a thousandth of a second.
 _URL = r"[a-z][a-z0-9+.-]*://[^\s/:@'\"]*:[^\s/@'\"$]+@"

@@ -20,24 +20,11 @@ def seconds(
     save: float | None = None,
     step: float = 0.0,
 ) -> float:
-    """Return the lead time in seconds.
+    """Return the lead time; all times are in seconds.
 
-    Parameters
-    ----------
-    limit
-        The time limit in seconds.
-    asked
-        ``recovery.stop_before`` in seconds, which takes precedence.
-    save
-        The longest save that was measured, in seconds; None before the first.
-    step
-        An optimizer step, in seconds: up to two pass before all ranks have agreed.
-
-    Returns
-    -------
-    float
-        Twice the save and three steps, with a margin for leaving; before a save was measured a
-        minute, or a quarter of a limit shorter than four.
+    It is twice the longest save and three steps, of which up to two pass before all ranks have
+    agreed, with a margin for leaving; before a save was measured a minute, or a quarter of a limit
+    shorter than four. What ``recovery.stop_before`` asked for takes precedence.
     """
     if asked is not None:
         return asked

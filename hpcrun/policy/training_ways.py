@@ -52,15 +52,7 @@ class Refusal:
 
 
 def refusals(parallel: Mapping[str, Any] | None, config: Mapping[str, Any]) -> Iterator[Refusal]:
-    """Yield what does not go with a layout, the worst first.
-
-    Parameters
-    ----------
-    parallel
-        The spec's block.
-    config
-        The DeepSpeed configuration; what is ``auto`` in it is not judged.
-    """
+    """Yield what does not go with a layout, the worst first; what is ``auto`` is not judged."""
     axes = laid_out(parallel)
     if not axes:
         return

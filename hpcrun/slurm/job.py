@@ -55,22 +55,12 @@ def facts(
     warm: bool = False,
     over: bool = False,
 ) -> JobFacts:
-    """Collect what Slurm reports on a start of a job.
+    """Collect what Slurm reports on the start of a job in which hpcrun ran at ``began``.
 
-    Parameters
-    ----------
-    job
-        ``123`` or ``123_4``, never the raw id of an element.
-    began
-        Seconds since the epoch at which something of hpcrun was seen running in that start.
-    words
-        The answer of `last_words`.
-    attempt
-        Of the steps of ranks, only this attempt's count; None for all of this start.
-    warm
-        The attempt's ranks were started by the one before.
-    over
-        The start in question is an earlier one, of which the controller knows nothing any more.
+    The job is ``123`` or ``123_4``, never the raw id of an element; ``words`` is what `last_words`
+    returned. Of the steps of ranks, only those of ``attempt`` count if it is given, which the one
+    before started if it is ``warm``. ``over``: it is an earlier start, of which the controller
+    knows nothing any more.
     """
     shown = {} if over else client.show("job", job)
     rows = _of_attempt(_rows(job, began), attempt, warm)
@@ -144,14 +134,12 @@ def requeue(
 ) -> bool:
     """Put this job back into the queue; Slurm then ends what is left of it.
 
+    True if Slurm accepted it, or had requeued the job already.
+
     Parameters
     ----------
     exclude
-        Nodes that the next start must not use, beside ``kept``.
-    mark
-        What Slurm must say of the job beside its number, which is another's after a reset.
-    kept
-        The job's own ``--exclude``, as a host list.
+        Nodes that the next start must not use, beside ``kept``, the job's own host list.
     needed
         Nodes of the job: no more are excluded than leave so many.
     lost
@@ -161,11 +149,6 @@ def requeue(
         reached is waited for as long as the job lives, because nobody else can have its nodes.
     between
         Called before each try; False gives up (somebody else did it, or the run was cancelled).
-
-    Returns
-    -------
-    bool
-        Whether Slurm accepted it, or had requeued the job already.
     """
     wanted_out = tuple(exclude)
     requeue_nodes.wait_until_known(
@@ -181,7 +164,7 @@ def requeue(
             problem = client.requeue(job)
         except client.CommandFailed as error:
             problem = str(error)
-        if problem is None or _WAITS.search(problem) or _queued(job):
+        if problem is None or _WAITS.search(problem) or _state(job) in slurm_state.WAITING:
             if needed is not None:
                 # Once more: Slurm may not have answered before.
                 exclude = requeue_nodes.without(job, exclude, needed, kept=kept, say=say)
@@ -203,18 +186,9 @@ def requeue(
 def growth(job: str, key: str, factor: float, most: str | None) -> dict[str, str]:
     """Return what the next start of a job is to ask for in place of what was too little.
 
-    Parameters
-    ----------
-    key
-        ``mem`` or ``time``.
-    most
-        The most of it that may be asked for, in Slurm's forms; None for what Slurm takes.
-
-    Returns
-    -------
-    dict
-        ``key``, ``was`` and ``now`` (in Slurm's forms: ``512M``, ``0-02:00``) and ``field``, as
-        ``scontrol update`` calls it; or ``key`` and ``problem``, a clause.
+    That is the ``key`` (``mem`` or ``time``), ``was`` and ``now`` in Slurm's forms (``512M``,
+    ``0-02:00``), and ``field``, as ``scontrol update`` calls it; or ``key`` and ``problem``, a
+    clause. ``most`` limits it, in Slurm's forms too; None for what Slurm takes.
     """
     shown = client.show("job", job)
     field, was = _asked(shown, key)
@@ -269,19 +243,9 @@ def submit_enlarged(
 ) -> str:
     """Submit a script again that asks for more; return the job's id.
 
-    Parameters
-    ----------
-    asked
-        scontrol's fields, as `growth` names them -> what is asked for now.
-    output
-        The path pattern of its log.
-    exclude
-        Host lists of the nodes that it must not use; none to leave that to the script.
-
-    Raises
-    ------
-    hpcrun.slurm.client.CommandFailed, ClusterUnreachable
-        Slurm did not take it, or does not tell.
+    ``asked`` maps scontrol's fields, as `growth` names them, to what is asked for now. Without host
+    lists to ``exclude``, the script says it. Raises CommandFailed or ClusterUnreachable if Slurm
+    did not take it, or does not tell.
     """
     options = [f"{_OPTIONS[field]}={now}" for field, now in asked.items()]
     options += [f"--exclude={','.join(exclude)}"] if exclude else []
@@ -322,10 +286,6 @@ def _exclude(job: str, nodes: str, say: Say) -> None:
             time.sleep(0.3)
     if problem is not None:
         say(f"nodes {nodes} could not be excluded: {problem}")
-
-
-def _queued(job: str) -> bool:
-    return _state(job) in slurm_state.WAITING
 
 
 def _state(job: str) -> str:

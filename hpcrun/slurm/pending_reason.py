@@ -91,11 +91,16 @@ _LIMIT = re.compile(
 )
 # What a limit counts -> in words, and the key that asks for it.
 _COUNTED = {
-    **{"cpu": ("CPUs", "cpus_per_task"), "gres": ("GRES (GPUs)", "gpus_per_node")},
-    **{"mem": ("memory", "mem"), "memory": ("memory", "mem"), "node": ("nodes", "nodes")},
+    "cpu": ("CPUs", "cpus_per_task"),
+    "gres": ("GRES (GPUs)", "gpus_per_node"),
+    "mem": ("memory", "mem"),
+    "memory": ("memory", "mem"),
+    "node": ("nodes", "nodes"),
+    "wall": ("time", "time"),
+    "wallduration": ("time", "time"),
+    "bb": ("burst buffer", "sbatch"),
+    "license": ("licences", "sbatch"),
     **dict.fromkeys(("job", "jobs", "submitjob", "submitjobs"), ("jobs", "")),
-    **dict.fromkeys(("wall", "wallduration"), ("time", "time")),
-    **{"bb": ("burst buffer", "sbatch"), "license": ("licences", "sbatch")},
 }
 
 

@@ -165,16 +165,9 @@ def query(
     """Ask for the states of jobs, with at most one ``squeue`` and one ``sacct``.
 
     Where squeue does not answer at once, both are asked side by side. Raises ClusterUnreachable if
-    neither slurmctld nor slurmdbd answers.
-
-    Parameters
-    ----------
-    job_ids
-        ``123`` (a whole array too: its elements are returned) or ``123_4``; others are ignored.
-    settled
-        Jobs whose end is known: accounting is not asked about them.
-    accounting
-        Ask accounting at all.
+    neither slurmctld nor slurmdbd answers. ``123`` may be a whole array: its elements are returned;
+    what is no job's id is ignored. ``settled`` jobs are known to have ended: accounting is not
+    asked about them, nor about any without ``accounting``.
     """
     wanted = {job_id for job_id in job_ids if is_slurm_id(job_id)}
     answer = JobStates()

@@ -12,24 +12,12 @@ from hpcrun.slurm import client
 from hpcrun.slurm.parse import parse_time
 
 _CONTROLLER = ("config", "partition", "node", "reservation", "licenses")
-_ASSOCIATION = (
-    *(
-        "Cluster",
-        "Account",
-        "Partition",
-        "QOS",
-        "DefaultQOS",
-        "MaxJobs",
-        "MaxSubmitJobs",
-        "MaxWall",
-    ),
-    "MaxTRES",
-)
+_ASSOCIATION = "Cluster,Account,Partition,QOS,DefaultQOS,MaxJobs,MaxSubmitJobs,MaxWall,MaxTRES"
 _QOS = (
-    *("Name", "MaxWall", "MaxTRES", "MaxJobsPerUser", "MaxSubmitJobsPerUser", "MinTRES"),
-    *("GrpTRES", "Flags", "Preempt", "PreemptMode", "GraceTime"),
+    "Name,MaxWall,MaxTRES,MaxJobsPerUser,MaxSubmitJobsPerUser,MinTRES,GrpTRES,Flags,Preempt,"
+    "PreemptMode,GraceTime"
 )
-_PARENT = ("Cluster", "Account", "ParentName")
+_PARENT = "Cluster,Account,ParentName"
 _USER = re.compile(r"[\w.@+-]+", re.ASCII)
 _START = re.compile(r"to start at (\S+)")
 _PROMPT = re.compile(r"(?:scontrol|sacctmgr): ")
@@ -60,14 +48,15 @@ def accounting(user: str) -> dict[str, list[dict[str, str]]]:
         raise client.CommandFailed(f"{user!r} is not the name of a user")
     questions = (
         f"show user where name={user} format=DefaultAccount\n"
-        f"show associations where user={user} format={','.join(_ASSOCIATION)}\n"
-        f"show qos format={','.join(_QOS)}\n"
-        f"show associations where user= format={','.join(_PARENT)}\n"
+        f"show associations where user={user} format={_ASSOCIATION}\n"
+        f"show qos format={_QOS}\n"
+        f"show associations where user= format={_PARENT}\n"
     )
     argv = ["sacctmgr", "--noheader", "--parsable2"]
     text = client.command(argv, questions=questions, with_messages=True)
     found = _answers(text, _QUESTIONS)
-    if not {*_QUESTIONS} <= found.keys() or _is_silent(text):
+    failed = "error:" in text or "not running with a database" in text.lower()
+    if failed or not {*_QUESTIONS} <= found.keys():
         raise client.CommandFailed(_first_message(text))
     return {
         USER: [{"DefaultAccount": line} for line in found[USER] if "|" not in line],
@@ -102,13 +91,10 @@ def _answers(text: str, questions: tuple[str, ...]) -> dict[str, list[str]]:
     return dict(zip(questions, answers, strict=False))
 
 
-def _rows(lines: list[str], fields: tuple[str, ...]) -> list[dict[str, str]]:
+def _rows(lines: list[str], names: str) -> list[dict[str, str]]:
+    fields = names.split(",")
     split = (line.split("|") for line in lines)
     return [dict(zip(fields, row, strict=True)) for row in split if len(row) == len(fields)]
-
-
-def _is_silent(text: str) -> bool:
-    return "error:" in text or "not running with a database" in text.lower()
 
 
 def _first_message(text: str) -> str:

@@ -9,7 +9,7 @@ import yaml
 
 from hpcrun.compile.compiler import compile_spec
 from hpcrun.compile.freeze import freeze
-from hpcrun.container import run_mounts
+from hpcrun.container import rank_python
 from hpcrun.container.runtimes import Mount
 from hpcrun.state.layout import ExperimentPaths
 
@@ -33,7 +33,7 @@ def test_what_the_spec_names_is_seen_inside(tmp_path: Path) -> None:
     run = plan.runs[0]
     assert run.container is not None
     submission = ExperimentPaths(root / "e").submission(1)
-    found = run_mounts.mounts(run.container, submission, plan, run)
+    found = rank_python.run_mounts(run.container, submission, plan, run)
     assert {(one.source, one.target, one.read_only) for one in found} == {
         ("/data/a", "/data/a", True),
         ("/other/file", "/other/file", True),
@@ -44,12 +44,12 @@ def test_what_the_spec_names_is_seen_inside(tmp_path: Path) -> None:
         ("/x", "/y", True),
     }
     above = replace(run.container, mounts=[f"{tmp_path}", "/data:/data:ro"])
-    found = run_mounts.mounts(above, submission, plan, run)
+    found = rank_python.run_mounts(above, submission, plan, run)
     assert [one.source for one in found if one.source.startswith(str(tmp_path))] == [str(tmp_path)]
     assert "/data/a" in {one.source for one in found}
 
 
 def test_mounts_that_another_one_shows_are_left_out() -> None:
     given = [Mount("/r/exp", ""), Mount("/r", ""), Mount("/data/a", "", True), Mount("/data", "")]
-    found = run_mounts.without_covered([*given, Mount("/database", "")])
+    found = rank_python._without_covered([*given, Mount("/database", "")])
     assert found == [Mount("/r", "/r"), Mount("/data", "/data"), Mount("/database", "/database")]
