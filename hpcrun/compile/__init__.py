@@ -1,7 +1,7 @@
 """Compile specs into plans: pure, the same input gives the same bytes.
 
 ``compile_spec`` reads, checks and resolves a spec, ``freeze.freeze`` numbers its runs and renders
-their scripts, and ``compile_plan`` does both.
+their scripts.
 
 In reading order: `compiler` (the steps, from file to checked runs), `run_template` (a run without
 its ``config``, checked once for many), `identity` (the digest by which a run is known again, and
@@ -21,17 +21,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpcrun.compile.compiler import compile_chain, compile_plan, compile_spec, default_root
+    from hpcrun.compile.compiler import compile_chain, compile_spec, default_root
     from hpcrun.compile.freeze import Compiled, CompiledRun
 
-__all__ = [
-    "Compiled",
-    "CompiledRun",
-    "compile_chain",
-    "compile_plan",
-    "compile_spec",
-    "default_root",
-]
+__all__ = ["Compiled", "CompiledRun", "compile_chain", "compile_spec", "default_root"]
 
 
 def __getattr__(name: str) -> Any:

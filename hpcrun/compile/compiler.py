@@ -6,12 +6,12 @@ import dataclasses
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
 from hpcrun.compile import chain, identity, run_notes
-from hpcrun.compile.freeze import Compiled, CompiledRun, Select, freeze
+from hpcrun.compile.freeze import Compiled, CompiledRun
 from hpcrun.compile.run_template import RunTemplates
 from hpcrun.compile.source.interpolate import interpolate_one, variables_read
 from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted, get_at
@@ -27,7 +27,6 @@ from hpcrun.errors import Problem, UsageError
 from hpcrun.host import expand_home
 from hpcrun.policy import secret_names
 from hpcrun.state import permissions
-from hpcrun.state.plan import Plan
 from hpcrun.state.spec.cluster_profile import Profile
 from hpcrun.state.spec.executors import Executor
 from hpcrun.state.spec.experiment import Spec
@@ -36,6 +35,7 @@ from hpcrun.text import listed
 
 # Points with mistakes, after which no more are looked for.
 _ENOUGH = 500
+_MOST_AT_ONE_KEY = 5
 
 
 def compile_spec(
@@ -60,27 +60,12 @@ def compile_spec(
         raise UsageError(f"{shown}: the spec is nested too deeply") from None
 
 
-def compile_plan(
-    spec: Path | str,
-    overrides: Sequence[str] = (),
-    sweeps: Sequence[str] = (),
-    *,
-    root: Path | None = None,
-    submission: int = 1,
-    numbers: Mapping[str, int] | None = None,
-    select: Select = None,
-) -> Plan:
-    """Return ``freeze(compile_spec(…), …)``."""
-    compiled = compile_spec(spec, overrides, sweeps, root=root)
-    return freeze(compiled, submission=submission, numbers=numbers, select=select)
-
-
 def compile_chain(
     spec: Path | str,
-    overrides: Sequence[str] = (),
-    sweeps: Sequence[str] = (),
+    overrides: Sequence[str],
+    sweeps: Sequence[str],
     *,
-    root: Path | None = None,
+    root: Path | None,
 ) -> list[Compiled]:
     """Compile a spec and those that it depends on, each after its own dependencies; it comes last.
 
@@ -329,7 +314,7 @@ def _secrets(cluster: dict[str, Any], runs: Sequence[CompiledRun]) -> list[str]:
     ]
 
 
-def gathered(reports: list[tuple[str, list[Problem]]], limit: int = 5) -> list[Problem]:
+def gathered(reports: list[tuple[str, list[Problem]]]) -> list[Problem]:
     """Return the problems of all runs, each once, with a run's label if not all runs have it."""
     labels: dict[Problem, list[str]] = {}
     for name, problems in reports:
@@ -339,7 +324,7 @@ def gathered(reports: list[tuple[str, list[Problem]]], limit: int = 5) -> list[P
     shown: Counter[tuple[str, str]] = Counter()
     for problem, where in labels.items():
         shown[problem.file, problem.key] += 1
-        if shown[problem.file, problem.key] > limit:
+        if shown[problem.file, problem.key] > _MOST_AT_ONE_KEY:
             continue
         if len(where) < len(reports):
             message = f"{problem.message} [in {listed(where, 1)}]"

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from hpcrun.ask_python import MARK
-from hpcrun.compile.compiler import compile_plan
+from hpcrun.compile import compile_spec
+from hpcrun.compile.freeze import freeze
 from hpcrun.state import files, ledger, plan_file
 from hpcrun.state.layout import experiment
 from hpcrun.submission.local import processes
@@ -283,7 +284,7 @@ def test_a_dry_run_says_where_slurm_is_silent(place: Place, tmp_path: Path) -> N
         (shim / name).chmod(0o755)
     submission = place.paths.submission(1)
     submission.directory.mkdir(parents=True)
-    plan_file.write(compile_plan(place.code / "e.yaml", root=place.root), submission.plan)
+    plan_file.write(freeze(compile_spec(place.code / "e.yaml", root=place.root)), submission.plan)
     entry = {"event": "submitted", "time": 1.0, "array": 0, "runs": [0], "job_id": "77"}
     files.append(submission.journal, {**entry, "event": "submitting", "host": "h"}, entry)
     path = f"{shim}:{os.environ['PATH']}"

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from hpcrun.compile import Compiled, compile_plan, compile_spec, identity
+from hpcrun.compile import Compiled, compile_spec, identity
+from hpcrun.compile.freeze import freeze
 from hpcrun.errors import SpecError
 
 
 def _known(project: Any, before: dict[str, Any], after: dict[str, Any]) -> list[int | None]:
     """The number of the earlier run that each run after the change is, if any."""
-    plan = compile_plan(project.write("e.yaml", json.dumps(before)))
+    plan = freeze(compile_spec(project.write("e.yaml", json.dumps(before))))
     compiled: Compiled = compile_spec(project.write("e.yaml", json.dumps(after)))
     found = identity.known(compiled, [plan])
     return [found.get(run.identity) for run in compiled.runs]

@@ -155,12 +155,13 @@ PLANTED = [
 def test_a_checkout_executes_nothing(
     plant: Callable[[Path, Path], None], code: Path, payload: Path, ran: Path
 ) -> None:
-    from hpcrun.compile import compile_plan
+    from hpcrun.compile import compile_spec
+    from hpcrun.compile.freeze import freeze
     from hpcrun.submission.code import snapshot
 
     plant(code, payload)
     (code / "study.yaml").write_text("name: study\nentry: train.py\ncluster: local\n")
-    compile_plan(code / "study.yaml")
+    freeze(compile_spec(code / "study.yaml"))
     snapshot.freeze(CodeScope(code), code.parent / "frozen")
     assert not ran.exists()
 

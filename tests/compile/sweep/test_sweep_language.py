@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from hpcrun.compile import Compiled, compile_spec
-from hpcrun.compile.compiler import compile_plan
 from hpcrun.compile.freeze import freeze
 from hpcrun.state import plan_file
 from tests.compile.sweep.test_expansion import BASE
@@ -57,7 +56,7 @@ def test_the_study_of_63_runs_in_two_arrays(project: Any) -> None:
         "deepspeed_config: ds.json\ndeepspeed: {train_batch_size: 64}\n"
         "resources: {nodes: 2, gpus_per_node: 4}\nenvironment: {python: /opt/bin/python}\n",
     )
-    plan = compile_plan(project.write("study.yaml", STUDY))
+    plan = freeze(compile_spec(project.write("study.yaml", STUDY)))
     assert len({run.identity for run in plan.runs}) == len(plan.runs) == 63
     assert [len(array.runs) for array in plan.arrays] == [36, 27]
     assert ["%5\n" in plan.arrays[0].script, "%3\n" in plan.arrays[1].script] == [True, True]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun.compile import compile_plan, compile_spec
+from hpcrun.compile import compile_spec
+from hpcrun.compile.freeze import freeze
 from hpcrun.errors import SpecError
 from hpcrun.state.plan import Plan
 
@@ -66,7 +67,7 @@ def test_ranks_nodes_and_programs(project: Any) -> None:
 
 def test_the_job_and_its_script(project: Any) -> None:
     path = project.write("spec.yaml", BASE + ROLES)
-    (array,) = compile_plan(path, ["+resources.partition=cpu"]).arrays
+    (array,) = freeze(compile_spec(path, ["+resources.partition=cpu"])).arrays
     for line in ("--nodes=2", "--ntasks-per-node=7", "--cpus-per-task=3", "--no-kill"):
         assert f"#SBATCH {line}\n" in array.script
     assert array.cpu_hours == 42
@@ -142,7 +143,7 @@ roles:
 
 def test_roles_with_nodes_of_their_own(project: Any) -> None:
     path = project.write("spec.yaml", PARTS)
-    plan = compile_plan(path)
+    plan = freeze(compile_spec(path))
     (run,) = plan.runs
     assert [(role.name, role.part, role.places) for role in run.role_plans] == [
         ("worker", 0, [0, 1]),
@@ -175,13 +176,13 @@ def test_roles_with_nodes_of_their_own(project: Any) -> None:
 
 def test_a_sweep_of_them_is_no_array(project: Any) -> None:
     path = project.write("spec.yaml", PARTS)
-    arrays = compile_plan(path, [], ["config.lr=1,2,3"]).arrays
+    arrays = freeze(compile_spec(path, [], ["config.lr=1,2,3"])).arrays
     assert [array.runs for array in arrays] == [(0,), (1,), (2,)]
     assert all("--array" not in array.script for array in arrays)
 
 
 def test_their_plan_is_read_again(project: Any) -> None:
-    plan = compile_plan(project.write("spec.yaml", PARTS))
+    plan = freeze(compile_spec(project.write("spec.yaml", PARTS)))
     again = Plan.from_data(json.loads(json.dumps(plan.to_data())))
     assert again.runs[0].role_plans == plan.runs[0].role_plans
 
