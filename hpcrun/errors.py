@@ -37,12 +37,8 @@ EXIT_INTERRUPTED = 130
 class HpcrunError(Exception):
     """The base of all of hpcrun's own errors.
 
-    Parameters
-    ----------
-    message
-        Names the key or file, what was found and what is accepted.
-    hint
-        The next step for the person who reads it; shown after a blank line as ``hint: …``.
+    ``message`` names the key or file, what was found and what is accepted; ``hint`` is the next
+    step for the person who reads it, shown after a blank line as ``hint: …``.
     """
 
     exit_code = EXIT_FAILED
@@ -86,13 +82,7 @@ class Problem:
 
 
 class SpecError(UsageError):
-    """All problems of a spec.
-
-    Parameters
-    ----------
-    problems
-        At least one problem, in the order of the file.
-    """
+    """All problems of a spec, at least one, in the order of the file."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)

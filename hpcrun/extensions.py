@@ -35,19 +35,10 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """The entries of one kind, by name; each is imported when somebody asks for it.
 
-    Parameters
-    ----------
-    group
-        The group of entry points, such as hpcrun.trackers.
-    one
-        What an entry is called in messages: "tracker".
-    own
-        Name -> ``module:attribute`` of hpcrun's own. A package's entry of the same name is not
-        used.
-    needs
-        The attributes that another package's entry must have.
-    reserved
-        Words that stand where a name may, such as ``auto``, and are never that of an entry.
+    ``group`` is that of the entry points, such as hpcrun.trackers; ``one`` is what messages call an
+    entry, "tracker"; ``own`` maps the names of hpcrun's own entries, which go before those of
+    packages, to ``module:attribute``; ``needs`` are the attributes that a package's entry must
+    have; ``reserved`` are words that stand where a name may, such as ``auto``, and never name one.
     """
 
     def __init__(

@@ -70,6 +70,14 @@ WHOLE = Kind(
     int(MOST) - 1,
 )
 INDEX = Kind("a whole number from 0", _is_index, int, 0, _MOST_INDEX)
+# Of bytes and other things of which there may be more than files in a directory.
+COUNT = Kind(
+    "a whole number from 0",
+    lambda value: WHOLE.accepts(value) and value >= 0,
+    int,
+    0,
+    int(MOST) - 1,
+)
 NUMBER = Kind("a number", _is_number, float, -MOST, MOST)
 # Seconds since the epoch.
 TIME = Kind(

@@ -281,7 +281,9 @@ def make(
         licenses={name: records.count(line.get("Total")) or 0 for name, line in licenses.items()},
         default_account=next(iter(accounts), ""),
         associations=None if rows is None else _associations(rows[site_queries.ASSOCIATIONS]),
-        qos=None if rows is None else {row["Name"]: _limits(row) for row in rows[site_queries.QOS]},
+        qos=None
+        if rows is None
+        else {row["Name"]: _limits(row, "PerUser") for row in rows[site_queries.QOS]},
         without_accounting=missing,
         parents={row["Account"]: row["ParentName"] for row in rows.get(site_queries.PARENTS, ())}
         if rows
@@ -361,24 +363,21 @@ def _associations(rows: Sequence[Mapping[str, str]]) -> list[SlurmAssociation]:
             partition=row["Partition"],
             qos=records.words(row["QOS"]),
             default_qos=row["DefaultQOS"],
-            limits=SlurmLimits(
-                max_wall=parse_duration(row["MaxWall"]) if row["MaxWall"] else None,
-                max_submit=records.count(row["MaxSubmitJobs"]),
-                max_jobs=records.count(row["MaxJobs"]),
-                most=records.resources(row["MaxTRES"]),
-            ),
+            limits=_limits(row),
         )
         for row in rows
     ]
 
 
-def _limits(row: Mapping[str, str]) -> SlurmLimits:
+def _limits(row: Mapping[str, str], of_user: str = "") -> SlurmLimits:
+    """Return the limits of an association; of a QOS, whose columns end in ``PerUser``."""
+    most, of_all = (records.resources(row.get(column)) for column in ("MaxTRES", "GrpTRES"))
     return SlurmLimits(
         max_wall=parse_duration(row["MaxWall"]) if row["MaxWall"] else None,
-        max_submit=records.count(row["MaxSubmitJobsPerUser"]),
-        max_jobs=records.count(row["MaxJobsPerUser"]),
-        most=_smaller(records.resources(row["MaxTRES"]), records.resources(row["GrpTRES"])),
-        least=records.resources(row["MinTRES"]),
+        max_submit=records.count(row[f"MaxSubmitJobs{of_user}"]),
+        max_jobs=records.count(row[f"MaxJobs{of_user}"]),
+        most=_smaller(most, of_all),
+        least=records.resources(row.get("MinTRES")),
         flags=frozenset(records.words(row.get("Flags"))),
     )
 

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hpcrun import shared_look
-from hpcrun.fields import MAPPING, METRICS, TEXT, TEXTS, TIME, WHOLE, Kind, Kinds, wrong
+from hpcrun.fields import COUNT, MAPPING, METRICS, TEXT, TEXTS, TIME, Kinds, wrong
 from hpcrun.state import files as state_files
 from hpcrun.state.spec.parallel_block import laid_out
 from hpcrun.text import plural
@@ -25,9 +25,8 @@ NAME = "manifest.json"
 _DIRECTORY = re.compile("step-([0-9]{1,15})-a([0-9]{1,9})")
 _TRASH = ".trash-"
 _QUARANTINE = "bad-"
-_COUNT = Kind("a number of things", lambda value: WHOLE.accepts(value) and value >= 0)
 _KINDS: Kinds = {
-    **dict.fromkeys(("step", "attempt", "world_size", "zero_stage", "train_batch_size"), _COUNT),
+    **dict.fromkeys(("step", "attempt", "world_size", "zero_stage", "train_batch_size"), COUNT),
     "time": TIME,
     "metrics": METRICS,
     "fixed_size": TEXT,
@@ -146,7 +145,7 @@ def _implausible(found: Manifest) -> Fault | None:
     if (
         wrong(vars(found), _KINDS, _KINDS.keys() - {"fixed_size"})
         or laid_out(found.parallel) != found.parallel
-        or not all(_COUNT.accepts(file.bytes) for file in found.files.values())
+        or not all(COUNT.accepts(file.bytes) for file in found.files.values())
         or not all(_has_one_checksum(file) for file in found.files.values())
     ):
         return Fault(f"{NAME} is not that of a checkpoint")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hpcrun.fields import FLAG, INDEX, MAPPING, PATH, TEXT, TEXTS, Kinds, wrong
+from hpcrun.state.spec.blocks import ROLES
 from hpcrun.text import plural, range_text
 
-# The block of a spec with further programs.
-ROLES = "roles"
 _ENTRY_KINDS: Kinds = {
     **dict.fromkeys(("kind", "module", "function", "framework", "recipe"), TEXT),
     **dict.fromkeys(("import_root", "file"), PATH),
@@ -79,7 +78,7 @@ _KINDS: Kinds = {
 _NEEDED = ("nodes", "first_node", "ntasks_per_node", "first_rank", "restart", "budget", "at_end")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RolePlan:
     """One role of a run; its ranks are numbered one after the other among those of the run."""
 
@@ -95,9 +94,9 @@ class RolePlan:
     """The first of them among the attempt's."""
     ranks_per_node: int
     """Its ranks on each of them."""
-    gpus_per_node: int
+    gpus_per_node: int = 0
     """Its GPUs on each of them."""
-    first_gpu: int
+    first_gpu: int = 0
     """The first of these among the node's."""
     cpus_per_task: int
     """CPUs of each rank."""
@@ -107,9 +106,9 @@ class RolePlan:
     """How often its ranks may be started anew in one attempt."""
     at_end: str
     """``stop`` or ``finish``."""
-    stop_grace: int
+    stop_grace: int = 0
     """Seconds between SIGTERM and SIGKILL."""
-    config: dict[str, Any]
+    config: dict[str, Any] = field(default_factory=dict)
     """Its configuration; that of the main role is the run's."""
     args: tuple[str, ...]
     """Its arguments before the flags."""
@@ -185,24 +184,13 @@ def check(spec: Mapping[str, Any]) -> None:
 
 
 def _role(name: str, data: Mapping[str, Any]) -> RolePlan:
-    program = data.get("program")
-    return RolePlan(
-        name=name,
-        is_main=bool(data.get("main")),
-        first_rank=data["first_rank"],
-        nodes=data["nodes"],
-        first_node=data["first_node"],
-        ranks_per_node=data["ntasks_per_node"],
-        gpus_per_node=data.get("gpus_per_node") or 0,
-        first_gpu=data.get("first_gpu") or 0,
-        cpus_per_task=data.get("cpus_per_task") or 1,
-        restart=data["restart"],
-        budget=data["budget"],
-        at_end=data["at_end"],
-        stop_grace=data.get("stop_grace") or 0,
-        config=data.get("config") or {},
-        args=tuple(data.get("args") or ()),
-        entry=None if program is None else Entry.from_data(program),
-        part=data.get("part") or 0,
-        resources=data.get("resources") or {},
-    )
+    given = {one.name: data[one.name] for one in fields(RolePlan) if data.get(one.name) is not None}
+    given |= {
+        "name": name,
+        "is_main": bool(data.get("main")),
+        "ranks_per_node": data["ntasks_per_node"],
+        "cpus_per_task": data.get("cpus_per_task") or 1,
+        "args": tuple(data.get("args") or ()),
+        "entry": None if data.get("program") is None else Entry.from_data(data["program"]),
+    }
+    return RolePlan(**given)

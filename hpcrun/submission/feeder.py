@@ -166,7 +166,7 @@ class _Feed:
             run, root = plan.run(array.runs[0]), self._prepared.experiment.root
             before = {told for choice in self._suspects.values() for told in choice.told}
             self._suspects[index] = choice = suspect_exclusion.left_out(
-                *(plan.cluster, root, run.resources, run.shared_nodes), script=script
+                plan.cluster, root, run.resources, run.shared_nodes, script=script
             )
             for told in choice.told:
                 if told not in before:

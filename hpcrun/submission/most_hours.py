@@ -31,26 +31,22 @@ def above_limit(runs: Iterable[tuple[RunSpec, Mapping[str, Any]]]) -> str | None
     (confirm_above.gpu_hours)``. Hours are those of one start of each run: nodes, spare ones too,
     times GPUs (of runs without any: processors) times the time limit.
     """
-    hours: dict[tuple[str, str], float] = {}
-    limits: dict[tuple[str, str], float] = {}
+    hours: dict[tuple[str, str, float], float] = {}
     for run, cluster in runs:
-        if not asks(cluster):
-            continue
         key = "gpu_hours" if run.all_gpus else "cpu_hours"
         limit = (cluster.get("confirm_above") or {}).get(key)
         if limit is None:
             continue
-        place = (str(cluster.get("name")), key)
         seconds = parse_duration(run.resources.time)
         devices = run.all_gpus or run.all_cpus
         took = math.inf if seconds is None else devices * seconds / 3600
-        hours[place] = hours.get(place, 0.0) + took
-        limits[place] = float(limit)
+        asked = (str(cluster.get("name")), key, float(limit))
+        hours[asked] = hours.get(asked, 0.0) + took
     found = [
-        f"{_most(hours[place], _UNITS[place[1]])}; the cluster profile '{place[0]}' asks above "
-        f"{limits[place]:,.10g} (confirm_above.{place[1]})"
-        for place in hours
-        if hours[place] > limits[place]
+        f"{_most(most, _UNITS[key])}; the cluster profile '{profile}' asks above {limit:,.10g} "
+        f"(confirm_above.{key})"
+        for (profile, key, limit), most in hours.items()
+        if most > limit
     ]
     return "; ".join(found) or None
 

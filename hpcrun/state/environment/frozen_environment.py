@@ -25,6 +25,7 @@ from typing import Any
 
 from hpcrun import python_packages, shared_look
 from hpcrun.errors import HpcrunError
+from hpcrun.fields import COUNT, MAPPING, TEXT, Kinds, wrong
 from hpcrun.state import files
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 
@@ -33,6 +34,11 @@ COPY, LOCK = "copy", "lock"
 # The key of a submission's record.
 KEY = "environment"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_KINDS: Kinds = {
+    **dict.fromkeys(("digest", "form", "source", "base", "version"), TEXT),
+    **dict.fromkeys(("bytes", "files"), COUNT),
+    "moved": MAPPING,
+}
 _AGAIN = "`hpcrun submit` freezes the environment of now"
 
 
@@ -61,16 +67,11 @@ class FrozenEnvironment:
     def of(cls, data: Any) -> FrozenEnvironment | None:
         """Return what a file holds; None if that is no record of an environment."""
         names = {one.name for one in dataclasses.fields(cls)}
-        if not isinstance(data, dict) or data.keys() != names:
+        if not isinstance(data, dict) or data.keys() != names or wrong(data, _KINDS, _KINDS):
             return None
-        texts = [data[name] for name in ("digest", "form", "source", "base", "version")]
-        numbers = [data["bytes"], data["files"]]
-        moved = data["moved"]
-        if not all(isinstance(one, str) for one in texts) or not _DIGEST.fullmatch(texts[0]):
-            return None
-        if not all(type(one) is int and one >= 0 for one in numbers):
-            return None
-        if not isinstance(moved, dict) or not all(map(_is_inside, moved.values())):
+        if not _DIGEST.fullmatch(data["digest"]) or not all(
+            map(_is_inside, data["moved"].values())
+        ):
             return None
         return cls(**{**data, "packages": python_packages.read(data["packages"]) or {}})
 

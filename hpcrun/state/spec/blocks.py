@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hpcrun.fields import shown
-from hpcrun.state.role_plan import ROLES
 
 if TYPE_CHECKING:
     from hpcrun.state.environment.environment_block import Container, Environment
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from hpcrun.state.spec.parallel_block import Parallel
     from hpcrun.state.spec.recovery_block import Recovery
 
+# The block of further programs, each with ranks of its own.
+ROLES = "roles"
 # The framework of an entry that starts the ranks of all nodes itself.
 BATCH = "batch"
 # The variable by which a `batch_script` finds the file that starts the ranks.

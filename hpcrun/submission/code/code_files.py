@@ -189,13 +189,9 @@ def needed(plan: Plan) -> list[str]:
 
 def entry_files(entry: Entry, root: Path) -> set[str]:
     """Return the file of a script or function, if the code has it; no more than one."""
-    if entry.kind == "function" and entry.module and entry.import_root is not None:
-        return _module_file(root, entry.import_root, entry.module)
-    return {entry.file} if entry.file else set()
-
-
-def _module_file(root: Path, import_root: str, module: str) -> set[str]:
-    base = root / import_root / Path(*module.split("."))
+    if entry.kind != "function" or not entry.module or entry.import_root is None:
+        return {entry.file} if entry.file else set()
+    base = root / entry.import_root / Path(*entry.module.split("."))
     for candidate in (base.with_name(base.name + ".py"), base / "__init__.py"):
         if candidate.is_file():
             return {Path(os.path.relpath(candidate, root)).as_posix()}

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 # Folders of which supervisors, agents, ranks and the local executor import something.
 _OF_JOBS = {"container", "policy", "run", "slurm", "state", "submission"}
+# Endings of what a zip file is no place for, as the system's loader opens it.
+_COMPILED = (*machinery.EXTENSION_SUFFIXES, ".so", ".dylib", ".pyd", ".dll")
 
 
 def write(path: Path, added: Mapping[str, bytes] | None = None) -> None:
@@ -80,10 +82,6 @@ def _renamed(code: types.CodeType, path: str) -> types.CodeType:
         _renamed(one, path) if isinstance(one, types.CodeType) else one for one in code.co_consts
     )
     return code.replace(co_filename=path, co_consts=tuple(constants))
-
-
-# Endings of what a zip file is no place for, as the system's loader opens it.
-_COMPILED = (*machinery.EXTENSION_SUFFIXES, ".so", ".dylib", ".pyd", ".dll")
 
 
 def added_files(plan: Plan) -> dict[str, bytes]:

@@ -47,6 +47,39 @@ _READ_FIRST = frozenset({"init", "resume", "from", "load", "pretrained", "input"
 _PATH_KEYS_TEXT = "dir directory path paths root file files folder filename filenames fname"
 _PATH_KEYS = frozenset(_PATH_KEYS_TEXT.split())
 
+# Of a text in a program.
+_LONGEST = 255
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]+)"
+    r"|import[ \t]+([^\n#]+))",
+    re.MULTILINE,
+)
+_WRITERS_TEXT = """
+makedirs mkdir save savez savefig save_pretrained save_to_disk save_checkpoint save_file dump
+to_csv to_json to_parquet to_pickle to_excel write_text write_bytes imwrite imsave rmtree remove
+unlink touch SummaryWriter FileHandler RotatingFileHandler basicConfig CSVLogger WandbLogger
+TensorBoardLogger ModelCheckpoint
+"""
+_WRITERS = frozenset(_WRITERS_TEXT.split())
+# Of them, methods of a path.
+_OF_PATHS = frozenset({"mkdir", "open", "touch", "unlink", "write_bytes", "write_text"})
+# Calls whose first arguments are paths.
+_READERS_TEXT = """
+open str abspath realpath normpath expanduser fspath exists isdir isfile is_dir is_file listdir
+scandir walk glob iglob rglob load loadtxt genfromtxt memmap fromfile read_csv read_json
+read_parquet read_text read_bytes from_pretrained load_from_disk load_dataset ImageFolder
+DatasetFolder safe_load imread safe_open load_file File
+"""
+_READERS = frozenset(_READERS_TEXT.split())
+# The path is that of the call around them.
+_THROUGH = frozenset({"str", "abspath", "realpath", "normpath", "expanduser", "fspath"})
+_JOINS = frozenset({"join", "joinpath", "Path", "PurePath", "PosixPath"})
+# Calls whose second argument holds where the first one names nothing.
+_WITH_DEFAULT = frozenset({"get", "getenv", "pop"})
+_ROOTS = re.compile(
+    r"_?(?:here|root|base|project|repo|this|(?:get)?cwd)(?:_?(?:dir|path|root))?", re.IGNORECASE
+)
+
 
 def in_word(word: str, key: str = "") -> Iterator[tuple[str, str]]:
     """Yield keys and what may be paths of one argument or value: ``--flag=PATH``, ``[a,b]``."""
@@ -130,39 +163,6 @@ def is_output(key: str, path: str, *, is_directory: bool) -> bool:
     if words & _READ or not is_directory:
         return False
     return any(words_of(name) & (_WRITTEN | _SAVES) for name in (names[0], names[-1]))
-
-
-_LONGEST = 255
-_IMPORT = re.compile(
-    r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]+)"
-    r"|import[ \t]+([^\n#]+))",
-    re.MULTILINE,
-)
-_WRITERS_TEXT = """
-makedirs mkdir save savez savefig save_pretrained save_to_disk save_checkpoint save_file dump
-to_csv to_json to_parquet to_pickle to_excel write_text write_bytes imwrite imsave rmtree remove
-unlink touch SummaryWriter FileHandler RotatingFileHandler basicConfig CSVLogger WandbLogger
-TensorBoardLogger ModelCheckpoint
-"""
-_WRITERS = frozenset(_WRITERS_TEXT.split())
-# Of them, methods of a path.
-_OF_PATHS = frozenset({"mkdir", "open", "touch", "unlink", "write_bytes", "write_text"})
-# Calls whose first arguments are paths.
-_READERS_TEXT = """
-open str abspath realpath normpath expanduser fspath exists isdir isfile is_dir is_file listdir
-scandir walk glob iglob rglob load loadtxt genfromtxt memmap fromfile read_csv read_json
-read_parquet read_text read_bytes from_pretrained load_from_disk load_dataset ImageFolder
-DatasetFolder safe_load imread safe_open load_file File
-"""
-_READERS = frozenset(_READERS_TEXT.split())
-# The path is that of the call around them.
-_THROUGH = frozenset({"str", "abspath", "realpath", "normpath", "expanduser", "fspath"})
-_JOINS = frozenset({"join", "joinpath", "Path", "PurePath", "PosixPath"})
-# Calls whose second argument holds where the first one names nothing.
-_WITH_DEFAULT = frozenset({"get", "getenv", "pop"})
-_ROOTS = re.compile(
-    r"_?(?:here|root|base|project|repo|this|(?:get)?cwd)(?:_?(?:dir|path|root))?", re.IGNORECASE
-)
 
 
 @dataclass(frozen=True)

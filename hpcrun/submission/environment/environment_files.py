@@ -42,6 +42,22 @@ answer = {
     "packages": sysconfig.get_path("purelib"),
 }
 """)
+_INNER = re.compile(
+    rb"""'''exec' (?P<quote>"?)(?P<python>/.*/python[0-9.]*)(?P=quote) "\$0" "\$@"$"""
+)
+_SHEBANG = re.compile(rb"#!(?P<python>/[^ \n]*/python[0-9.]*)(?P<options>( [^\n]*)?)$")
+# Of the form of an archive: another one is another environment.
+_FORMAT = "1"
+_CACHE = "__pycache__"
+_SYSTEM = ("/", "/usr", "/usr/local")
+# What a frozen environment has its own of, or does without.
+_GENERATED = re.compile(r"python[0-9.]*|pyvenv\.cfg|[Aa]ctivate.*|deactivate.*")
+# Of a Python in a place of its own: what conda keeps of other environments.
+_OTHERS = ("envs", "pkgs")
+_SCRIPT_MOST = 1 << 20
+# Of a directory of sources.
+_SOURCES_MOST, _SOURCES_BYTES = 20_000, 500_000_000
+_FINDER = re.compile(r"(__editable___.+_finder)\.py")
 
 
 @dataclass(frozen=True)
@@ -81,17 +97,11 @@ def ask_place(python: str, setup: Sequence[str], variables: Mapping[str, str]) -
         return PythonPlace(**{**found.data, **lists})
     late = f"no answer within {TIMEOUT:g} s"
     said = [late] if found.code is None else found.errors.strip().splitlines()[-1:]
+    problem = f"environment.python: {python} does not say where its packages lie"
     raise UsageError(
-        f"environment.python: {python} does not say where its packages lie{': ' * bool(said)}"
-        + "".join(said),
+        ": ".join([problem, *said]),
         hint="try it by hand, or leave out `environment.venv: frozen`",
     )
-
-
-_INNER = re.compile(
-    rb"""'''exec' (?P<quote>"?)(?P<python>/.*/python[0-9.]*)(?P=quote) "\$0" "\$@"$"""
-)
-_SHEBANG = re.compile(rb"#!(?P<python>/[^ \n]*/python[0-9.]*)(?P<options>( [^\n]*)?)$")
 
 
 def _script_beside(content: bytes, directories: set[str]) -> bytes | None:
@@ -140,20 +150,6 @@ def _editables(path: str) -> Iterator[tuple[str, str]]:
             if data["dir_info"].get("editable") is True and parts.scheme == "file":
                 source = os.path.realpath(urllib.parse.unquote(parts.path))
                 yield record.parent.name.partition("-")[0], source
-
-
-# Of the form of an archive: another one is another environment.
-_FORMAT = "1"
-_CACHE = "__pycache__"
-_SYSTEM = ("/", "/usr", "/usr/local")
-# What a frozen environment has its own of, or does without.
-_GENERATED = re.compile(r"python[0-9.]*|pyvenv\.cfg|[Aa]ctivate.*|deactivate.*")
-# Of a Python in a place of its own: what conda keeps of other environments.
-_OTHERS = ("envs", "pkgs")
-_SCRIPT_MOST = 1 << 20
-# Of a directory of sources.
-_SOURCES_MOST, _SOURCES_BYTES = 20_000, 500_000_000
-_FINDER = re.compile(r"(__editable___.+_finder)\.py")
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,12 @@ from hpcrun.submission.environment.environment_files import listed as listed_fil
 from hpcrun.submission.python_probe import Probe
 from hpcrun.text import Say, plural, size, time_spent
 
+_PAUSE, _RENEWED = 0.2, 2.0
+# Seconds after which one that was begun on another host, and does not grow, was ended.
+_STALE = 90.0
+_BUFFER = 1 << 20
+# Files that are read before it is their turn, how many, and by how many threads.
+_SMALL, _AHEAD, _READERS = 1 << 20, 64, 16
 _TRIES = 3
 
 
@@ -99,15 +105,16 @@ def _of_files(
     place: PythonPlace, experiment: ExperimentPaths, say: Say
 ) -> tuple[FrozenEnvironment, bool]:
     """Return the environment of what a Python has now, and whether it was copied now."""
-    for last in (False,) * (_TRIES - 1) + (True,):
+    left = _TRIES
+    while True:
         listed = _listed(place, experiment)
         try:
             return _kept(listed.digest, COPY, place, listed, experiment, say)
         except FilesChanged as error:
-            if last:
+            left -= 1
+            if not left:
                 raise
             say(f"environment: {error.message}; it is read again")
-    raise AssertionError("the last try returns")
 
 
 def _of_lock(
@@ -129,14 +136,9 @@ def _of_lock(
 
 
 def _listed(place: PythonPlace, experiment: ExperimentPaths) -> EnvironmentFiles:
-    count = 0
-
-    def counted(files: int) -> None:
-        nonlocal count
-        count = files
-
-    with activity.doing(lambda: f"listing the files of {place.prefix}: {count:,} so far"):
-        return listed_files(place, [experiment.root], counted)
+    counts = [0]
+    with activity.doing(lambda: f"listing the files of {place.prefix}: {counts[-1]:,} so far"):
+        return listed_files(place, [experiment.root], counts.append)
 
 
 def _kept(
@@ -184,13 +186,6 @@ def _check_needs(run: RunPlan, found: FrozenEnvironment) -> None:
             hint="add it, and write the lock anew",
         )
 
-
-_PAUSE, _RENEWED = 0.2, 2.0
-# Seconds after which one that was begun on another host, and does not grow, was ended.
-_STALE = 90.0
-_BUFFER = 1 << 20
-# Files that are read before it is their turn, how many, and by how many threads.
-_SMALL, _AHEAD, _READERS = 1 << 20, 64, 16
 
 # Makes the archive in a directory; calls the function now and then.
 Make = Callable[[Path, Callable[[], None]], FrozenEnvironment]
