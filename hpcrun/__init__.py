@@ -6,9 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpcrun.api.log_line import LogLine
-    from hpcrun.api.submit_call import submit
-    from hpcrun.api.submitted_experiment import Experiment, experiment
+    from hpcrun.api.submitted_experiment import Experiment, LogLine, experiment, submit
     from hpcrun.observe.status.status import RunStatus
     from hpcrun.run.data.curriculum import Ramp
     from hpcrun.run.data.packed_documents import PackedDocuments
@@ -34,7 +32,7 @@ __all__ = [
 # Public name -> its module, and its name there.
 _FROM = {
     "Experiment": ("api.submitted_experiment", "Experiment"),
-    "LogLine": ("api.log_line", "LogLine"),
+    "LogLine": ("api.submitted_experiment", "LogLine"),
     "PackedDocuments": ("run.data.packed_documents", "PackedDocuments"),
     "Ramp": ("run.data.curriculum", "Ramp"),
     "RunStatus": ("observe.status.status", "RunStatus"),
@@ -42,7 +40,7 @@ _FROM = {
     "experiment": ("api.submitted_experiment", "experiment"),
     "expert_layer": ("run.parallel.expert_layer", "expert_layer"),
     "session": ("run.session", "session"),
-    "submit": ("api.submit_call", "submit"),
+    "submit": ("api.submitted_experiment", "submit"),
     "ulysses_attention": ("run.parallel.ulysses", "attention"),
 }
 

@@ -19,8 +19,8 @@ class Command:
     """One of `GROUPS`."""
     about: str
     """A line of ``hpcrun --help``."""
-    place: str
-    """``module:attribute`` of the click command."""
+    place: str = ""
+    """``module:attribute`` of the click command; of the core's, ``hpcrun.cli.NAME:command``."""
     after: str = ""
     """The command of its group that it is listed behind; else it is the group's last."""
     other_names: str = ""

@@ -1,17 +1,16 @@
-"""The command line: one thin file a command, which parses, calls and prints.
+"""The command line: a thin function a command, which parses, calls and prints.
 
 - `main`: the ``hpcrun`` command, which imports a command's module only when it runs; `commands`:
   what there is, here, in `hpcrun.tools` and in other packages, with the examples of ``--help``.
 - `global_options`: what every command takes, before its name or after it; `options`: `Output`, and
-  SPEC with overrides and sweeps; `spec_here`: SPEC where none is typed; `where`: WHERE and
-  ``--where``; `only`: ``--only``; `foreign_options`: what to type for an option that another
-  program has.
+  SPEC with overrides and sweeps, or where none is typed; `where`: WHERE and ``--where``; `only`:
+  ``--only``; `foreign_options`: what to type for an option that another program has.
 - From spec to runs: `plan`, `check`, `submit`, `run`; `verdict` says at their end what became of
   the runs, and what to type.
 - Reading: `list`, `status`, `logs`, `results`, `why`, `show`, `diff`.
-- Looking inside running ones: `exec`, `shell`, `stacks`.
-- Acting on runs: `cancel`, `requeue`, `tag`, `note`, `rename`, `clean`, `delete`.
-- `help`: topics; `schema`: the JSON Schema of specs.
+- Looking inside running ones: `exec`, with ``shell`` and ``stacks``.
+- Acting on runs: `cancel`, `requeue`, `tag` (and ``note``), `rename`, `clean`, `delete`.
+- `help`: topics, and ``schema``, the JSON Schema of specs.
 
 To add a command: write ``hpcrun/cli/NAME.py`` with a function ``command``, add it with an example
 to ``CORE`` in `commands`, and run ``make docs``. Imports that only the command needs go inside the

@@ -17,9 +17,7 @@ def command(
 ) -> None:
     """Cancel runs, waiting or running; they stay cancelled until they are submitted again.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
-    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'. Runs that are over are
-    left alone. Cancelling twice does no harm.
+    {where}. Runs that are over are left alone. Cancelling twice does no harm.
     """
     from hpcrun.control import cancel
     from hpcrun.observe.status import jobs

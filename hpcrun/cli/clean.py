@@ -11,14 +11,13 @@ import click
 
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import acts_on_runs, confirm, finder, select
-from hpcrun.text import listed, plural, size
+from hpcrun.text import plural, size
 
 # Items that are named on a terminal without ``-v``.
 _NAMED = 20
 
 if TYPE_CHECKING:
-    from hpcrun.control.cleanup import Item, Leftovers
-    from hpcrun.control.unused_environments import UnusedEnvironment
+    from hpcrun.control.cleanup import Item, Leftovers, UnusedEnvironment
 
 
 @click.command("clean")
@@ -58,11 +57,10 @@ def command(
     is over. A run that failed or was cancelled keeps what it would go on from, unless --checkpoints
     all.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
-    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'.
+    {where}.
     """
-    from hpcrun.control import cleanup, unused_environments
-    from hpcrun.observe.logs.log_times import parse_moment
+    from hpcrun.control import cleanup
+    from hpcrun.observe.logs.log_files import parse_moment
 
     before = parse_moment(older_than, option="--older-than") if older_than else None
     choice = cleanup.CleanupChoice(everything=checkpoints == "all", logs=logs, before=before)
@@ -70,11 +68,12 @@ def command(
     selected = select(output, where, conditions, verb="clean") if runs_too else []
     found = cleanup.find(selected, choice, output.say)
     root = finder(output).root
-    unused = unused_environments.find(root, output.say) if environments else []
+    unused = cleanup.unused_environments(root, output.say) if environments else []
     if not output.json:
         _show(found, output)
         _name_items(found, output)
-    _tell_of_spared(found, output)
+    for line in cleanup.spared_lines((one.run.name, one.spared) for one in found):
+        output.say(f"left alone: {line}")
     for one in unused:
         made = f"of {one.source}" if one.source else "left half way"
         output.say(f"frozen environment {one.name}, {made} ({size(one.bytes)})")
@@ -93,7 +92,7 @@ def command(
         if runs_too:
             removed = cleanup.remove_all(found, choice, output.say)
         if unused:
-            gone_environments = unused_environments.remove(unused, root, output.say)
+            gone_environments = cleanup.remove_environments(unused, root, output.say)
             output.say(f"freed {size(sum(one.bytes for one in gone_environments))}")
     if output.json:
         gone = {item.path for item in removed}
@@ -130,13 +129,3 @@ def _name_items(found: Sequence[Leftovers], output: Output) -> None:
             output.say(line)
         if len(lines) > most:
             output.say(f"and {len(lines) - most} more: -v names all, --json too")
-
-
-def _tell_of_spared(found: Sequence[Leftovers], output: Output) -> None:
-    """Print which runs are left alone or keep something, one line for each reason."""
-    reasons: dict[str, list[str]] = {}
-    for one in found:
-        if one.spared:
-            reasons.setdefault(one.spared, []).append(one.run.name)
-    for reason, names in reasons.items():
-        output.say(f"left alone: {listed(names, 6)}: {reason}")

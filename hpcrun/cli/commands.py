@@ -18,7 +18,6 @@ CORE = (
         "plan",
         PLAN,
         "Compile only: runs, resources, script, DeepSpeed JSON.",
-        "hpcrun.cli.plan:command",
         other_names="compile dry-run dryrun lint preview",
         examples={
             "hpcrun plan finetune.yaml": "every run, its script and configuration",
@@ -29,7 +28,6 @@ CORE = (
         "check",
         PLAN,
         "Whether the cluster, as it is now, takes SPEC and runs it.",
-        "hpcrun.cli.check:command",
         other_names="test-only validate verify",
         examples={
             "hpcrun check finetune.yaml": "against the cluster as it is now; nothing is submitted",
@@ -40,7 +38,6 @@ CORE = (
         "submit",
         PLAN,
         "Check and submit an experiment or a sweep.",
-        "hpcrun.cli.submit:command",
         other_names="go launch sbatch start sweep train",
         examples={
             "hpcrun submit finetune.yaml": "again after a change: it goes on",
@@ -52,7 +49,6 @@ CORE = (
         "run",
         PLAN,
         "Run in the foreground: in this allocation or on this machine.",
-        "hpcrun.cli.run:command",
         other_names="srun",
         examples={
             "hpcrun run hello": "a first run, in seconds",
@@ -63,7 +59,6 @@ CORE = (
         "list",
         LOOK,
         "Experiments under the root.",
-        "hpcrun.cli.list:command",
         other_names="experiments ls",
         examples={
             "hpcrun list": "what there is",
@@ -74,7 +69,6 @@ CORE = (
         "status",
         LOOK,
         "State of runs: step, metrics, attempt, cause.",
-        "hpcrun.cli.status:command",
         other_names="jobs ps queue sinfo squeue st watch",
         examples={
             "hpcrun status": "your newest experiment",
@@ -86,7 +80,6 @@ CORE = (
         "logs",
         LOOK,
         "Output of runs, ranks and attempts; -f follows.",
-        "hpcrun.cli.logs:command",
         other_names="cat log output tail",
         examples={
             "hpcrun logs -f": "follow your newest experiment",
@@ -98,7 +91,6 @@ CORE = (
         "results",
         LOOK,
         "Swept values beside metrics.",
-        "hpcrun.cli.results:command",
         other_names="best metrics",
         examples={
             "hpcrun results finetune --sort loss": "best first",
@@ -109,7 +101,6 @@ CORE = (
         "why",
         LOOK,
         "What ended each attempt, and what to do next.",
-        "hpcrun.cli.why:command",
         other_names="cause explain sacct",
         examples={
             "hpcrun why finetune/0": "the story of one run",
@@ -120,7 +111,6 @@ CORE = (
         "show",
         LOOK,
         "One run: state, metrics, configuration, script, commit, path.",
-        "hpcrun.cli.show:command",
         other_names="config describe info inspect scontrol",
         examples={
             "hpcrun show finetune/0": "state, metrics, commit, paths",
@@ -131,7 +121,6 @@ CORE = (
         "diff",
         LOOK,
         "What changed between two experiments or runs.",
-        "hpcrun.cli.diff:command",
         other_names="compare",
         examples={
             "hpcrun diff finetune/0 finetune/1": "what differs between two runs",
@@ -141,7 +130,6 @@ CORE = (
         "exec",
         INSIDE,
         "A command beside a live rank, with its environment.",
-        "hpcrun.cli.exec:command",
         other_names="attach nvidia-smi ssh",
         examples={
             "hpcrun exec finetune/0 nvidia-smi": "the GPUs of rank 0's node",
@@ -152,7 +140,7 @@ CORE = (
         "shell",
         INSIDE,
         "A shell beside a live rank.",
-        "hpcrun.cli.shell:command",
+        "hpcrun.cli.exec:shell",
         other_names="bash login pty",
         examples={
             "hpcrun shell finetune/0 --rank 5": "beside rank 5",
@@ -162,7 +150,7 @@ CORE = (
         "stacks",
         INSIDE,
         "Where the ranks of a live run are, in one command.",
-        "hpcrun.cli.stacks:command",
+        "hpcrun.cli.exec:stacks",
         other_names="backtrace gdb hang py-spy pyspy traceback",
         examples={
             "hpcrun stacks finetune/0": "where its ranks are",
@@ -172,7 +160,6 @@ CORE = (
         "cancel",
         ACT,
         "Cancel runs; they stay cancelled.",
-        "hpcrun.cli.cancel:command",
         other_names="abort end kill scancel stop terminate",
         hurts=True,
         examples={
@@ -184,7 +171,6 @@ CORE = (
         "requeue",
         ACT,
         "Start runs again, with their frozen code and plan.",
-        "hpcrun.cli.requeue:command",
         other_names="continue rerun restart resume retry",
         hurts=True,
         examples={
@@ -196,7 +182,6 @@ CORE = (
         "tag",
         ACT,
         "Put tags on runs, by which they are found again.",
-        "hpcrun.cli.tag:command",
         other_names="label tags untag",
         examples={
             "hpcrun tag finetune/0 +baseline": "put a tag on a run",
@@ -208,7 +193,7 @@ CORE = (
         "note",
         ACT,
         "Write down what people should know about runs.",
-        "hpcrun.cli.note:command",
+        "hpcrun.cli.tag:note",
         other_names="annotate comment notes",
         examples={
             'hpcrun note finetune/0 -m "loss spikes at 400"': "write a note",
@@ -219,7 +204,6 @@ CORE = (
         "rename",
         ACT,
         "Give an experiment another name.",
-        "hpcrun.cli.rename:command",
         other_names="move mv",
         hurts=True,
         examples={
@@ -230,7 +214,6 @@ CORE = (
         "clean",
         ACT,
         "Remove old checkpoints of runs that are over, and their logs.",
-        "hpcrun.cli.clean:command",
         other_names="gc prune",
         hurts=True,
         examples={
@@ -242,7 +225,6 @@ CORE = (
         "delete",
         ACT,
         "Delete runs, or whole experiments, with all that they have.",
-        "hpcrun.cli.delete:command",
         other_names="remove rm",
         hurts=True,
         examples={
@@ -254,7 +236,6 @@ CORE = (
         "help",
         HOUSE,
         "A command's help, or a page of the documentation, offline.",
-        "hpcrun.cli.help:command",
         other_names="docs man",
         examples={
             "hpcrun help": "all topics",
@@ -265,7 +246,7 @@ CORE = (
         "schema",
         HOUSE,
         "JSON Schema of specs and profiles, for an editor.",
-        "hpcrun.cli.schema:command",
+        "hpcrun.cli.help:schema",
         examples={
             "hpcrun schema > spec.schema.json": "for an editor, beside the specs",
         },
@@ -294,7 +275,8 @@ def find(name: str) -> Command | None:
 def load(name: str) -> click.Command | None:
     """Import a command, of hpcrun or of another package; None if there is none so named."""
     if one := find(name):
-        module, _, attribute = one.place.partition(":")
+        place = one.place or f"hpcrun.cli.{name}:command"
+        module, _, attribute = place.partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         command.epilog = _epilog(one)
         return command

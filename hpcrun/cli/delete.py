@@ -32,10 +32,9 @@ def command(
     that another run begins with or waits for, and those that a link in the root leads to. A later
     submit of the same spec runs deleted ones from the start. `clean` removes old checkpoints alone.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
-    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'.
+    {where}.
     """
-    from hpcrun.control import delete, unused_environments
+    from hpcrun.control import cleanup, delete
 
     root = finder(output).root
     left = delete.leftovers(root, {word.partition("/")[0] for word in where if word[:1].isalpha()})
@@ -56,11 +55,7 @@ def command(
     whole = delete.whole(one.run for one in going)
     if not output.json:
         _show(going, whole, output)
-    reasons: dict[str, list[str]] = {}
-    for one in found:
-        if one.spared:
-            reasons.setdefault(one.spared, []).append(one.run.name)
-    told = [f"{listed(names, 6)}: {reason}" for reason, names in reasons.items()]
+    told = cleanup.spared_lines((one.run.name, one.spared) for one in found)
     if not going:
         raise UsageError(
             f"nothing can be deleted: {'; '.join(told)}",
@@ -74,12 +69,12 @@ def command(
     else:
         if not yes:
             confirm(what, " for good")
-        environments = unused_environments.referred(whole)
+        environments = cleanup.referred_environments(whole)
         gone = delete.delete(going, output.say)
         output.say(f"deleted {plural(len(gone), 'run')} ({_amount(gone)})")
         if environments:
-            unused = unused_environments.find(root, output.say, environments)
-            for each in unused_environments.remove(unused, root, output.say):
+            unused = cleanup.unused_environments(root, output.say, environments)
+            for each in cleanup.remove_environments(unused, root, output.say):
                 output.say(f"removed its frozen environment {each.name} ({size(each.bytes)})")
     if output.json:
         output.data([one.to_data(one in gone) for one in found])

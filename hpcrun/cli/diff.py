@@ -12,7 +12,7 @@ from hpcrun.cli.where import conditions_option, select
 from hpcrun.text import agreeing, listed, plural
 
 if TYPE_CHECKING:
-    from hpcrun.observe.results.diff import Difference
+    from hpcrun.observe.diff import Difference
 
 _SHOWN = 4
 
@@ -32,7 +32,7 @@ def command(
     chooses runs, such as state=failed. Runs are paired by their swept values, two single runs as
     they are; of an experiment it is the newest submission of each run that counts.
     """
-    from hpcrun.observe.results.diff import difference
+    from hpcrun.observe.diff import difference
 
     found = difference(select(output, [before], conditions), select(output, [after], conditions))
     if output.json:

@@ -1,7 +1,8 @@
-"""``hpcrun help``: help of a command, or a page of the documentation that ships with hpcrun."""
+"""``hpcrun help``, a command's help or a page of the documentation; ``schema``, for an editor."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -167,3 +168,21 @@ def _show(text: str) -> None:
     drawn = StringIO()
     Console(file=drawn, width=width, force_terminal=True).print(Markdown(text, hyperlinks=False))
     click.echo_via_pager(drawn.getvalue())
+
+
+@click.command("schema")
+@click.argument("file", type=click.Choice(["spec", "profile"]), default="spec", metavar="[FILE]")
+def schema(file: str) -> None:
+    """Print the JSON Schema (draft 2020-12) of specs, or of cluster profiles.
+
+    FILE is the kind of file: spec, or profile. An editor completes and checks a spec by it: write
+    it to a file beside the spec, and begin the spec with the line
+
+    \b
+        # yaml-language-server: $schema=spec.schema.json
+
+    What it refuses `hpcrun plan` refuses; plan finds more.
+    """
+    from hpcrun.compile.spec import json_schema
+
+    click.echo(json.dumps(json_schema.of(file), indent=1))

@@ -80,13 +80,11 @@ def command(
 ) -> int:
     """Output of runs, with the run and the rank before each line where there are several.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
-    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'; without it, your
-    newest experiment. Lines that several ranks wrote alike are shown once, with the ranks; of the
+    {where or newest}. Lines that several ranks wrote alike are shown once, with the ranks; of the
     updates of a progress bar, the last. A run that has no output of ranks shows what its agents and
     its batch step said.
     """
-    from hpcrun.observe.logs import log_times
+    from hpcrun.observe.logs import log_files
     from hpcrun.observe.logs.log_files import (
         LogChoice,
         check,
@@ -94,8 +92,7 @@ def command(
         ranks_of_role,
         sources,
     )
-    from hpcrun.observe.logs.log_format import Printer
-    from hpcrun.observe.logs.render import LineFilter, Presenter, read
+    from hpcrun.observe.logs.render import LineFilter, Presenter, Printer, read
     from hpcrun.observe.logs.watch import Watch
 
     if exit_with_run and not follow:
@@ -111,7 +108,7 @@ def command(
         attempt=_attempt(attempt or ("all" if since else None)),
     )
     fold = not (no_fold or raw or output.json or timestamps)
-    moment = log_times.parse_moment(since) if since else None
+    moment = log_files.parse_moment(since) if since else None
     begin = _beginning(tail, moment, timestamps, bars=fold and not follow and grep is None)
     chosen = LineFilter(_pattern("--grep", grep), _pattern("--exclude", exclude))
     marked = _pattern("--highlight", highlight)
@@ -176,15 +173,15 @@ def _beginning(
 
     With ``bars``, the updates of a progress bar count as one line.
     """
-    from hpcrun.observe.logs import log_times
+    from hpcrun.observe.logs import log_files
 
     def begin(one: Tail) -> None:
         if tail is not None:
             one.begin_with(tail, bars=bars)
         if since is not None:
-            one.begin_at(log_times.start(one.source, since))
+            one.begin_at(log_files.offset_since(one.source, since))
         if timestamps:
-            one.marks.extend(log_times.until_now(one.source))
+            one.marks.extend(log_files.marks_until_now(one.source))
 
     return None if tail is None and since is None and not timestamps else begin
 

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hpcrun import activity
-from hpcrun.cli import spec_here
+from hpcrun import activity, resources
 from hpcrun.cli.global_options import given, global_options
-from hpcrun.host import expand_home
+from hpcrun.errors import UsageError
+from hpcrun.host import expand_home, is_there
 from hpcrun.slurm import patience
-from hpcrun.text import Say, entry, json_pieces, one_line
+from hpcrun.state import permissions
+from hpcrun.text import Say, entry, json_pieces, one_line, shortened
 
 if TYPE_CHECKING:
     from hpcrun.compile import Compiled
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _COMMON = ("root", "as_json", "quiet", "verbose", "no_color")
+SPEC_HERE = "experiment.yaml"
+_MAKE_ONE = (
+    "`hpcrun init` writes one for this machine, `hpcrun run hello` is a first run without a file"
+)
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,43 @@ def common(function: Function) -> Function:
         with activity.reported(told), patience.reading(output.say_aside()):
             if {"spec", "overrides"} <= kwargs.keys():
                 typed = kwargs["spec"], kwargs["overrides"]
-                kwargs["spec"], kwargs["overrides"] = spec_here.found(*typed, output.say)
+                kwargs["spec"], kwargs["overrides"] = spec_or_here(*typed, output.say)
             return function(*args, output=output, **kwargs)
 
     return wrapper  # type: ignore[return-value]
+
+
+def spec_or_here(
+    spec: str | None, overrides: tuple[str, ...], say: Say
+) -> tuple[str, tuple[str, ...]]:
+    """Return SPEC and the overrides; SPEC is `SPEC_HERE`, and is said, where none was typed.
+
+    Raises UsageError if none was typed, and this directory has no such file, or another user's.
+    """
+    if spec is not None and not is_override(spec):
+        return spec, overrides
+    if spec is not None:
+        overrides = (spec, *overrides)
+    if not is_there(Path(SPEC_HERE).is_file):
+        typed = f" before {shortened(spec, 60)!r}" if spec is not None else ""
+        raise UsageError(
+            f"no SPEC was typed{typed}, and there is no {SPEC_HERE} in {Path.cwd()}; accepted is "
+            "the path of a spec, or the name of an experiment that ships",
+            hint=_MAKE_ONE,
+        )
+    owner = permissions.stranger(SPEC_HERE)
+    if owner is not None:
+        raise UsageError(
+            f"no SPEC was typed, and {SPEC_HERE} in {Path.cwd()} is {owner}'s, whose code you "
+            "would run",
+            hint=f"type ./{SPEC_HERE} if you mean it",
+        )
+    say(f"spec: {SPEC_HERE} of this directory")
+    return SPEC_HERE, overrides
+
+
+def is_override(word: str) -> bool:
+    """Check whether a word in SPEC's place is ``key=value``, and no file of that name is there."""
+    if "=" not in word and not word.startswith("+"):
+        return False
+    return word not in resources.configs("experiments") and not is_there(expand_home(word).exists)

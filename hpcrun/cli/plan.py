@@ -123,7 +123,8 @@ def _configuration(runs: Sequence[RunPlan]) -> Iterator[str]:
     kept = {key: texts for key, texts in found.items() if len(texts) > 1 or key[:7] == _CONFIG}
     if kept:
         yield "\n--- configuration"
-    for key, texts in itertools.islice(sorted(kept.items(), key=_differing_first), _MOST_KEYS):
+    differing_first = sorted(kept.items(), key=lambda item: len(item[1]) == 1)
+    for key, texts in itertools.islice(differing_first, _MOST_KEYS):
         told = next(iter(texts))
         if len(texts) > 1:
             of_texts = (itertools.chain.from_iterable(groups) for groups in texts.values())
@@ -160,10 +161,6 @@ def _leaves(
             having.pop(id(_ABSENT), None)
             inner = [(distinct[one], places) for one, places in having.items()]
         yield from _leaves(f"{key}.{name}" if key else name, inner)
-
-
-def _differing_first(item: tuple[str, dict[str, list[list[int]]]]) -> bool:
-    return len(item[1]) == 1
 
 
 def _command(run: RunPlan, argv: Sequence[str], program: Entry | None = None) -> list[str] | None:

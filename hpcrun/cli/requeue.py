@@ -19,10 +19,8 @@ def command(
 ) -> None:
     """Start runs again, from their checkpoints, with the code and plan that were frozen for them.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
-    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'. A run that runs saves
-    and goes back into the queue; one that failed, stopped or was cancelled is submitted again. Runs
-    that wait or have completed are left alone.
+    {where}. A run that runs saves and goes back into the queue; one that failed, stopped or was
+    cancelled is submitted again. Runs that wait or have completed are left alone.
     """
     from hpcrun.control import requeue
     from hpcrun.submission import most_hours

@@ -57,19 +57,17 @@ def command(
 ) -> None:
     """Swept values beside the first, last and best of the objective and other metrics' last values.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
-    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'; without it, your
-    newest experiment. Of a column the end of its name is enough.
+    {where or newest}. Of a column the end of its name is enough.
     """
-    from hpcrun.observe.read import value_columns
-    from hpcrun.observe.results import results
+    from hpcrun.observe import results
+    from hpcrun.observe.read import run_values
     from hpcrun.observe.status.status import observe
     from hpcrun.observe.tables import Table
 
     selected = select(output, where, conditions)
     chosen = key_names("--columns", columns)
-    keys, more = value_columns.choose(selected, [value_columns.ALL] if chosen else [])
-    if chosen == [value_columns.ALL]:
+    keys, more = run_values.choose_columns(selected, [run_values.ALL_COLUMNS] if chosen else [])
+    if chosen == [run_values.ALL_COLUMNS]:
         chosen = []
     observed = observe(selected, warn=output.say)
     known = [one.status for one in observed]
@@ -110,4 +108,4 @@ def command(
             table.add(*found.cells(row))
         table.print(color=output.color)
     if more and not (grouping or over_repeats):
-        output.say(value_columns.left_out(more))
+        output.say(run_values.left_out_columns(more))

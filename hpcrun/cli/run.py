@@ -117,6 +117,7 @@ class _Progress:
 
     def _looked(self, run: int) -> str:
         from hpcrun.control import wait
+        from hpcrun.observe.status.slurm_cache import LastAnswers
 
         prepared, name = self._prepared, f"{self._prepared.plan.name}/{run}"
         submission = prepared.submission.number
@@ -126,7 +127,8 @@ class _Progress:
                 own = prepared.plan.run(run).environment.setup
                 setup = own or prepared.plan.cluster.get("setup")
                 return f"{name} {'runs its setup lines and ' if setup else ''}starts its supervisor"
-            return wait.standing(self._prepared.experiment, [run], wait.asker())
+            ask = LastAnswers(follows=True).ask
+            return wait.standing(self._prepared.experiment, [run], ask)
         except (OSError, HpcrunError):
             return f"{name} is under way"
 
@@ -200,8 +202,7 @@ def _show(
     reporter: activity.ActivityLine | None,
 ) -> None:
     from hpcrun.observe.logs.log_files import LogChoice
-    from hpcrun.observe.logs.log_format import Printer
-    from hpcrun.observe.logs.render import Presenter
+    from hpcrun.observe.logs.render import Presenter, Printer
     from hpcrun.observe.logs.watch import Watch
     from hpcrun.observe.read.selection import Finder
 

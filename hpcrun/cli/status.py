@@ -13,7 +13,7 @@ import click
 
 from hpcrun import activity
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.where import chooses, columns_option, finder, key_names, select, where_argument
+from hpcrun.cli.where import chooses, finder, key_names, select, where_argument
 from hpcrun.errors import UsageError
 from hpcrun.terminal import styled
 from hpcrun.text import Say, agreeing, plural
@@ -41,7 +41,11 @@ LONG = 2.0
     is_flag=True,
     help="Where the GPU- or CPU-hours went: by run, by experiment and by cause.",
 )
-@columns_option
+@click.option(
+    "--columns",
+    metavar="KEY[,KEY]|all",
+    help="The values to show: of these keys, or of all in which the runs differ.",
+)
 @common
 def command(
     where: tuple[str, ...],
@@ -53,9 +57,7 @@ def command(
 ) -> None:
     """State of runs: attempt, cause, progress, pace, time left and, where it waits, why.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
-    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'; without it, your
-    newest experiment. What an experiment depends on is shown before it.
+    {where or newest}. What an experiment depends on is shown before it.
     """
     if cost:
         if watch:
@@ -115,7 +117,7 @@ def _screen(look: Look, output: Output) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from hpcrun.observe.status.screen import Screen
+    from hpcrun.observe.status.status_table import Screen
     from hpcrun.slurm.background import BackgroundCall
 
     console = Console(file=styled(sys.stdout), no_color=not output.color, highlight=False)
@@ -142,16 +144,16 @@ def _screen(look: Look, output: Output) -> None:
 def _print(
     selected: list[Selected], found: list[RunStatus], columns: Sequence[str], output: Output
 ) -> None:
-    from hpcrun.observe.diagnosis import never_came, unread_progress
-    from hpcrun.observe.read import value_columns
+    from hpcrun.observe.diagnosis import unread_progress
+    from hpcrun.observe.read import run_values
     from hpcrun.observe.status import status_table
 
     terminal = sys.stdout.isatty()
-    keys, more = value_columns.choose(selected, columns)
+    keys, more = run_values.choose_columns(selected, columns)
     table = status_table.build(selected, found, time.time(), terminal=terminal, keys=keys)
     table.print(color=output.color)
     if more:
-        output.say(value_columns.left_out(more))
+        output.say(run_values.left_out_columns(more))
     if terminal:
         for line in status_table.reasons(found):
             output.line(line)
@@ -159,7 +161,7 @@ def _print(
         output.say(told)
     output.say(status_table.counts(found))
     each = [*zip(selected, found, strict=True)]
-    for note in (*unread_progress.told(each), *never_came.told(each)):
+    for note in unread_progress.notes(each):
         output.say(note)
 
 

@@ -1,16 +1,17 @@
-"""``hpcrun tag``: put tags on runs, by which they are found again."""
+"""``hpcrun tag`` and ``note``: put tags and notes on runs, by which they are found again."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.where import conditions_option, select, whole
+from hpcrun.cli.where import conditions_option, select, where_argument, whole
 from hpcrun.errors import UsageError
-from hpcrun.text import listed, plural
+from hpcrun.text import listed, plural, shortened, timestamp
 
 # A tag to be removed, and no cluster of options.
 _MINUS = re.compile(r"-(?![qv]+$|-)[^\s=]{2,}")
@@ -34,13 +35,11 @@ def command(
 ) -> None:
     """Put tags on runs (+good), take them away (-wip), or show them.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
-    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'. A whole experiment's
-    tags are those of its later runs, too. `tag=good` chooses runs in every command; status,
-    results, report, top and list show tags, and --columns tags,notes both.
+    {where}. A whole experiment's tags are those of its later runs, too. `tag=good` chooses runs in
+    every command; status, results, report, top and list show tags, and --columns tags,notes both.
     """
     from hpcrun.control.annotate import annotate
-    from hpcrun.observe.read import said
+    from hpcrun.observe.read import run_values
     from hpcrun.state import annotation_log
 
     added = [word[1:] for word in where if word.startswith("+")]
@@ -69,7 +68,7 @@ def command(
         change |= {"remove": [*removed]} if removed else {}
         found = annotate(found, whole(found, names, conditions), "tag", **change)
     if output.json:
-        output.data([said.row(one, said.TAGS) for one in found])
+        output.data([run_values.annotation_row(one, run_values.TAGS) for one in found])
         return
     for one in found:
         output.line(f"{one.name}  {' '.join(one.annotation.tags)}".rstrip())
@@ -79,3 +78,61 @@ def command(
 
 def _example(names: str, tags: Sequence[str]) -> str:
     return f"hpcrun tag {names} +{next(iter(tags), 'good')}"
+
+
+@click.command("note")
+@where_argument
+@click.option("-m", "--message", metavar="TEXT", help="The note; also as a last word of several.")
+@click.option("--clear", is_flag=True, help="Take the notes of before away.")
+@common
+def note(
+    where: tuple[str, ...],
+    conditions: tuple[str, ...],
+    message: str | None,
+    clear: bool,
+    output: Output,
+) -> None:
+    """Write a note on runs, beside those that are there, or show them.
+
+    {where}. A whole experiment's notes are those of its later runs, too. 'note~diverged' chooses
+    runs in every command.
+    """
+    from hpcrun.control.annotate import annotate
+    from hpcrun.observe.read import run_values
+    from hpcrun.observe.read.expression import is_condition
+    from hpcrun.state.annotation_log import MOST_NOTE
+
+    names = [*where]
+    if message is None and len(names) > 1 and " " in names[-1] and not is_condition(names[-1]):
+        message = names.pop()
+    if message is not None:
+        message = message.strip()
+        if not 0 < len(message) <= MOST_NOTE:
+            raise UsageError(
+                f"a note of {len(message):,} characters; accepted are 1 to {MOST_NOTE:,}",
+                hint="--clear takes the notes of before away",
+            )
+    if (message or clear) and not names:
+        raise UsageError(
+            "this command wants to be told which runs", hint='hpcrun note NAME/3 -m "the text"'
+        )
+    try:
+        found = select(output, names, conditions, own=bool(message or clear))
+    except UsageError as error:
+        if message is not None or len(names) < 2:
+            raise
+        text = shortened(names[-1], 60)
+        raise UsageError(error.message, hint=f'a note of one word: -m "{text}"') from None
+    if message or clear:
+        change: dict[str, Any] = {"note": message} if message else {}
+        change |= {"clear": True} if clear else {}
+        found = annotate(found, whole(found, names, conditions), "note", **change)
+    if output.json:
+        output.data([run_values.annotation_row(one, run_values.NOTES) for one in found])
+        return
+    for one in found:
+        for note in one.annotation.notes:
+            when = timestamp(note.time)[:-3] if note.time else "in the spec"
+            output.line(f"{one.name}  {when}  {note.user or ''}  {note.text}")
+    if not any(one.annotation.notes for one in found):
+        output.say('no notes; to write one: hpcrun note NAME/3 -m "the text"')

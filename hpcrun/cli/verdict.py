@@ -19,14 +19,14 @@ _SHOWN = 8
 
 def tell(experiment: ExperimentPaths, runs: Sequence[int], seconds: float, output: Output) -> None:
     """Say in one line what became of runs and why, and in another what to type next."""
-    from hpcrun.observe.diagnosis import never_came, unread_progress
+    from hpcrun.observe.diagnosis import unread_progress
     from hpcrun.observe.diagnosis.narrative import headline
     from hpcrun.observe.status import run_state
 
     name, root = experiment.name, root_option(experiment.root)
     found = _stories(experiment, runs, output)
     each = [(one.selected, one.status) for one in found]
-    for note in (*unread_progress.told(each), *never_came.told(each)):
+    for note in unread_progress.notes(each):
         output.say(note)
     bad = [one for one in found if one.status.state != run_state.COMPLETED]
     if not bad:

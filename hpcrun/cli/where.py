@@ -23,8 +23,21 @@ if TYPE_CHECKING:
     from hpcrun.state.layout import ExperimentPaths
 
 
+_WHERE = (
+    "WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, "
+    "a spec file or a directory, and conditions such as state=failed 'lr>=1e-3'"
+)
+# Words of a command's docstring -> what its help has in their place.
+_IN_HELP = {
+    "{where}": _WHERE,
+    "{where or newest}": f"{_WHERE}; without it, your newest experiment",
+}
+
+
 def conditions_option(function: Function) -> Function:
-    """Add ``--where CONDITION``; pass ``conditions``."""
+    """Add ``--where CONDITION``, pass ``conditions``, and say in the help what WHERE is."""
+    for words, text in _IN_HELP.items():
+        function.__doc__ = (function.__doc__ or "").replace(words, text)
     return click.option(
         "--where",
         "conditions",
@@ -39,15 +52,6 @@ def where_argument(function: Function) -> Function:
     """Add ``[WHERE]...`` and ``--where CONDITION``; pass ``where`` and ``conditions``."""
     where = click.argument("where", nargs=-1, metavar="[WHERE]...")
     return where(conditions_option(function))
-
-
-def columns_option(function: Function) -> Function:
-    """Add ``--columns KEY[,KEY]|all``; pass ``columns``."""
-    return click.option(
-        "--columns",
-        metavar="KEY[,KEY]|all",
-        help="The values to show: of these keys, or of all in which the runs differ.",
-    )(function)
 
 
 def key_names(option: str, text: str | None) -> list[str]:

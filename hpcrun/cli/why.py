@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 def command(where: tuple[str, ...], conditions: tuple[str, ...], output: Output) -> None:
     """Why runs ended as they did: each attempt's cause, what it cost, and the next step.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
-    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'; without it, your
-    newest experiment. One run is told in full, several by their causes.
+    {where or newest}. One run is told in full, several by their causes.
     """
     from hpcrun.observe.diagnosis.advice import advise
     from hpcrun.observe.diagnosis.attempts import stories

@@ -5,9 +5,9 @@ In reading order:
 - `cancel`: record that runs are cancelled, then end their jobs and processes.
 - `requeue`: requeue running jobs, and submit again the runs whose jobs are over.
 - `wait`: wait until runs have ended.
-- `cleanup`: find and remove what runs that are over need no more.
-- `unused_environments`: find and remove frozen environments that no submission has any more.
-- `delete`: delete runs and experiments, unless `holders` finds who needs them.
+- `cleanup`: find and remove what runs that are over need no more, and frozen environments that no
+  submission has any more; find who needs a run.
+- `delete`: delete runs and experiments that nobody needs.
 - `rename`: give an experiment another name.
 - `annotate`: put tags and notes on runs.
 - `removal`: remove files through no link, whoever changes the directories meanwhile.

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcrun.observe.read.selection import Selected
 from hpcrun.state import annotation_log, history, permissions
+from hpcrun.state.annotation_log import NOTHING
 from hpcrun.state.layout import ExperimentPaths
 
 
@@ -31,8 +32,7 @@ def annotate(
         numbers = None if experiment in whole else [one.run.number for one in these]
         annotation_log.append(experiment, numbers, **change)
         found[experiment] = history.read(experiment).annotations
-    nothing = type(selected[0].annotation)()
     return [
-        replace(one, annotation=found[one.experiment].get(one.run.number, nothing))
+        replace(one, annotation=found[one.experiment].get(one.run.number, NOTHING))
         for one in selected
     ]

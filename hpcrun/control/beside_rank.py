@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,6 @@ from hpcrun.run.protocol.launch import Launch, LaunchNode
 from hpcrun.shared_look import is_there
 from hpcrun.slurm import client, steps
 from hpcrun.state import ledger, permissions
-from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.text import range_text
 
@@ -66,98 +64,65 @@ class LiveRun:
     """A run whose ranks are at work."""
 
     name: str
-    launch: Launch
-    attempt: AttemptPaths
+    launches: tuple[Launch, ...]
+    """Of each role, the main one's first."""
     job_id: str | None
     """The whole number of its job; None on this machine."""
     gpus: tuple[str | None, ...]
     """srun's option for the GPUs of the nodes of each role; of one where there are no roles."""
-    further: tuple[Launch, ...] = ()
-    """The launches of the other roles, beside the main one's."""
     parts: tuple[int, ...] = (0,)
     """The part of a heterogeneous job that each role is in."""
 
     @property
     def ranks(self) -> range:
-        return range(sum(one.world_size for one in (self.launch, *self.further)))
+        return range(sum(one.world_size for one in self.launches))
 
     def place(self, rank: int) -> tuple[Launch, int]:
         """Return the launch that a rank belongs to, and its number there."""
-        own = (self.launch, *self.further)[self._role(rank)]
+        own = self.launches[self._role(rank)]
         return own, rank - own.first_rank
 
     def _role(self, rank: int) -> int:
         """Return the number of the role of a rank; 0 is the main one."""
-        begun = [number for number, one in enumerate(self.further, 1) if one.first_rank <= rank]
-        return begun[-1] if begun else 0
+        begun = [number for number, one in enumerate(self.launches) if one.first_rank <= rank]
+        return max(begun, default=0)
 
     def node_of(self, rank: int) -> LaunchNode:
         launch, own = self.place(rank)
         return launch.node_of(own)
 
     def argv(self, rank: int, words: Sequence[str], *, terminal: str = "") -> list[str]:
-        """Return the command line of a command beside a rank; see `beside_command`."""
+        """Return what starts a command beside a rank; without ``words``, what tells the stacks.
+
+        ``terminal`` is TERM, for a command on a terminal.
+        """
         launch, own = self.place(rank)
         node = launch.node_of(own)
-        pid_file = ScratchPaths(Path(node.scratch)).pid(rank)
-        inside = launch.rank_python or {}
-        prefix = inside.get("prefix", ())
-        start, python = [*prefix, *inside.get("python", ())[:-1]], ""
+        container = launch.rank_python or {}
+        prefix = container.get("prefix", ())
+        # What puts a command into the rank's container; the Python, empty for the rank's own.
+        inside, python = [*prefix, *container.get("python", ())[:-1]], ""
         if prefix and not words:
             # A container beside the rank's has users of its own, and may not look into it.
-            start, python = [], prefix[0]
-        file = launch.file
-        found = beside_command(
-            pid_file, file, own, words, terminal=terminal, inside=start, python=python
-        )
+            inside, python = [], prefix[0]
+        found = ["bash", "-c", _BASH, str(ScratchPaths(Path(node.scratch)).pid(rank))]
+        found += [python, str(len(inside)), *inside, str(launch.file), str(own), terminal, *words]
         if self.job_id is None:
             return found
-        role, options = self._role(rank), inside.get("srun", ())
+        role = self._role(rank)
         return steps.beside_argv(
-            *(self.job_id, node.name, self.gpus[role], found),
+            self.job_id,
+            node.name,
+            self.gpus[role],
+            found,
             terminal=bool(terminal),
-            options=options,
+            options=container.get("srun", ()),
             part=self.parts[role],
         )
 
 
-def beside_command(
-    pid_file: Path,
-    launch: Path,
-    rank: int,
-    words: Sequence[str],
-    *,
-    terminal: str = "",
-    inside: Sequence[str] = (),
-    python: str = "",
-) -> list[str]:
-    """Return what is to be started on a rank's node; without ``words`` it tells the stacks.
-
-    Parameters
-    ----------
-    pid_file
-        Holds the id of the rank's process.
-    launch
-        The launch file of its role, in which ``rank`` counts.
-    terminal
-        TERM, for a command on a terminal.
-    inside
-        Put a command into the rank's container.
-    python
-        The Python that is started; empty for the rank's own.
-    """
-    own = [python, str(len(inside)), *inside, str(launch), str(rank), terminal]
-    return ["bash", "-c", _BASH, str(pid_file), *own, *words]
-
-
 def living(selected: Selected, verb: str) -> LiveRun:
-    """Return a run of one's own whose ranks are at work.
-
-    Raises
-    ------
-    UsageError
-        It is another user's, or its ranks are not at work.
-    """
+    """Return a run of one's own whose ranks are at work; raise UsageError for any other."""
     permissions.check_mine(selected.experiment, [selected.run.number], verb)
     name, attempts = selected.name, selected.paths.attempts()
     (status,) = statuses([selected], ask=jobs.ask, values=False)
@@ -172,14 +137,13 @@ def living(selected: Selected, verb: str) -> LiveRun:
     number = None if job is None or job.startswith("local:") else _whole_number(job)
     roles = selected.run.role_plans
     is_divided = selected.run.own_parts and number and client.further_parts(number)
+    further = (Launch.read(attempt.role_launch(role.name)) for role in roles[1:])
     return LiveRun(
         name,
-        Launch.read(attempt.launch),
-        attempt,
+        (Launch.read(attempt.launch), *further),
         number,
         tuple(selected.run.resources_of(role.first_node).gpus_option for role in roles)
         or (selected.run.resources.gpus_option,),
-        tuple(Launch.read(attempt.role_launch(role.name)) for role in roles[1:]),
         tuple(role.part if is_divided else 0 for role in roles) or (0,),
     )
 
@@ -187,10 +151,7 @@ def living(selected: Selected, verb: str) -> LiveRun:
 def run(live: LiveRun, rank: int, words: Sequence[str], *, terminal: str = "") -> int:
     """Run a command beside a rank, on this process's streams; return its exit code.
 
-    Raises
-    ------
-    UsageError
-        There is no such rank, or its process has ended.
+    Raises UsageError if there is no such rank, or its process has ended.
     """
     _check(live, [rank])
     process = subprocess.Popen(
@@ -205,7 +166,11 @@ def run(live: LiveRun, rank: int, words: Sequence[str], *, terminal: str = "") -
         process.terminate()
         code = process.wait()
     if code == _NO_RANK:
-        raise _ended(live, rank)
+        raise UsageError(
+            f"rank {rank} of {live.name} is not at work on {live.node_of(rank).name}: it has "
+            "ended, or not begun",
+            hint=f"hpcrun status {live.name}",
+        )
     return code if code >= 0 else 128 - code
 
 
@@ -282,16 +247,3 @@ def _whole_number(job: str) -> str:
 def _check(live: LiveRun, ranks: Sequence[int]) -> None:
     if unknown := sorted(set(ranks).difference(live.ranks)):
         raise UsageError(f"{live.name} has no rank {unknown[0]}: it has {range_text(live.ranks)}")
-
-
-def _ended(live: LiveRun, rank: int) -> UsageError:
-    return UsageError(
-        f"rank {rank} of {live.name} is not at work on {live.node_of(rank).name}: it has "
-        "ended, or not begun",
-        hint=f"hpcrun status {live.name}",
-    )
-
-
-def term() -> str:
-    """Return TERM, for a shell on this terminal."""
-    return os.environ.get("TERM") or "dumb"

@@ -6,22 +6,23 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun import shared_look
+from hpcrun import activity, shared_look
 from hpcrun.control import removal
-from hpcrun.errors import HpcrunError, Interrupted, UsageError
-from hpcrun.observe.read import run_files
+from hpcrun.errors import BrokenFile, HpcrunError, Interrupted, UsageError
 from hpcrun.observe.read.selection import Finder, Selected
 from hpcrun.observe.status import run_state, slurm_cache
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.status import RunStatus, deciding_job, statuses
 from hpcrun.policy.retention import Retention
+from hpcrun.state import files, layout, manifest, permissions
 from hpcrun.state import files as state_files
-from hpcrun.state import layout, manifest
+from hpcrun.state.environment import frozen_environment
+from hpcrun.state.environment.frozen_environment import FrozenEnvironment
 from hpcrun.state.init_from import Origin
 from hpcrun.state.layout import AttemptPaths, ExperimentPaths
 from hpcrun.state.manifest import Fault, Manifest
@@ -39,6 +40,8 @@ LOG = "log"
 _SETTLED = shared_look.SEEN_WITHIN + 45
 # Directories that others use as long as they exist.
 _WHOLE = (CHECKPOINT, CONVERSION)
+# Seconds in which a submit that uses an environment has written that down, and far more.
+LATELY = 600.0
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,15 @@ def find(selected: Sequence[Selected], choice: CleanupChoice, warn: Say) -> list
         else Leftovers(one, status, spared=spared)
         for one, status, spared in over(selected, warn)
     ]
+
+
+def spared_lines(spared: Iterable[tuple[str, str | None]]) -> list[str]:
+    """Return the names of runs that are left alone or keep something, one line for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in spared:
+        if reason:
+            reasons.setdefault(reason, []).append(name)
+    return [f"{listed(names, 6)}: {reason}" for reason, names in reasons.items()]
 
 
 def remove_all(found: Sequence[Leftovers], choice: CleanupChoice, say: Say) -> list[Item]:
@@ -212,7 +224,7 @@ def _of_run(
         *_items(DAMAGED, manifest.quarantined(checkpoints)),
         *_items(INCOMPLETE, _incomplete(checkpoints, _server_time(one.experiment) - _SETTLED)),
         *_items(TEMPORARY, [path for each in used for path in state_files.temporaries(each)]),
-        *(_items(LOG, [*logs, *run_files.batch_logs(one)]) if choice.logs else ()),
+        *(_items(LOG, [*logs, *one.batch_logs()]) if choice.logs else ()),
         *_items(CHECKPOINT, [path for path in reversed(superfluous) if path not in kept]),
     ]
     return Leftovers(one, status, tuple(items), spared)
@@ -223,7 +235,7 @@ def _obstacle(one: Selected, attempts: Sequence[AttemptPaths]) -> str | None:
     base = one.experiment.directory.resolve()
     found = [one.paths.checkpoints, one.paths.universals, one.paths.attempts_directory]
     found += [attempt.directory for attempt in attempts]
-    found += [paths.directory for paths in run_files.submissions(one)]
+    found += [paths.directory for paths in one.submissions()]
     below = (base / path.relative_to(one.experiment.directory) for path in found)
     return next(filter(None, (removal.obstacle(base, path) for path in below)), None)
 
@@ -269,12 +281,7 @@ def _items(kind: str, paths: Sequence[Path]) -> Iterator[Item]:
     """Return what is there; a link is left alone, as what it leads to is not the run's."""
     for path in paths:
         if os.path.lexists(path) and not path.is_symlink():
-            yield Item(kind, path, bytes_of(path))
-
-
-def bytes_of(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a directory."""
-    return measure(path)[0]
+            yield Item(kind, path, measure(path)[0])
 
 
 def measure(path: Path) -> tuple[int, int]:
@@ -321,3 +328,190 @@ def _origin(one: Selected, root: Path) -> Path | None:
     with contextlib.suppress(OSError, ValueError, RuntimeError, UsageError):
         return Origin.parse(one.run.checkpoint.initialize_from or "").find(root)[0].resolve()
     return None
+
+
+def holders(root: Path, selected: Sequence[Selected], warn: Say) -> dict[Path, str]:
+    """Map the directories of runs under a root to what needs them, in words.
+
+    That is runs that are not over and begin with their checkpoints, or wait for them; and links in
+    the root, among an experiment's runs and among their checkpoints. An experiment that cannot be
+    read could need any of them.
+    """
+    places = {str(one.paths.directory.resolve()): one.paths.directory for one in selected}
+    unread: list[str] = []
+    found: dict[Path, str] = {}
+    for path, name in needed_checkpoints(root, warn, unread).items():
+        if (place := _inside(str(path), places)) is not None:
+            found[place] = f"{name} begins with it, and is not over"
+    for run, name in _awaited(root, {one.experiment.name for one in selected}):
+        found.setdefault(run, f"{name} waits for it")
+    for link in _links(root, {str(one.experiment.directory) for one in selected}):
+        place = _inside(os.path.realpath(link), places)
+        if place is not None and _inside(os.path.realpath(link.parent), places) is None:
+            found.setdefault(place, f"{link} is a link into it")
+    if unread:
+        why = f"what {', '.join(unread)} begins with is not known"
+        found = {one.paths.directory: found.get(one.paths.directory, why) for one in selected}
+    return found
+
+
+def mentions(root: Path, name: str) -> list[str]:
+    """Return the experiments whose newest plan names another one, to wait for it or begin with it.
+
+    What cannot be read is passed over.
+    """
+    found = []
+    for experiment in layout.experiments(root):
+        with contextlib.suppress(UsageError):
+            for one in Finder(root).runs(experiment):
+                begin = (one.run.checkpoint.initialize_from or "").partition("@")[0]
+                waits = {each.experiment for each in one.plan.depends_on}
+                if name in waits or begin.partition("/")[0] == name:
+                    found.append(experiment.name)
+                    break
+    return found
+
+
+def _inside(path: str, places: dict[str, Path]) -> Path | None:
+    """Return which of the places a path is or lies in."""
+    while path not in places:
+        above = os.path.dirname(path)  # noqa: PTH120 - of each link of a root
+        if above == path:
+            return None
+        path = above
+    return places[path]
+
+
+def _awaited(root: Path, names: set[str]) -> Iterator[tuple[Path, str]]:
+    """Yield the runs of these experiments that runs of others wait for, and these."""
+    waiting: list[Selected] = []
+    for experiment in layout.experiments(root):
+        with contextlib.suppress(UsageError):
+            waiting += [
+                one
+                for one in Finder(root).runs(experiment)
+                if any(each.experiment in names for each in one.plan.depends_on)
+            ]
+    for one, _, going_on in over(waiting, lambda message: None) if waiting else ():
+        for each in one.plan.depends_on:
+            if going_on is not None and each.experiment in names:
+                before = layout.experiment(root, each.experiment)
+                yield from (
+                    (before.run(run).directory, one.name) for run in each.of(one.run.number)
+                )
+
+
+def _links(root: Path, own: set[str]) -> Iterator[Path]:
+    """Yield the links in a root, among runs and among checkpoints; ``own`` are the names of some
+    experiments, which may be links themselves."""
+    places = [root]
+    for experiment in layout.experiments(root):
+        places.append(experiment.runs_directory)
+        places += [experiment.run(number).checkpoints for number in experiment.run_numbers()]
+    for place in places:
+        with contextlib.suppress(OSError), os.scandir(place) as entries:
+            yield from (
+                Path(one.path) for one in entries if one.is_symlink() and one.path not in own
+            )
+
+
+@dataclass(frozen=True)
+class UnusedEnvironment:
+    """A frozen environment that may be removed."""
+
+    path: Path
+    source: str
+    """The place that it was frozen from; empty for one that was left half way."""
+    bytes: int
+
+    @property
+    def name(self) -> str:
+        return self.path.name.lstrip(".")[:12]
+
+    def to_data(self, removed: bool) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return {**vars(self), "path": str(self.path), "removed": removed}
+
+
+def referred_environments(experiments: Collection[ExperimentPaths]) -> set[str]:
+    """Return the digests of the environments that submissions of these experiments have.
+
+    Raises BrokenFile if the submissions of one of them cannot be listed.
+    """
+    found = (frozen_environment.recorded(one) for each in experiments for one in each.submissions())
+    return {one.digest for one in found if one is not None}
+
+
+def unused_environments(
+    root: Path, say: Say, only: Collection[str] | None = None
+) -> list[UnusedEnvironment]:
+    """Return this user's environments below a root that no submission has, and none used lately.
+
+    Of the digests ``only``, where these are given; else what was left half way, too.
+    """
+    place = frozen_environment.shared_place(root)
+    with activity.doing("looking which frozen environments no submission has"):
+        there = [one for one in sorted(place.glob("*")) if permissions.owner(one) == os.geteuid()]
+        if only is not None:
+            there = [one for one in there if one.name in only]
+        there += [] if only is not None else [*place.glob(".*.building"), *place.glob(".removed-*")]
+        if not there:
+            return []
+        try:
+            needed = referred_environments(layout.experiments(root))
+        except BrokenFile as error:
+            say(f"which frozen environments are needed is not known: {error.message}")
+            return []
+        found = []
+        for path in there:
+            if path.name in needed or permissions.owner(path) != os.geteuid():
+                continue
+            with contextlib.suppress(OSError):
+                if _is_used_lately(path):
+                    name = path.name.lstrip(".")[:12]
+                    say(
+                        f"left alone: frozen environment {name}: made or used in the last ten "
+                        "minutes; `hpcrun clean --environments` removes it later"
+                    )
+                    continue
+                found.append(UnusedEnvironment(path, _frozen_from(path), measure(path)[0]))
+        return found
+
+
+def remove_environments(
+    found: Collection[UnusedEnvironment], root: Path, say: Say
+) -> list[UnusedEnvironment]:
+    """Remove those that may still go, and return them.
+
+    Raises HpcrunError if some could not be removed; all others were.
+    """
+    still = {one.path for one in unused_environments(root, lambda message: None)}
+    removed, failed = [], []
+    with activity.doing("removing frozen environments"):
+        for one in found:
+            if one.path not in still:
+                say(f"left alone: frozen environment {one.name}: it is used again")
+                continue
+            try:
+                removal.remove(one.path.parent.resolve(), one.path.parent.resolve() / one.path.name)
+                removed.append(one)
+            except FileNotFoundError:
+                removed.append(one)
+            except OSError as error:
+                failed.append(f"{one.path}: {error.strerror or error}")
+    removal.check_all_removed(failed)
+    return removed
+
+
+def _is_used_lately(path: Path) -> bool:
+    """Check the times of an environment's record, or of one that is being made."""
+    record = frozen_environment.record(path)
+    parts = [path, record] if shared_look.is_there(record) else [path, *path.iterdir()]
+    return time.time() - max(one.lstat().st_mtime for one in parts) < LATELY
+
+
+def _frozen_from(path: Path) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        found = FrozenEnvironment.of(files.read_json(frozen_environment.record(path)))
+        return "" if found is None else found.source
+    return ""

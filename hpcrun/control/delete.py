@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun import activity, shared_look
-from hpcrun.control import holders, removal
+from hpcrun.control import cleanup, removal
 from hpcrun.control.cleanup import measure, over
 from hpcrun.errors import HpcrunError, Interrupted
 from hpcrun.observe.diagnosis import cost
 from hpcrun.observe.diagnosis.attempts import stories
-from hpcrun.observe.read import run_files
 from hpcrun.observe.read.selection import Finder, Selected
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.state import history, journal, layout, permissions
@@ -65,7 +64,7 @@ def find(selected: Sequence[Selected], warn: Say) -> list[Deletion]:
             paid = cost.of_run(one.experiment.name, story.plan_of, story.spans(now))
             held = [
                 measure(path)
-                for path in (one.paths.directory, *run_files.batch_logs(one))
+                for path in (one.paths.directory, *one.batch_logs())
                 if shared_look.is_there(path)
             ]
             bytes_, files = (sum(part) for part in zip(*held, strict=True)) if held else (0, 0)
@@ -79,7 +78,7 @@ def _spared(selected: Sequence[Selected], warn: Say) -> dict[Path, str]:
     found: dict[Path, str] = {}
     for root in dict.fromkeys(one.experiment.root for one in selected):
         mine = [one for one in selected if one.experiment.root == root]
-        found.update(holders.holders(root, mine, warn))
+        found.update(cleanup.holders(root, mine, warn))
     for one, _, reason in over(selected, warn):
         if reason is not None:
             found[one.paths.directory] = reason
@@ -135,7 +134,7 @@ def _set_aside(experiment: ExperimentPaths, runs: Sequence[Selected]) -> list[Pa
         return []
     if experiment in whole(runs):
         return [_renamed(experiment.directory)]
-    logs = [path for one in runs for path in run_files.batch_logs(one)]
+    logs = [path for one in runs for path in one.batch_logs()]
     journal.write_deleted(experiment.submissions()[-1], [one.run.number for one in runs])
     there = (one.paths.directory for one in runs if shared_look.is_there(one.paths.directory))
     return [*logs, *map(_renamed, there)]

@@ -10,7 +10,7 @@ import contextlib
 from pathlib import Path
 
 from hpcrun.compile.target.slurm_options import LONGEST_NAME, NAME
-from hpcrun.control import holders
+from hpcrun.control import cleanup
 from hpcrun.control.cleanup import over
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.observe.read.selection import Finder
@@ -48,7 +48,7 @@ def check(root: Path, old: str, new: str, warn: Say) -> ExperimentPaths:
             f"jobs hold the paths of runs that are not over: {listed(living, 4)}",
             hint=f"wait for them, or end them: hpcrun cancel {old}",
         )
-    held = holders.holders(root, runs, warn)
+    held = cleanup.holders(root, runs, warn)
     if held:
         shown = [f"{path.name}: {why}" for path, why in held.items()]
         raise UsageError(
@@ -86,7 +86,7 @@ def _notes(renamed: ExperimentPaths, old: str) -> list[str]:
         f"to go on with these runs by `submit`, write `name: {new}` into {listed(specs, 3)}: with "
         f"the old name, they begin anew as {old}"
     ]
-    if others := [one for one in holders.mentions(renamed.root, old) if one != new]:
+    if others := [one for one in cleanup.mentions(renamed.root, old) if one != new]:
         found.append(
             f"{listed(others, 6)} named {old} (depends_on or checkpoint.initialize_from): write "
             f"{new} there before they are submitted again"

@@ -32,7 +32,8 @@ def wait(
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     pause, longest, silent = 0.5, 5.0, False
-    told, ask = f"waiting for {plural(len(runs), 'run')} of {experiment.name}", asker()
+    told = f"waiting for {plural(len(runs), 'run')} of {experiment.name}"
+    ask = LastAnswers(follows=True).ask
     with activity.doing(lambda: told):
         while True:
             try:
@@ -65,11 +66,6 @@ def wait(
 
 
 _LIVING = (run_actions.ATTACHED, run_actions.CANCELLING)
-
-
-def asker() -> Ask:
-    """Return what asks for the states of jobs, and waits for Slurm for seconds at most."""
-    return LastAnswers(follows=True).ask
 
 
 def standing(experiment: ExperimentPaths, runs: Sequence[int], ask: Ask) -> str:

@@ -127,6 +127,14 @@ def _read_plan(paths: SubmissionPaths, file: tuple[int, int, int]) -> Plan:
     return plan_file.read(paths.plan)
 
 
+def readable_plan(paths: SubmissionPaths) -> Plan | None:
+    """Return the plan of a submission; None if it cannot be read."""
+    try:
+        return read_plan(paths)
+    except (OSError, UsageError):
+        return None
+
+
 def plans(experiment: ExperimentPaths) -> dict[int, Plan]:
     """Read the plans of all submissions: number -> plan, oldest first.
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cli import stacks
+from hpcrun.cli import exec
 from hpcrun.control import beside_rank
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.state import layout
-from hpcrun.state.layout import AttemptPaths
 from hpcrun.submission.local import processes
 from tests.support import command
 from tests.support.waiting import until
@@ -128,8 +127,8 @@ def test_ranks_that_do_not_tell_are_explained() -> None:
     launch = Launch.__new__(Launch)
     object.__setattr__(launch, "rank_python", {"srun": ["--container-image=x"]})
     object.__setattr__(launch, "first_rank", 0)
-    live = beside_rank.LiveRun("e/0", launch, AttemptPaths(Path("/")), "123", (None,))
-    told = stacks._why_silent(live, beside_rank.RankStack(0, "n1", None))
+    live = beside_rank.LiveRun("e/0", (launch,), "123", (None,))
+    told = exec._why_silent(live, beside_rank.RankStack(0, "n1", None))
     assert "in a container of Pyxis, into which another one beside it may not look" in told
     assert "`srun --jobid=123 --overlap --nodelist=n1 py-spy dump --pid PID`" in told
 

@@ -23,11 +23,11 @@ import pytest
 
 from hpcrun import tools
 from hpcrun.errors import HpcrunError, UsageError
+from hpcrun.observe import diff, results
 from hpcrun.observe.diagnosis import advice, cost, narrative
 from hpcrun.observe.diagnosis.attempts import grouped, stories
 from hpcrun.observe.read import detail
 from hpcrun.observe.read.selection import Finder
-from hpcrun.observe.results import diff, results
 from hpcrun.observe.status.jobs import Answers
 from hpcrun.observe.status.status import statuses
 from hpcrun.state import files, init_from, layout, manifest

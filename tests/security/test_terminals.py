@@ -27,7 +27,7 @@ import pytest
 import hpcrun as hpcrun_package
 from hpcrun.compile.target.sbatch_script import directive
 from hpcrun.errors import UsageError
-from hpcrun.observe.status.screen import Screen
+from hpcrun.observe.status.status_table import Screen
 from hpcrun.run.protocol import output
 from hpcrun.state import files, plan_file
 from hpcrun.state.layout import experiment
@@ -369,7 +369,7 @@ def test_what_goes_around_the_guard_is_known() -> None:
         if around.search(re.sub(r'"""(?s:.*?)"""', "", path.read_text()))
     }
     assert found == {
-        *("cli/export.py", "cli/logs.py", "cli/run.py", "cli/status.py", "observe/tables.py"),
+        *("cli/logs.py", "cli/run.py", "cli/status.py", "observe/tables.py"),
         "cli/help.py",  # what it draws is our own documentation
     }
 

@@ -143,14 +143,8 @@ def summed(spans: Iterable[Span]) -> Goodput:
 def first_began(logged: Sequence[tuple[int, float]], restored: int) -> float | None:
     """Return when the first step of an attempt began, judged by the pace of the next ones.
 
-    None if nothing tells.
-
-    Parameters
-    ----------
-    logged
-        Steps and times of the first lines, in seconds since the epoch.
-    restored
-        The finished steps that the attempt began with.
+    None if nothing tells. ``logged`` are steps and times of the first lines, in seconds since the
+    epoch; ``restored`` are the finished steps that the attempt began with.
     """
     if not logged:
         return None
@@ -217,14 +211,9 @@ def standing(
 ) -> int | None:
     """Return the last step that a run still has; None if it has all, or if that is not known.
 
-    Parameters
-    ----------
-    last
-        The run's newest attempt.
-    restored, reached, kept
-        The finished steps with which it began, that it has reached, and in the newest save.
-    saves_unseen
-        The run is known to have saved at steps that are not known.
+    ``restored``, ``reached`` and ``kept`` are the finished steps with which its newest attempt
+    began, that it has reached, and in the newest save. With ``saves_unseen`` the run is known to
+    have saved at steps that are not known.
     """
     if last.outcome == "completed":
         return None
@@ -245,24 +234,12 @@ def spans(
 ) -> list[Span]:
     """Divide a run's time into spans, in order and without gaps.
 
-    Parameters
-    ----------
-    submitted
-        Number of a submission -> its time in seconds since the epoch, where known.
-    attempts
-        In order, each with a function that reads its traces, given the furthest earlier step.
-    until
-        The current time: the end of an attempt that is still running.
-    over
-        Nothing more is to come after the last attempt; if it has no end, it ended with its last
-        trace.
-    resubmitted
-        When the run was submitted again after its last attempt, in seconds since the epoch.
-
-    Returns
-    -------
-    list of Span
-        Empty if no time has passed, or if ranks worked and their session logged nothing.
+    There are none if no time has passed, or if ranks worked and their session logged nothing.
+    ``submitted`` are the times of submissions by number, where known, and ``resubmitted`` when the
+    run was submitted again after its last attempt, in seconds since the epoch. Each of the
+    ``attempts`` has a function that reads its traces, given the furthest earlier step. An attempt
+    that is still running ends at ``until``, now; one without an end of a run that is ``over``, to
+    which nothing more is to come, with its last trace.
     """
     found: list[Span] = []
     at: float | None = None

@@ -50,16 +50,8 @@ def explanation(
 ) -> str | None:
     """Return what the job lacks and the line to write, as a sentence without its period.
 
-    Parameters
-    ----------
-    cause
-        Of a rank that ended badly, as the ledger has it.
-    facts
-        The content of ``submission.json``.
-    plan
-        The plan of that submission.
-    work
-        The run's ``work``.
+    ``cause`` is of a rank that ended badly, as the ledger has it; ``facts`` are the content of
+    ``submission.json``, and ``plan`` is the plan of that submission.
     """
     said = f"{cause.get('exception') or ''}: {cause.get('message') or ''}"
     tail = [str(line)[:_LONGEST] for line in reversed(cause.get("log_tail") or ())]

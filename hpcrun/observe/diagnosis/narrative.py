@@ -7,15 +7,19 @@ that `data_wait` judges.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from hpcrun.observe.diagnosis import data_wait, never_came, unread_progress
+from hpcrun.fields import INDEX, NUMBER
+from hpcrun.observe.diagnosis import unread_progress
 from hpcrun.observe.diagnosis.attempts import AttemptStory, RunStory, one_line
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.status import bad_batches, run_state
 from hpcrun.policy import frameworks, next_attempt, node_health, recovery
-from hpcrun.state import ledger
+from hpcrun.state import files, ledger, session_log
+from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
+from hpcrun.state.metrics_file import parse
 from hpcrun.text import age, listed, plural, ranges, timestamp
 
 _OUTCOMES = {"failed": "failed", "stopped": "was stopped", "cancelled": "was cancelled"}
@@ -27,6 +31,14 @@ _EVENTS = {
     "pattern_dropped": ("Of progress.pattern", "Of progress.pattern"),
 }
 _MOST = 6
+# The end of the metrics that is read, the steps that it takes, and a share that is told.
+_TAIL_BYTES, _LEAST_STEPS = 1 << 18, 5
+STARVED = 0.1
+_MOST_RANKS = 8
+_LOADER_ADVICE = (
+    "more num_workers of session.loader (with resources.cpus_per_task for them), a cheaper "
+    "dataset[index], or faster storage would shorten them (docs/data.md)"
+)
 
 
 def headline(run: RunStory) -> str:
@@ -48,21 +60,21 @@ def headline(run: RunStory) -> str:
 
 def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
     """Describe an attempt: its end, how far it came, what went wrong before, what followed."""
-    spares = one.attempt.spare_nodes
+    spares, is_newest = one.attempt.spare_nodes, one is run.attempts[-1]
     parts = [
         _beginning(one),
         _packages(one),
         _progress(one),
         f"It had {smaller}." if (smaller := next_attempt.smaller_batch(one.attempt)) else "",
         f"{listed(spares, _MOST)} stood by." if spares else "",
-        _did_nothing(one, run) or (_read_from(one, run) if one is run.attempts[-1] else ""),
-        *(_never_came(run) if one is run.attempts[-1] else ()),
+        _did_nothing(one, run) or (_read_from(one, run) if is_newest else ""),
+        *(_never_came(run) if is_newest else ()),
         _alone(one, run),
         _health(one),
         *_staged(one),
         _straggler(one),
         bad_batches.of_attempt(one.attempt),
-        _starved(one, run) if one is run.attempts[-1] else "",
+        data_wait(run.selected.paths.attempt(one.attempt.number)) if is_newest else "",
         *_events(one.events),
         *_kept(one),
         *_roles(one),
@@ -263,7 +275,7 @@ def _read_from(one: AttemptStory, run: RunStory) -> str:
 
 
 def _never_came(run: RunStory) -> Iterator[str]:
-    for sentence in never_came.of_run(run.selected, run.status):
+    for sentence in unread_progress.never_came(run.selected, run.status):
         yield f"{sentence[0].upper()}{sentence[1:]}."
 
 
@@ -304,10 +316,6 @@ def _straggler(one: AttemptStory) -> str:
         f"Rank {found['rank']} on {found['node']} held up the others: each of them waited for "
         f"{found['others_wait']:.0%} of the time or more, it for {found['waits']:.0%}."
     )
-
-
-def _starved(one: AttemptStory, run: RunStory) -> str:
-    return data_wait.told(run.selected.paths.attempt(one.attempt.number))
 
 
 def _kept(one: AttemptStory) -> Iterator[str]:
@@ -386,3 +394,79 @@ def _with_spares(one: Attempt, following: Attempt | None) -> str:
     if not gone:
         return ""
     return f", with {came} for {gone}" if came else f", without {gone}"
+
+
+def waited_share(attempt: AttemptPaths) -> float | None:
+    """Return the share of the newest steps' time, from 0 to 1; None where too little is known."""
+    waited = spent = 0.0
+    steps = 0
+    for line in parse(files.read_back(attempt.metrics, _TAIL_BYTES)):
+        data, step = line.values.get("data_seconds"), line.values.get("step_seconds")
+        if data is not None and step is not None and 0 <= data <= step:
+            waited, spent, steps = waited + data, spent + step, steps + 1
+    return waited / spent if steps >= _LEAST_STEPS and spent > 0 else None
+
+
+def data_wait(attempt: AttemptPaths) -> str:
+    """Return what to say of an attempt whose loader is too slow; empty for others."""
+    found, others = waited_share(attempt), _compared(attempt)
+    if others is not None and others.shares[0][1] >= STARVED and others.differ:
+        waits = _by_share(others.shares)
+        text = (
+            f"Waited for data in the {plural(others.steps, 'step')} to step {others.step:,}: "
+            f"{waits}; half of the {others.world_size:,} ranks {others.median:.0%} or less. The "
+            "others then wait for the slowest: its node, its storage and what its samples have "
+            "in common are the first to look at"
+        )
+        return f"{text} ({_LOADER_ADVICE})."
+    if found is None or found < STARVED:
+        return ""
+    who = "Rank 0"
+    if others is not None and others.world_size > 1:
+        who = f"Rank 0, like the other {plural(others.world_size - 1, 'rank')},"
+    return f"{who} waited for data for {found:.0%} of its newest steps: {_LOADER_ADVICE}."
+
+
+@dataclass(frozen=True)
+class WaitComparison:
+    """The newest record of all ranks' waits."""
+
+    step: int
+    steps: int
+    shares: list[tuple[int, float]]
+    median: float
+    world_size: int
+
+    @property
+    def differ(self) -> bool:
+        """The longest wait is not that of the others: more than half as long again."""
+        return self.world_size > 1 and self.shares[0][1] > 1.5 * self.median
+
+
+def _compared(attempt: AttemptPaths) -> WaitComparison | None:
+    """Return the newest record of all ranks' waits; None where none is sound."""
+    for event in reversed([*session_log.read_any(attempt).of(session_log.DATA_WAITS)]):
+        record = event.record
+        ranks, median = record.get("ranks"), record.get("median")
+        counts = [record.get(name) for name in ("steps", "world_size")]
+        if event.step is None or not all(map(INDEX.accepts, counts)) or not _is_share(median):
+            continue
+        if isinstance(ranks, list) and ranks and all(map(_is_pair, ranks)):
+            shares = [(int(rank), float(one)) for rank, one in ranks[:_MOST_RANKS]]
+            steps, size = (int(each or 0) for each in counts)
+            return WaitComparison(event.step, steps, shares, float(median or 0), size)
+    return None
+
+
+def _is_share(value: Any) -> bool:
+    return bool(NUMBER.accepts(value)) and 0 <= value <= 1
+
+
+def _is_pair(value: Any) -> bool:
+    is_pair = isinstance(value, list) and len(value) == 2
+    return is_pair and bool(INDEX.accepts(value[0])) and _is_share(value[1])
+
+
+def _by_share(shares: list[tuple[int, float]]) -> str:
+    waiting = [(rank, one) for rank, one in shares if one >= STARVED]
+    return ", ".join(f"rank {rank} {one:.0%}" for rank, one in waiting)

@@ -13,6 +13,7 @@ turns, at a bounded rate whatever their number.
 
 from __future__ import annotations
 
+import os
 import resource
 import time
 from collections import deque
@@ -20,7 +21,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
-from hpcrun.observe.logs.remote_storage import is_remote
+from hpcrun import mounts
 from hpcrun.observe.logs.tail import FULL, LineBlock, Source, Tail
 from hpcrun.slurm.background import BackgroundCall
 
@@ -304,3 +305,16 @@ class _Check:
             self._due = now + max(pauses)
             self._over = asked.result()
         return self._over
+
+
+def is_remote(path: Path, mountinfo: Path = mounts.MOUNTINFO) -> bool:
+    """Check whether ``path`` lies, or will lie, on the file system of another machine.
+
+    ``HPCRUN_STORAGE=network`` or ``local`` in the environment overrides the answer, which is False
+    where ``mountinfo`` cannot be read.
+    """
+    override = os.environ.get("HPCRUN_STORAGE")
+    if override in ("network", "local"):
+        return override == "network"
+    found = mounts.of(os.path.realpath(path), mounts.read(mountinfo))
+    return found is not None and found.is_remote

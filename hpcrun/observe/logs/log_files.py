@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
+import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from hpcrun import shared_look
 from hpcrun.errors import BrokenFile, UsageError
-from hpcrun.observe.logs.tail import Source
+from hpcrun.fields import TIME, WHOLE
+from hpcrun.observe.logs.tail import SizeMark, Source
 from hpcrun.observe.read.selection import Selected, begun
 from hpcrun.slurm.hostlist import parse_ranges, write_out
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.ledger import Attempt
 from hpcrun.text import listed, range_text, shortened, whole_number
+
+# More than any run has: sets of them fit into memory whatever a plan says.
+MOST_RANKS = 1 << 20
+_MOST_BYTES = 1 << 25
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True)
@@ -38,8 +48,6 @@ class LogChoice:
 
 
 NEWEST = LogChoice()
-# More than any run has: sets of them fit into memory whatever a plan says.
-MOST_RANKS = 1 << 20
 
 
 def sources(selected: Sequence[Selected], choice: LogChoice = NEWEST) -> list[Source]:
@@ -294,3 +302,71 @@ class RunLogs:
             for event in found.roles if found.number == attempt else ():
                 at.update(dict.fromkeys(event["ranks"] if event.get("node") else (), event["node"]))
         return frozenset(rank for rank, place in at.items() if place == node)
+
+
+def size_marks(source: Source) -> list[SizeMark]:
+    """Return a log's recorded sizes, oldest first; empty unless it is a rank's."""
+    if source.rank is None:
+        return []
+    rank = str(source.rank)
+    return [
+        SizeMark(when, sizes[rank])
+        for when, sizes in _sizes_over_time(source.path.parent)
+        if sizes.get(rank)
+    ]
+
+
+def marks_until_now(source: Source) -> list[SizeMark]:
+    """Return the recorded sizes and, last, the size and the time of the last write of now."""
+    try:
+        found = os.stat(source.path)
+    except OSError:
+        return size_marks(source)
+    now = SizeMark(found.st_mtime, found.st_size)
+    return [*(mark for mark in size_marks(source) if mark.size < now.size), now]
+
+
+def offset_since(source: Source, moment: float) -> int:
+    """Return the offset of what was written at ``moment`` (seconds since the epoch) and later.
+
+    Some lines may be older, by the seconds between two lines of the record: ten and more where
+    there are hundreds of ranks. For a log without a record it is the beginning, or the end of one
+    that has not been written to since then.
+    """
+    try:
+        found = os.stat(source.path)
+    except OSError:
+        return 0
+    if found.st_mtime < moment:
+        return found.st_size
+    return next((mark.size for mark in reversed(size_marks(source)) if mark.time <= moment), 0)
+
+
+def parse_moment(text: str, now: float | None = None, option: str = "--since") -> float:
+    """``90s``, ``10m``, ``2h``, ``1d`` ago, or a local date and time, as seconds since the epoch.
+
+    Raises UsageError if it is neither.
+    """
+    if found := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip()):
+        return (time.time() if now is None else now) - float(found[1]) * _UNITS[found[2]]
+    try:
+        return datetime.datetime.fromisoformat(text.strip()).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(
+            f"{option} {text!r} is neither so long ago nor a time",
+            hint="write 90s, 10m, 2h or 1d, or 2026-11-22T14:30",
+        ) from None
+
+
+@lru_cache(maxsize=4)
+def _sizes_over_time(directory: Path) -> list[tuple[float, dict[str, int]]]:
+    found: list[tuple[float, dict[str, int]]] = []
+    # A file that cannot be read tells no times.
+    with contextlib.suppress(OSError):
+        for line in files.read_lines(AttemptPaths(directory).log_sizes, _MOST_BYTES):
+            when: Any = line.get("time")
+            sizes = line.get("sizes")
+            if TIME.accepts(when) and isinstance(sizes, dict):
+                whole = {rank: size for rank, size in sizes.items() if WHOLE.accepts(size)}
+                found.append((float(when), whole))
+    return found

@@ -1,11 +1,10 @@
 """Readers of what every command of observe needs: runs, plans, metrics.
 
 In reading order: `selection` resolves WHERE arguments to runs, from the plans and journals that
-`hpcrun.state.history` reads, with `spec_experiments` for spec files and `no_match` for words that
-name nothing; `expression` is the grammar of conditions, and `filter` narrows runs by them;
-`run_values` are a run's keys and values, `said` its tags and notes, and `value_columns` those that
-tables show; `run_files` and `detail` read one run's files, `metric_curves`
-its metrics and `node_usage` its nodes' telemetry, averaged.
+`hpcrun.state.history` reads; `expression` is the grammar of conditions, and `filter` narrows runs
+by them; `run_values` are a run's keys and values, tags and notes, and the columns of them that
+tables show; `detail` reads one run's files, `metric_curves` its metrics and `node_usage` its nodes'
+telemetry, averaged.
 
 To add a form of WHERE: a pattern and a method of `selection.Finder`, and its form in `_FORMS`. To
 add a key of conditions, beside a run's values: a name in `filter.FACTS`, and how it is read; its

@@ -24,6 +24,7 @@ def summary(one: Selected, status: RunStatus) -> dict[str, Any]:
     uid = permissions.owner(one.planned.paths.directory)
     archive = one.experiment.frozen_code(facts.get("code"))
     git = (facts.get("code") or {}).get("git") or {}
+    roles = {role.name: role.described for role in one.run.role_plans}
     return {
         "experiment": one.experiment.name,
         "run": one.run.number,
@@ -41,7 +42,7 @@ def summary(one: Selected, status: RunStatus) -> dict[str, Any]:
         "entry": entry(one),
         "nodes": one.run.nodes,
         "world_size": one.run.world_size,
-        **roles(one),
+        **({"roles": roles} if roles else {}),
         "cluster": one.plan.cluster.get("name"),
         "job_id": one.job_id,
         "submission": one.planned.paths.number,
@@ -55,12 +56,6 @@ def summary(one: Selected, status: RunStatus) -> dict[str, Any]:
         "code": str(archive) if archive else None,
         "directory": str(one.paths.directory),
     }
-
-
-def roles(one: Selected) -> dict[str, dict[str, str]]:
-    """Return role -> its ranks, nodes and policy, under ``roles``; empty for a run without."""
-    found = {role.name: role.described for role in one.run.role_plans}
-    return {"roles": found} if found else {}
 
 
 def suspects(one: Selected) -> list[str]:

@@ -12,10 +12,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from hpcrun.errors import UsageError
 from hpcrun.observe.read import expression as grammar
-from hpcrun.observe.read import said
+from hpcrun.observe.read import run_values
 from hpcrun.observe.read.expression import Combination, Comparison, Expression, SearchedWord
 from hpcrun.observe.read.run_values import (
     MISSING,
+    SAID,
     Candidate,
     UnknownKey,
     equal,
@@ -23,7 +24,6 @@ from hpcrun.observe.read.run_values import (
     show,
     values_of,
 )
-from hpcrun.observe.read.said import SAID
 from hpcrun.slurm.hostlist import parse_ranges
 from hpcrun.text import Say, agreeing, listed, plural, shortened
 
@@ -139,7 +139,7 @@ def _resolved(selected: Sequence[Candidate], key: str) -> tuple[str, UnknownKey 
     if key.startswith(METRIC) and len(key) > len(METRIC):
         return key, None
     try:
-        return resolve_key(selected, said.key(key), (*FACTS, *SAID)), None
+        return resolve_key(selected, run_values.condition_key(key), (*FACTS, *SAID)), None
     except UnknownKey as error:
         return METRIC + key, error
 

@@ -1,27 +1,43 @@
-"""The keys of runs and their values: what was swept, and what is configured."""
+"""The keys of runs and their values: swept, configured, tags and notes; the columns of tables."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hpcrun import bounded_json
 from hpcrun.errors import UsageError
-from hpcrun.observe.read import said
-from hpcrun.observe.read.said import Annotated
+from hpcrun.state.annotation_log import Annotation
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import listed, shortened
 
+if TYPE_CHECKING:
+    from hpcrun.observe.read.selection import Selected
+
 MISSING = object()
+TAG, NOTE = "run.tag", "run.note"
+# What people said of runs, as conditions call it.
+SAID = (TAG, NOTE)
+# The keys of columns, and of a spec, by which these are known too.
+TAGS, NOTES = "tags", "notes"
+_ANNOTATION_KEYS = {TAGS: TAG, NOTES: NOTE}
+# Of values that differ and were not swept, a table has so many, together with the swept ones.
+MOST_COLUMNS = 6
+ALL_COLUMNS = "all"
+# The parts of a spec in which a difference tells most; others, and what is longer, is not shown
+# unless it is asked for. The name is a column of its own.
+_TELLING = ("config", "deepspeed", "resources")
+_LONG = 40
+_NEVER = ("name", TAGS, NOTES)
 
 
 class UnknownKey(UsageError):
     """No run has a key that ends so."""
 
 
-class Candidate(Annotated, Protocol):
+class Candidate(Protocol):
     """A run; runs of one plan have the same object as ``planned``."""
 
     @property
@@ -33,6 +49,9 @@ class Candidate(Annotated, Protocol):
     @property
     def planned(self) -> object: ...
 
+    @property
+    def annotation(self) -> Annotation: ...
+
 
 def resolve_key(selected: Sequence[Candidate], suffix: str, others: Collection[str] = ()) -> str:
     """Return the full key that a suffix stands for: a swept one, one of ``others``, else any.
@@ -40,7 +59,7 @@ def resolve_key(selected: Sequence[Candidate], suffix: str, others: Collection[s
     Of several keys that have one value in each run, it is the first. Raises UnknownKey if it
     matches no key, UsageError if it matches several.
     """
-    swept = list(dict.fromkeys(key for one in selected for key in one.run.swept))
+    swept = swept_keys(selected)
     matching = _matching([*swept, *others], suffix)
     if not matching:
         shapes = {id(one.planned): one.run.spec for one in selected}
@@ -79,8 +98,8 @@ def resolve_key(selected: Sequence[Candidate], suffix: str, others: Collection[s
 
 def values_of(selected: Candidate, key: str) -> Iterator[Any]:
     """Yield the swept and the configured value of a key, or the tags or notes, of a run."""
-    if key in said.SAID:
-        yield from said.values(selected, key)
+    if key in SAID:
+        yield from annotation_texts(selected, key)
     if key in selected.run.swept:
         yield selected.run.swept[key]
     value = lookup(selected.run.spec, key)
@@ -146,3 +165,112 @@ def lookup(data: Any, key: str) -> Any:
             return MISSING
         data = data[part]
     return data
+
+
+def condition_key(name: str) -> str:
+    """Return the key of a condition for one of a column: ``run.tag`` for ``tags``."""
+    return _ANNOTATION_KEYS.get(name, name)
+
+
+def annotation_column(name: str) -> str | None:
+    """Return the column that a word stands for; None if it is no tag and no note."""
+    found = name.removeprefix("run.")
+    return next((one for one in (TAGS, NOTES) if found in (one, one[:-1])), None)
+
+
+def annotation_texts(one: Candidate, key: str) -> Sequence[str]:
+    """Return the tags, or the texts of the notes, of a run."""
+    if key == TAG:
+        return one.annotation.tags
+    return [note.text for note in one.annotation.notes]
+
+
+def annotation_row(one: Selected, column: str) -> dict[str, Any]:
+    """Return a run with its tags or its notes, as plain data."""
+    found = one.annotation.to_data()[column]
+    return {"experiment": one.experiment.name, "run": one.run.number, column: found}
+
+
+def all_tags(annotations: Iterable[Annotation]) -> Sequence[str]:
+    """Return every tag, sorted."""
+    return sorted({tag for one in annotations for tag in one.tags})
+
+
+def swept_keys(selected: Sequence[Candidate]) -> list[str]:
+    """Return the keys that any of the runs was swept over, in their order."""
+    return list(dict.fromkeys(key for one in selected for key in one.run.swept))
+
+
+def tagged(selected: Sequence[Selected]) -> list[str]:
+    """Return the key of the tags' column, if any of the runs has a tag."""
+    return [TAGS] if any(one.annotation.tags for one in selected) else []
+
+
+def choose_columns(
+    selected: Sequence[Selected], names: Sequence[str] = ()
+) -> tuple[list[str], int]:
+    """Return the keys to show, and how many more differ.
+
+    Without ``names`` these are the swept keys and, up to `MOST_COLUMNS` in all, others that differ
+    between the runs' plans, the most telling first; `ALL_COLUMNS` is all of them. Tags are shown
+    where there are any. Raises UsageError for a name that is no key.
+    """
+    if names and ALL_COLUMNS not in names:
+        keys = (annotation_column(name) or resolve_key(selected, name) for name in names)
+        return list(dict.fromkeys(keys)), 0
+    swept = swept_keys(selected)
+    others = _differing(selected, swept)
+    telling = [key for key, tells in others.items() if tells or names]
+    shown = telling if names else telling[: max(0, MOST_COLUMNS - len(swept))]
+    return [*swept, *shown, *tagged(selected)], len(others) - len(shown)
+
+
+def left_out_columns(count: int) -> str:
+    """Return the line that says how many keys were left out, and what shows them."""
+    differ = "1 more value differs" if count == 1 else f"{count} more values differ"
+    return f"{differ} between these runs: --columns all shows all, --columns KEY,KEY some"
+
+
+def column_value(one: Selected, key: str) -> Any:
+    """Return the swept value of a key, else the configured one; None if the run has neither.
+
+    Of tags and notes, return the run's own in one text.
+    """
+    if key in (TAGS, NOTES):
+        separator = "," if key == TAGS else "; "
+        return separator.join(annotation_texts(one, _ANNOTATION_KEYS[key])) or None
+    found = one.run.swept.get(key, MISSING)
+    found = lookup(one.run.spec, key) if found is MISSING else found
+    return None if found is MISSING else found
+
+
+def _differing(selected: Sequence[Selected], swept: Sequence[str]) -> dict[str, bool]:
+    """Return the keys in which runs of several plans differ, the most telling first.
+
+    One run speaks for each plan. The values say whether a key is worth a column.
+    """
+    specs = list({id(one.planned): one.run.spec for one in selected}.values())
+    if len(specs) < 2:
+        return {}
+    # By their texts: of keys with the same values, one is interpolated from the other.
+    found: dict[tuple[str | None, ...], tuple[int, bool, str]] = {}
+    copies = {_texts(specs, key) for key in swept}
+    for key in dict.fromkeys(key for spec in specs for key in flatten(spec)):
+        part, texts = key.partition(".")[0], _texts(specs, key)
+        if len(set(texts)) < 2 or texts in copies or key in swept or part in _NEVER:
+            continue
+        is_long = any(len(text or "") > _LONG for text in texts)
+        place = len(_TELLING) if is_long or part not in _TELLING else _TELLING.index(part)
+        if texts not in found or place < found[texts][0]:
+            found[texts] = (place, None in texts, key)
+    ordered = sorted(found.values(), key=lambda one: one[:2])
+    return {key: place < len(_TELLING) for place, _, key in ordered}
+
+
+def _texts(specs: Sequence[dict[str, Any]], key: str) -> tuple[str | None, ...]:
+    """Return what each spec has for a key; None where it has none, or a block of keys."""
+    values = [lookup(spec, key) for spec in specs]
+    return tuple(
+        None if value in (MISSING, None) or isinstance(value, dict) else show(value)
+        for value in values
+    )

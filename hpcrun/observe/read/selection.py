@@ -9,6 +9,7 @@ several are a union. Words such as ``state=failed`` narrow it (`hpcrun.observe.r
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -19,13 +20,13 @@ from pathlib import Path
 from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.host import expand_home
 from hpcrun.slurm.hostlist import expand_job_id, parse_ranges
-from hpcrun.state import history, layout, permissions
+from hpcrun.state import files, history, layout, permissions
 from hpcrun.state.annotation_log import NOTHING, Annotation
 from hpcrun.state.history import History, Planned
 from hpcrun.state.journal import Job
-from hpcrun.state.layout import ExperimentPaths, RunPaths
+from hpcrun.state.layout import ExperimentPaths, RunPaths, SubmissionPaths
 from hpcrun.state.plan import Plan, RunPlan
-from hpcrun.text import Say, listed, range_text, ranges
+from hpcrun.text import Say, listed, range_text, ranges, shortened
 
 _NUMBERS = "[0-9]{1,18}(?:-[0-9]{1,18})?"
 _LIST = re.compile(rf"{_NUMBERS}(?:,{_NUMBERS})*")
@@ -35,6 +36,12 @@ _JOB = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,18}|_\[[0-9,:%-]{1,999}\])?|local:[0-
 _PATTERN = re.compile(r"(?P<name>[^/.~][^/]*)(?:/(?P<runs>[^/]*))?")
 _WILD = re.compile(r"[*?\[]")
 _SPEC = (".yaml", ".yml")
+# A plan's name and spec come first in its file.
+_PLAN_HEAD = 1 << 14
+_SPEC_FILE = re.compile(r'"spec_file": ?("(?:[^"\\\\]|\\\\.)*")')
+_COLON = re.compile(r"([\w.]+):(\S+)")
+# A name and numbers as other programs write them: study[0-3], study_0, study:0.
+_NEARLY_RUNS = re.compile(r"(.+?)(?:\[|[_:#@])([0-9][0-9,-]*)\]?")
 _FORMS = (
     "NAME, NAME/3, NAME/0-3, a pattern ('fine*', '*/3'), a job id (123 or 123_4), a spec file, or "
     "the directory of an experiment or run"
@@ -70,6 +77,34 @@ class Selected:
     def plan(self) -> Plan:
         return self.planned.plan
 
+    def submissions(self) -> list[SubmissionPaths]:
+        """Return the submissions of its newest plan, its jobs and its attempts, oldest first."""
+        found = {self.planned.paths, *(paths for paths, _ in self._jobs())}
+        return sorted(found, key=lambda paths: paths.number)
+
+    def batch_logs(self) -> list[Path]:
+        """Return the existing logs of the run's batch steps, of Slurm or the local executor."""
+        found = {
+            path
+            for paths, job_id in self._jobs()
+            for path in (paths.batch_log(job_id), paths.local_log(self.run.number))
+        }
+        return sorted(path for path in found if path.is_file())
+
+    def _jobs(self) -> set[tuple[SubmissionPaths, str]]:
+        from hpcrun.state import ledger
+
+        found = set()
+        if self.submission is not None:
+            found.add((self.submission.paths, str(self.submission.job_id)))
+        # A ledger that cannot be read names none.
+        with contextlib.suppress(BrokenFile):
+            for attempt in ledger.read(self.paths):
+                if attempt.submission is not None:
+                    paths = self.experiment.submission(attempt.submission)
+                    found.add((paths, str(attempt.job_id)))
+        return found
+
 
 def begun(selected: Sequence[Selected]) -> list[bool]:
     """Check whether each run's directory exists, with one listing per experiment."""
@@ -87,12 +122,17 @@ def mine(selected: Sequence[Selected]) -> list[Selected]:
     return [one for one in selected if one.experiment in own]
 
 
-def as_where(selected: Iterable[Selected]) -> str:
-    """Return runs as a WHERE: ``NAME/0-3,7``, one for each experiment."""
+def where_arguments(selected: Iterable[Selected]) -> list[str]:
+    """Return the words that name runs, ``NAME/0-3,7``: one for each experiment."""
     numbers: dict[str, list[int]] = {}
     for one in selected:
         numbers.setdefault(one.experiment.name, []).append(one.run.number)
-    return " ".join(f"{name}/{','.join(ranges(these))}" for name, these in numbers.items())
+    return [f"{name}/{','.join(ranges(these))}" for name, these in numbers.items()]
+
+
+def as_where(selected: Iterable[Selected]) -> str:
+    """Return runs as a WHERE."""
+    return " ".join(where_arguments(selected))
 
 
 def is_pattern(word: str) -> bool:
@@ -255,9 +295,8 @@ class Finder:
         path = expand_home(argument)
         if os.path.isdir(path):  # noqa: PTH112 - `is_dir` would raise
             return self._directory(path)
-        from hpcrun.observe.read import no_match
 
-        raise no_match.error(self, argument)
+        raise _no_match(self, argument)
 
     def named(self, name: str) -> ExperimentPaths | None:
         """Return the experiment of that very name under the root; None if there is none."""
@@ -301,10 +340,9 @@ class Finder:
 
     def _spec(self, argument: str, named: ExperimentPaths | None) -> list[Selected]:
         """Return the runs whose newest plan was compiled from a spec file."""
-        from hpcrun.observe.read import spec_experiments
 
         others = [one for one in layout.experiments(self.root) if one != named]
-        matching = spec_experiments.submitted_from(others, argument)
+        matching = _submitted_from(others, argument)
         if named and matching:
             names = _names(list(matching))
             raise UsageError(
@@ -313,11 +351,9 @@ class Finder:
             )
         found: list[Selected] = []
         for experiment, spec in matching.items():
-            file = spec_experiments.same_file(spec)
+            file = _same_file(spec)
             found += [
-                one
-                for one in self.runs(experiment)
-                if spec_experiments.same_file(one.plan.spec_file) == file
+                one for one in self.runs(experiment) if _same_file(one.plan.spec_file) == file
             ]
         return found
 
@@ -397,3 +433,108 @@ def _is_mine(experiment: ExperimentPaths) -> bool:
 
 def _names(experiments: Sequence[ExperimentPaths], most: int = 8) -> str:
     return listed([experiment.name for experiment in experiments], most)
+
+
+def _submitted_from(
+    experiments: Sequence[ExperimentPaths], argument: str
+) -> dict[ExperimentPaths, str]:
+    """Return the experiments that a spec file was submitted as, and its path in their plans.
+
+    A name without a directory also stands for the one file of that name in another directory.
+    Raises UsageError if experiments were submitted from several of these.
+    """
+    wanted = _same_file(expand_home(argument))
+    alike: dict[ExperimentPaths, str] = {}
+    exact: dict[ExperimentPaths, str] = {}
+    for experiment in experiments:
+        for paths in reversed(experiment.submissions()):
+            spec = _spec_file(paths)
+            if spec is not None and Path(spec).name == Path(argument).name:
+                (exact if _same_file(spec) == wanted else alike).setdefault(experiment, spec)
+    if exact or "/" in argument or os.path.isfile(argument):  # noqa: PTH113 - `is_file` may raise
+        return exact
+    places = dict.fromkeys(map(_same_file, alike.values()))
+    if len(places) > 1:
+        named = ", ".join(f"{one.name} (from {spec})" for one, spec in alike.items())
+        raise UsageError(
+            f"{argument!r} could be the spec of several experiments: {named}",
+            hint="name the experiment, or the file with its directory",
+        )
+    return alike
+
+
+def _spec_file(paths: SubmissionPaths) -> str | None:
+    """Return the spec's path of a submission, without reading all of its plan; None if unknown."""
+    with contextlib.suppress(OSError, ValueError):
+        with files.open_stream(paths.plan) as stream:
+            found = _SPEC_FILE.search(stream.read(_PLAN_HEAD).decode(errors="replace"))
+        return str(json.loads(found[1])) if found else None
+    return None
+
+
+def _same_file(path: str | Path) -> str:
+    """Return the path by which two names of one file are equal."""
+    try:
+        return os.path.realpath(path)
+    except (OSError, ValueError):
+        return str(path)
+
+
+def _no_match(finder: Finder, argument: str) -> UsageError:
+    """Return the error for a word that no form of a WHERE fits, with what may be meant."""
+    from difflib import get_close_matches
+
+    from hpcrun.observe.read.filter import METRIC
+    from hpcrun.observe.status.run_state import STATES
+
+    names = [experiment.name for experiment in layout.experiments(finder.root)]
+    name = argument.partition("/")[0]
+    if name in names:
+        numbers = range_text(finder.history(layout.experiment(finder.root, name)).runs)
+        return UsageError(
+            f"{argument!r} is not a run of {name}; its runs are {numbers}",
+            hint=f"write {name}/0 or {name}/0-3",
+        )
+    words = argument.split()
+    if name.lower() == "all":
+        hint = "all experiments are '*', all runs of one are its name"
+    elif (colon := _COLON.fullmatch(argument)) and _key_short_for(finder, colon[1]):
+        hint = f"a condition has another sign: {colon[1]}={colon[2]}"
+    elif (near := _NEARLY_RUNS.fullmatch(argument)) and near[1] in names:
+        hint = f"did you mean {near[1]}/{near[2]}?"
+    elif len(words) > 1 and not set(STATES).isdisjoint(map(str.lower, words)):
+        states = (f"state={word.lower()}" if word.lower() in STATES else word for word in words)
+        hint = f"did you mean '{' '.join(states)}'?"
+    elif argument.startswith(METRIC):
+        hint = f"in quotes, as the shell takes < and > for files: '{argument}<VALUE'"
+    elif argument.lower() in STATES:
+        hint = f"for the runs in that state: state={argument.lower()}"
+    elif argument and (key := _key_short_for(finder, argument)):
+        hint = (
+            f"{key} is a key: write {argument}=VALUE, or '{argument}>=VALUE' in quotes, as the "
+            "shell takes < and > for files"
+        )
+    elif argument.endswith(_SPEC):
+        hint = f"nothing was submitted from that file: hpcrun submit {argument}"
+    elif close := get_close_matches(name, names, n=3, cutoff=0.5):
+        hint = f"did you mean {', '.join(close)}?"
+    elif names:
+        hint = f"experiments there: {listed(names, 8)}"
+    else:
+        hint = "there are no experiments; --root names another root"
+    return UsageError(
+        f"nothing under {finder.root} matches {shortened(argument, 200)!r}", hint=hint
+    )
+
+
+def _key_short_for(finder: Finder, word: str) -> str | None:
+    """Return a key of the newest experiment that a word is short for."""
+    from hpcrun.observe.read.filter import FACTS
+    from hpcrun.observe.read.run_values import flatten
+
+    try:
+        run = finder.runs(finder.newest())[0].run
+    except (UsageError, IndexError):
+        return None
+    keys = (*run.swept, *FACTS, *flatten(run.spec))
+    return next((key for key in keys if f".{key}".endswith(f".{word}")), None)

@@ -2,10 +2,8 @@
 
 In reading order: `run_state` decides a run's state from evidence, as a pure function; `status`
 collects the evidence, with the cluster's answers from `jobs`; `slurm_cache` spares Slurm;
-`preparation` reads what a node does before its ranks start, and `bad_batches` has the words for
-batches that are left out.
-`status_table` prints one row per run, with `sparkline` and `metric_trend`; `screen` is the live
-view, `experiments` the list of experiments.
+`bad_batches` has the words for batches that are left out. `status_table` prints one row per run,
+with bars and curves, on a live screen too.
 
 To add a column: a field of `status.RunStatus`, its header and its cell in `status_table`.
 """

@@ -89,6 +89,12 @@ class Verdict:
     over: bool = False
     """Nothing more will happen to the run by itself."""
 
+    def with_reason(self, more: str | None, sign: str = "; ") -> Verdict:
+        """Return the same with more words behind its reason, if there are any."""
+        if not more:
+            return self
+        return replace(self, reason=_notices(self.reason, more, sign=sign))
+
 
 _UNSEEN = Verdict(UNKNOWN, "its job completed; what it recorded is not seen on this host yet")
 _CANCELLED_IN_SLURM = Verdict(CANCELLED, "its job was cancelled in Slurm", over=True)
@@ -105,7 +111,7 @@ def decide(evidence: RunEvidence) -> Verdict:
     if verdict.over or job is None or job.known_at is None:
         return verdict
     mark = f"{evidence.silence or 'Slurm was not asked'}; as of {timestamp(job.known_at)}"
-    return replace(verdict, reason=f"{verdict.reason}; {mark}" if verdict.reason else mark)
+    return verdict.with_reason(mark)
 
 
 def _without_old_news(evidence: RunEvidence) -> RunEvidence:
@@ -246,8 +252,8 @@ def _attempt_open(evidence: RunEvidence, last: Attempt) -> Verdict:
     return Verdict(RUNNING, _notices(beginning, last.overwriting, next_attempt.smaller_batch(last)))
 
 
-def _notices(*sentences: str | None) -> str | None:
-    return "; ".join(filter(None, sentences)) or None
+def _notices(*sentences: str | None, sign: str = "; ") -> str | None:
+    return sign.join(filter(None, sentences)) or None
 
 
 def _failed(reason: str | None) -> Verdict:

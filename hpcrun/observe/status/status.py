@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,15 +16,16 @@ from hpcrun.fields import TIME, WHOLE, Kinds, wrong
 from hpcrun.observe.read import metric_curves
 from hpcrun.observe.read.metric_curves import Latest
 from hpcrun.observe.read.selection import Selected, begun
-from hpcrun.observe.status import bad_batches, preparation, run_state, slurm_cache
+from hpcrun.observe.status import bad_batches, run_state, slurm_cache
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.run_state import RunEvidence, Verdict
 from hpcrun.slurm import patience as slurm_patience
 from hpcrun.slurm.queue import GONE, JobMark, JobState
 from hpcrun.state import files, layout, ledger
 from hpcrun.state.journal import SUBMITTED
+from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
-from hpcrun.text import Say, age, range_text, timestamp
+from hpcrun.text import Say, age, one_line, range_text, shortened, timestamp
 
 Ask = Callable[[Sequence[JobRef]], Answers]
 
@@ -31,6 +34,11 @@ _MANY, _LITTLE_PATIENCE = 1000, 1
 _WITH_CAUSE = frozenset(
     {run_state.FAILED, run_state.REQUEUED, run_state.RESTARTING, run_state.UNKNOWN}
 )
+_ROLE_EVENTS = (ledger.RESTARTED, ledger.MOVED, ledger.IGNORED)
+_GPU: Kinds = {"memory": WHOLE, "memory_total": WHOLE}
+_AGENT_LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d hpcrun: (?P<words>\S.*)")
+# Bytes of a log, logs that are looked at, and characters that are shown.
+_AGENT_TAIL, _MOST_AGENTS, _MOST_SHOWN = 2_000, 64, 200
 
 
 @dataclass(frozen=True)
@@ -151,9 +159,7 @@ def observe(
             except BrokenFile as error:
                 problem = error.message
         evidence, verdict = _decide(one, evidence, ref, answers, latest.time)
-        if problem:
-            reason = f"{verdict.reason}; {problem}" if verdict.reason else problem
-            verdict = replace(verdict, reason=reason)
+        verdict = verdict.with_reason(problem)
         result.append(Observed(_status(one, evidence, verdict, latest), evidence.attempts))
     if answers.problem:
         warn(_silence(answers, [one.status for one in result]))
@@ -276,22 +282,17 @@ def _status(
     attempts, submission = evidence.attempts, evidence.submission
     last = attempts[-1] if attempts else None
     if verdict.state == run_state.CANCELLED and last is None and (unmet := _unmet(selected)):
-        why = f"{unmet}, which it depends on, has not completed"
-        reason = f"{verdict.reason}: {why}" if verdict.reason else why
-        verdict = replace(verdict, reason=reason)
+        verdict = verdict.with_reason(f"{unmet}, which it depends on, has not completed", ": ")
     if last is None and verdict.over and (there := selected.paths.attempts()):
         reason = f"{selected.paths.ledger} is gone, which told how attempt {there[-1].number} ended"
         state = verdict.state if verdict.state != run_state.FAILED else run_state.UNKNOWN
         verdict = replace(verdict, state=state, reason=reason)
     if last and verdict.reason == run_state.PREPARING:
-        told = preparation.words(selected.paths.attempt(last.number))
-        verdict = replace(verdict, reason=f"{verdict.reason}: {told}" if told else verdict.reason)
+        verdict = verdict.with_reason(_preparation(selected.paths.attempt(last.number)), ": ")
     roles = _roles(selected, last)
     if last and last.roles and not verdict.over:
-        reason = "; ".join(filter(None, (verdict.reason, ledger.roles_summary(last.roles))))
-        verdict = replace(verdict, reason=reason)
-    if told := bad_batches.left_out(attempts):
-        verdict = replace(verdict, reason="; ".join(filter(None, (verdict.reason, told))))
+        verdict = verdict.with_reason(ledger.roles_summary(last.roles))
+    verdict = verdict.with_reason(bad_batches.left_out(attempts))
     cause = last.cause if last and verdict.state in _WITH_CAUSE else {}
     nodes, spares = (last.nodes, last.spare_nodes) if last else (None, None)
     if evidence.job is not None and evidence.current is None:
@@ -371,10 +372,6 @@ def _gpu(selected: Selected, last: Attempt) -> dict[str, Any]:
     return max(valid, key=lambda gpu: int(gpu["memory"]), default={})
 
 
-_ROLE_EVENTS = (ledger.RESTARTED, ledger.MOVED, ledger.IGNORED)
-_GPU: Kinds = {"memory": WHOLE, "memory_total": WHOLE}
-
-
 def _queued(evidence: RunEvidence, verdict: Verdict) -> float | None:
     waits = verdict.state in (run_state.PENDING, run_state.REQUEUED)
     if not waits or evidence.submission is None:
@@ -391,3 +388,23 @@ def _names(nodes: str) -> list[str] | None:
         return list(expand(nodes)) or None
     except HpcrunError:
         return [nodes]
+
+
+def _preparation(attempt: AttemptPaths) -> str | None:
+    """Return what the agent that wrote last says, with its node; None before one says anything."""
+    newest: tuple[float, str] | None = None
+    with contextlib.suppress(OSError), os.scandir(attempt.directory) as entries:
+        logs = [one for one in entries if one.name.startswith("agent-")]
+        for entry in logs[:_MOST_AGENTS]:
+            with contextlib.suppress(OSError):
+                tail = files.read_tail(attempt.directory / entry.name, _AGENT_TAIL)
+                found = [
+                    _AGENT_LINE.fullmatch(line)
+                    for line in tail.decode(errors="replace").split("\n")
+                ]
+                said = [line["words"] for line in found if line]
+                when = entry.stat(follow_symlinks=False).st_mtime
+                if said and (newest is None or when > newest[0]):
+                    node = entry.name[len("agent-") :].removesuffix(".log")
+                    newest = when, f"{node}: {said[-1]}"
+    return None if newest is None else one_line(shortened(newest[1], _MOST_SHOWN))

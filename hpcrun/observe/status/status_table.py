@@ -1,20 +1,28 @@
-"""The table of ``hpcrun status``, one row per run."""
+"""The table of ``hpcrun status``, one row per run, with bars and curves; its live screen."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hpcrun.observe.read import value_columns
+from hpcrun.observe.read import run_values
 from hpcrun.observe.read.run_values import show
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state
-from hpcrun.observe.status.metric_trend import Trends
-from hpcrun.observe.status.sparkline import amount, bar, sparkline
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.observe.tables import Table, number
-from hpcrun.text import age, brief, duration, listed, one_line, ranges, short_ends
+from hpcrun.state import files, metrics_file
+from hpcrun.state.layout import RunPaths
+from hpcrun.text import age, brief, duration, listed, one_line, plural, ranges, short_ends
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
 
 _GIB = 2**30
 _SPARE = ("JOB", "NODES", "PROGRESS", "TOK/S", "GPU-MEM", "UPDATED", "CAUSE", "TREND", "QUEUED")
@@ -26,6 +34,13 @@ _ORDER = (
     run_state.UNKNOWN,
     run_state.REQUEUED,
 )
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_HEIGHTS = "▁▂▃▄▅▆▇█"
+# Bytes at the end of a long file.
+_FIRST_LOOK = 1 << 18
+_MOST_POINTS = 2048
+# Most lines of reasons, and lines around the table.
+_REASONS, _AROUND = 5, 5
 
 
 def build(
@@ -40,10 +55,10 @@ def build(
     """Build the table; ``now`` is in seconds since the epoch.
 
     A ``terminal`` gets bars and, with ``trends``, sparklines of the metric; a pipe gets figures,
-    and the reasons too. ``keys`` are those of the values to show, else `value_columns.choose`.
+    and the reasons too. ``keys`` are those of the values to show, else `run_values.choose_columns`.
     """
     metric = shown_metric(selected, found)
-    keys = value_columns.choose(selected)[0] if keys is None else keys
+    keys = run_values.choose_columns(selected)[0] if keys is None else keys
     headers = ["RUN", *short_ends(keys).values(), "STATE", "ATTEMPT", "CAUSE"]
     headers += ["STEP", "PROGRESS", *([metric] if metric else []), "TREND", "TOK/S", "GPU-MEM"]
     headers += ["ETA", "QUEUED", "JOB", "NODES", "UPDATED", "REASON"]
@@ -55,7 +70,7 @@ def build(
         spare=_SPARE,
     )
     for one, status in zip(selected, found, strict=True):
-        values = [value_columns.value(one, key) for key in keys]
+        values = [run_values.column_value(one, key) for key in keys]
         cells = _cells(status, values, metric, now, terminal)
         if metric and trends is not None and status.attempt is not None:
             course = trends.values(one.paths, status.attempt, metric)
@@ -159,3 +174,113 @@ def shown_metric(selected: Sequence[Selected], found: Sequence[RunStatus]) -> st
         if name in logged:
             return str(name)
     return logged[0] if logged else None
+
+
+def bar(share: float, width: int = 10) -> str:
+    """Draw a bar of ``width`` columns; ``share`` is clipped to 0 to 1."""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
+
+
+def sparkline(values: Sequence[float], width: int = 16) -> str:
+    """Draw values, each column the mean of its part; values that are not finite are left out."""
+    finite = [value for value in values if math.isfinite(value)]
+    if len(finite) < 2:
+        return ""
+    columns = min(width, len(finite))
+    edges = [round(i * len(finite) / columns) for i in range(columns + 1)]
+    # Divided before they are added or subtracted, so that nothing overflows.
+    means = [
+        math.fsum(value / 2 / (high - low) for value in finite[low:high])
+        for low, high in itertools.pairwise(edges)
+    ]
+    least, most = min(means), max(means)
+    if most == least:
+        return _HEIGHTS[0] * columns
+    top = len(_HEIGHTS) - 1
+    return "".join(_HEIGHTS[round((mean - least) / (most - least) * top)] for mean in means)
+
+
+def amount(value: float) -> str:
+    """Format a number with three digits: ``950``, ``12.3k``, ``4.56M``."""
+    for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= 0.9995 * factor:
+            return f"{value / factor:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+@dataclass
+class _Trend:
+    path: Path | None = None
+    offset: int = 0
+    points: list[tuple[int, float]] = field(default_factory=list)
+
+
+class Trends:
+    """Reads values of a metric by run; each call reads what was written since the last one."""
+
+    def __init__(self) -> None:
+        self._trends: dict[tuple[Path, str], _Trend] = {}
+
+    def values(self, run: RunPaths, attempt: int, metric: str) -> list[float]:
+        """Return the values so far, in the order of steps; a replayed step replaces the earlier."""
+        trend = self._trends.setdefault((run.directory, metric), _Trend())
+        path = run.attempt(attempt).metrics
+        if path != trend.path:
+            trend.path, trend.offset = path, 0
+        for step, value in self._read(trend, path, metric):
+            while trend.points and trend.points[-1][0] >= step:
+                trend.points.pop()
+            trend.points.append((step, value))
+        if len(trend.points) > _MOST_POINTS:
+            del trend.points[::2]
+        return [value for _, value in trend.points]
+
+    def _read(self, trend: _Trend, path: Path, metric: str) -> list[tuple[int, float]]:
+        try:
+            start = max(trend.offset, path.stat().st_size - _FIRST_LOOK)
+            found, trend.offset = files.read_on(path, start)
+        except OSError:
+            return []
+        lines = metrics_file.parse(found)
+        return [(line.step, line.values[metric]) for line in lines if metric in line.values]
+
+
+class Screen:
+    """Renders as many runs as fit on a terminal, active ones first."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._trends = Trends()
+
+    def render(
+        self,
+        selected: Sequence[Selected],
+        found: Sequence[RunStatus],
+        problem: str | None = None,
+    ) -> Group:
+        """Render the screen; ``problem`` is why the cluster's answer is missing."""
+        from rich.console import Group
+        from rich.text import Text
+
+        now = time.time()
+        lines = reasons(found)
+        shown_lines = lines[:_REASONS]
+        room = max(3, self._console.height - _AROUND - len(shown_lines) - bool(problem))
+        shown = most_telling(selected, found, room)
+        table = build(*shown, now, terminal=True, trends=self._trends)
+        clock = time.strftime("%H:%M:%S", time.localtime(now))
+        parts: list[object] = [Text(f"{clock}  {counts(found)}", style="bold")]
+        if problem:
+            parts.append(Text(one_line(problem), style="yellow"))
+        fitted = table.fitted(self._console.width)
+        parts.append(fitted or Text(table.plain(), no_wrap=True, overflow="crop"))
+        hidden = len(found) - len(shown[1])
+        if hidden:
+            parts.append(Text(f"… {plural(hidden, 'more run')}", style="dim"))
+        parts += [Text(one_line(line), no_wrap=True, overflow="ellipsis") for line in shown_lines]
+        if rest := len(lines) - len(shown_lines):
+            parts.append(Text(f"… {plural(rest, 'more reason')}", style="dim"))
+        parts.append(Text("Ctrl-C leaves; the runs go on", style="dim"))
+        return Group(*parts)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """Completion: scripts for bash, zsh and fish, and the answers to TAB.
 
 `completion_command` prints the scripts. On TAB a shell calls `completion_answers`, which reads the
-`typed_line` without click and asks `spec_keys` for what a spec may hold, `condition_keys` for
+typed line without click and asks `spec_keys` for what a spec may hold, `condition_keys` for
 ``--where``, `run_names` for experiments, runs and tags.
 
 To complete a parameter: its function in ``COMPLETERS`` of `completion_answers`.

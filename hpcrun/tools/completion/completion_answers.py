@@ -6,16 +6,18 @@ import contextlib
 import faulthandler
 import gc
 import importlib
+import json
 import os
 import re
+import shlex
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from hpcrun import resources
 from hpcrun.errors import EXIT_OK, EXIT_USAGE
 from hpcrun.text import one_line, shortened
-from hpcrun.tools.completion import typed_line
-from hpcrun.tools.completion.typed_line import Parameter, TypedLine, Word
 
 # The variable by which a shell asks for completions.
 COMPLETE = "_HPCRUN_COMPLETE"
@@ -44,6 +46,8 @@ _CONDITION = re.compile(r"[\w.+,/=@:%<>-][\w.+,/=@:%<>~-]*", re.ASCII)
 _QUOTED = re.compile(r"[\w.+,/=@:%<> ()-][\w.+,/=@:%<> ()~-]*", re.ASCII)
 _CURSOR = "\x1f"
 LONGEST_HELP = 60
+# A word to which more is added, so that no space follows it.
+PART = "part"
 
 
 def main() -> None:
@@ -80,7 +84,7 @@ def _quiet() -> Iterator[None]:
 
 def rows(text: str, current: str | None = None) -> Iterator[str]:
     """Yield the rows for a line up to the cursor, as `main` prints them."""
-    words, is_in_quotes = typed_line.split(text + _CURSOR)
+    words, is_in_quotes = split_line(text + _CURSOR)
     incomplete = words[-1].replace(_CURSOR, "")
     name, equals, _ = incomplete.partition("=")
     head = name + equals if equals and name.startswith("-") else ""
@@ -102,8 +106,8 @@ def _accepted(word: Word, is_in_quotes: bool) -> re.Pattern[str]:
 
 
 def _words(before: list[str], incomplete: str) -> Iterator[Word]:
-    known = typed_line.commands()
-    line = typed_line.read(before, known)
+    known = known_commands()
+    line = read_line(before, known)
     if line.open_option:
         yield from _values(line, line.open_option, incomplete)
     elif incomplete.startswith("-") and not line.options_ended:
@@ -142,3 +146,129 @@ def _values(line: TypedLine, parameter: Parameter, incomplete: str) -> Iterator[
             importlib.import_module(f"hpcrun.tools.completion.{module}"), function
         )
         yield from complete(line, incomplete)
+
+
+class Word(NamedTuple):
+    """One answer to TAB."""
+
+    value: str
+    kind: str = "plain"
+    """``plain``, `PART`, or ``yaml`` and ``file``, which the shell itself looks for."""
+    about: str | None = ""
+    is_condition: bool = False
+    """Part of a condition such as ``lr>=1e-3``, in which more signs are usual."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An option or an argument of a command, as ``templates/completion/commands.json`` has it."""
+
+    name: str
+    opts: tuple[str, ...] = ()
+    """``-s``, ``--sweep``; empty for an argument."""
+    takes: int = 1
+    """Words of its value: 0 for a flag, -1 for any number."""
+    multiple: bool = False
+    about: str = ""
+    choices: dict[str, str] = field(default_factory=dict)
+    """What it may be -> what that is about."""
+    is_path: bool = False
+
+
+@dataclass
+class TypedLine:
+    """The words of a line before the one at the cursor, as the command will understand them."""
+
+    command: str | None = None
+    parameters: list[Parameter] = field(default_factory=list)
+    """Those that the word at the cursor may be about: of the command, or before it of hpcrun."""
+    values: dict[str, list[str]] = field(default_factory=dict)
+    """Parameter's name -> what was typed for it so far."""
+    open_option: Parameter | None = None
+    """The option whose value comes next."""
+    options_ended: bool = False
+    """``--`` was typed: no word after it is an option."""
+
+    def given(self, name: str) -> str | None:
+        """Return what was typed for a parameter last."""
+        typed = self.values.get(name)
+        return typed[-1] if typed else None
+
+    def option(self, name: str) -> Parameter | None:
+        """Return the option ``--name`` or ``-n`` of the command."""
+        return next((one for one in self.parameters if name in one.opts), None)
+
+    def next_argument(self) -> Parameter | None:
+        """Return the argument that a word at the cursor would be."""
+        for one in self.parameters:
+            if not one.opts and (one.takes < 0 or len(self.values.get(one.name, ())) < one.takes):
+                return one
+        return None
+
+    def _take(self, parameter: Parameter, word: str) -> None:
+        self.values.setdefault(parameter.name, []).append(word)
+
+    def _read_option(self, word: str) -> None:
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            option = self.option(name)
+            if option and option.takes and not equals:
+                self.open_option = option
+            elif option:
+                self._take(option, value)
+            return
+        # A cluster of short options: -qn, -s key=a,b, -skey=a,b.
+        for place, letter in enumerate(word[1:], 2):
+            option = self.option(f"-{letter}")
+            if option and option.takes:
+                if word[place:]:
+                    self._take(option, word[place:])
+                else:
+                    self.open_option = option
+                return
+            if option:
+                self._take(option, "")
+
+
+def known_commands() -> dict[str, Any]:
+    """Return what hpcrun takes: ``{"options": […], "commands": {name: {about, parameters}}}``."""
+    text = (resources.directory("templates") / "completion" / "commands.json").read_bytes()
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def parameters_of(records: Sequence[dict[str, Any]]) -> list[Parameter]:
+    """Return the parameters of which commands.json has these records."""
+    return [Parameter(**{**record, "opts": tuple(record.get("opts", ()))}) for record in records]
+
+
+def split_line(line: str) -> tuple[list[str], bool]:
+    """Split a line as a shell does; return its words and whether it ends inside quotes."""
+    lexer: Any = shlex.shlex(line, posix=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    words: list[str] = []
+    try:
+        words.extend(iter(lexer.get_token, None))
+    except ValueError:
+        is_in_quotes = lexer.state in ("'", '"')
+        return [*words, lexer.token], is_in_quotes
+    return words, False
+
+
+def read_line(words: Sequence[str], known: dict[str, Any]) -> TypedLine:
+    """Read the words after ``hpcrun``; ``known`` is what `known_commands` returns."""
+    line = TypedLine(parameters=parameters_of(known["options"]))
+    for word in words:
+        if line.open_option:
+            line._take(line.open_option, word)
+            line.open_option = None
+        elif word == "--" and not line.options_ended:
+            line.options_ended = True
+        elif len(word) > 1 and word.startswith("-") and not line.options_ended:
+            line._read_option(word)
+        elif line.command is None:
+            line.command = word
+            line.parameters = parameters_of(known["commands"].get(word, {}).get("parameters", ()))
+        elif argument := line.next_argument():
+            line._take(argument, word)
+    return line

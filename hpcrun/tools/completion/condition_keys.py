@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from hpcrun.errors import HpcrunError
-from hpcrun.observe.read import said
+from hpcrun.observe.read import run_values
 from hpcrun.observe.read.expression import is_condition
 from hpcrun.observe.read.filter import ATTEMPTS, FACTS, METRIC, STEP, words_of
 from hpcrun.observe.read.run_values import show
 from hpcrun.observe.read.selection import Finder, Selected, begun
+from hpcrun.tools.completion.completion_answers import PART, TypedLine, Word
 from hpcrun.tools.completion.run_names import complete_names, root_of
-from hpcrun.tools.completion.typed_line import PART, TypedLine, Word
 
 _MOST, _MOST_LOGS = 1_000, 4
 # The last comparison, as far as it is typed: a key, or a key, a sign and a value.
@@ -95,8 +95,8 @@ def _values(selected: Sequence[Selected], key: str) -> list[str]:
     found = dict.fromkeys(
         word for fact in FACTS if key in (fact, _short(fact)) for word in words_of(fact)
     )
-    if said.key(key).removeprefix("run.") == "tag":
-        found |= dict.fromkeys(said.tags(one.annotation for one in selected))
+    if run_values.condition_key(key).removeprefix("run.") == "tag":
+        found |= dict.fromkeys(run_values.all_tags(one.annotation for one in selected))
     for one in selected:
         for full, value in one.run.swept.items():
             if full == key or full.endswith(f".{key}"):

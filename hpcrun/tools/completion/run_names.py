@@ -9,7 +9,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.host import expand_home
 from hpcrun.observe.read.selection import Finder, default_root, is_name
 from hpcrun.state import layout
-from hpcrun.tools.completion.typed_line import TypedLine, Word
+from hpcrun.tools.completion.completion_answers import TypedLine, Word
 
 
 def complete_names(line: TypedLine, incomplete: str) -> list[Word]:
@@ -35,11 +35,13 @@ def complete_tag(line: TypedLine, incomplete: str) -> list[Word]:
     """Complete ``+tag`` with tags that runs have, and names of runs."""
     if not incomplete.startswith("+"):
         return complete_names(line, incomplete)
-    from hpcrun.observe.read import said
+    from hpcrun.observe.read import run_values
     from hpcrun.state import history
 
     there = layout.experiments(root_of(line))
-    known = {tag for one in there for tag in said.tags(history.read(one).annotations.values())}
+    known = {
+        tag for one in there for tag in run_values.all_tags(history.read(one).annotations.values())
+    }
     return [Word(f"+{tag}") for tag in sorted(known) if tag.startswith(incomplete[1:])]
 
 

@@ -15,7 +15,7 @@ from hpcrun.host import expand_home
 from hpcrun.site import site_names
 from hpcrun.state import files
 from hpcrun.state.spec.experiment import Spec
-from hpcrun.tools.completion.typed_line import PART, TypedLine, Word
+from hpcrun.tools.completion.completion_answers import PART, TypedLine, Word
 
 _LARGEST_FILE, _MOST_KEYS, _MOST_FILES = 1 << 20, 5_000, 8
 # Keys that no command line takes, or that have an option of their own.

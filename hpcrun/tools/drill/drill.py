@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hpcrun.compile import Compiled
 from hpcrun.control.cancel import cancel
 from hpcrun.control.wait import wait
 from hpcrun.errors import UsageError
+from hpcrun.fields import TIME
 from hpcrun.host import interrupted_from_outside
-from hpcrun.observe.diagnosis import fault_costs
 from hpcrun.observe.read.selection import Finder
+from hpcrun.policy import causes
 from hpcrun.policy import faults as policy_faults
-from hpcrun.state.layout import ExperimentPaths
+from hpcrun.policy.recovery import began_with
+from hpcrun.state import files, ledger, session_log
+from hpcrun.state.layout import AttemptPaths, ExperimentPaths, RunPaths
+from hpcrun.state.ledger import Attempt
 from hpcrun.submission.submit import Request, submit
 
 
@@ -25,7 +31,7 @@ class DrillResult:
     experiment: str
     run: int
     completed: bool
-    outcomes: list[fault_costs.FaultOutcome]
+    outcomes: list[FaultOutcome]
 
     @property
     def came_back(self) -> int:
@@ -90,5 +96,74 @@ def drill(compiled: Compiled, faults: Sequence[str], request: Request) -> DrillR
         say(f"interrupted; {name} is cancelled")
         cancel(Finder(experiment.directory.parent).resolve([name]), say)
         return None
-    outcomes = fault_costs.outcomes(experiment.run(number), faults)
-    return DrillResult(experiment.name, number, not failed, outcomes)
+    found = outcomes(experiment.run(number), faults)
+    return DrillResult(experiment.name, number, not failed, found)
+
+
+@dataclass(frozen=True)
+class FaultOutcome:
+    """One fault and what followed; None where nothing did."""
+
+    fault: str
+    rank: int | None = None
+    node: str | None = None
+    attempt: int | None = None
+    """The attempt that it hit; None, as all below, if the run ended before."""
+    cause: str | None = None
+    """The recorded cause, a kind of `hpcrun.policy.causes`."""
+    action: str | None = None
+    """``restart``, ``requeue`` or ``stop``."""
+    seconds: float | None = None
+    """From the fault to the first logged step after it."""
+    lost_steps: int | None = None
+    """Steps that were done again."""
+    came_back: bool = False
+    """True if the run made steps, or completed, after it."""
+
+
+def outcomes(paths: RunPaths, faults: Sequence[str]) -> list[FaultOutcome]:
+    """Return what followed each of the requested faults, in their order."""
+    attempts = ledger.read(paths)
+    injected = ledger.faults(paths)
+    found = [_outcome(paths, record, attempts) for record in injected]
+    return [*found, *map(FaultOutcome, faults[len(injected) :])]
+
+
+def _outcome(paths: RunPaths, fault: dict[str, Any], attempts: Sequence[Attempt]) -> FaultOutcome:
+    number = int(fault["attempt"])
+    hurt = next(attempt for attempt in attempts if attempt.number == number)
+    if hurt.outcome == causes.COMPLETED:
+        # It came too late to do any harm.
+        return FaultOutcome(str(fault["fault"]))
+    later = [paths.attempt(attempt.number) for attempt in attempts if attempt.number > number]
+    times = (time for each in later if (time := _first_logged(each)) is not None)
+    first = next(times, None)
+    # Of a program that saves by itself, the first step that it logs tells.
+    known = dict(zip((one.number for one in attempts), began_with(attempts), strict=True))
+    steps = (
+        known[each.number] if (step := session_log.read_any(each).restored_step) is None else step
+        for each in later
+    )
+    restored = next((step for step in steps if step is not None), None)
+    reached = hurt.end.get("reached_step")
+    return FaultOutcome(
+        fault=str(fault["fault"]),
+        rank=fault.get("rank"),
+        node=fault.get("node"),
+        attempt=number,
+        cause=hurt.kind,
+        action=hurt.action,
+        seconds=None if first is None else round(first - float(fault["time"]), 1),
+        came_back=first is not None
+        or any(attempt.outcome == causes.COMPLETED for attempt in attempts),
+        lost_steps=None if reached is None or restored is None else max(0, reached - restored),
+    )
+
+
+def _first_logged(attempt: AttemptPaths) -> float | None:
+    """Return the time of an attempt's first line of metrics; None without one."""
+    with contextlib.suppress(OSError):
+        for line in files.read_lines(attempt.metrics):
+            if TIME.accepts(line.get("time")):
+                return float(line["time"])
+    return None

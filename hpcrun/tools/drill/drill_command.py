@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +13,7 @@ from hpcrun.policy import faults as policy_faults
 from hpcrun.slurm import patience
 
 if TYPE_CHECKING:
-    from hpcrun.observe.diagnosis.fault_costs import FaultOutcome
+    from hpcrun.tools.drill.drill import FaultOutcome
 
 _HEADERS = ("FAULT", "RANK", "NODE", "TAKEN FOR", "HPCRUN DID", "BACK AFTER", "STEPS LOST")
 
@@ -71,7 +72,7 @@ def command(
     if done is None:
         return EXIT_INTERRUPTED
     if output.json:
-        data = [outcome.to_data() for outcome in done.outcomes]
+        data = [asdict(outcome) for outcome in done.outcomes]
         output.data({"experiment": done.experiment, "run": done.run, "faults": data})
     else:
         _print(done.outcomes, output)

@@ -24,9 +24,8 @@ from typing import Any, BinaryIO
 
 from hpcrun import resources, text
 from hpcrun.errors import HpcrunError, UsageError
-from hpcrun.observe.read import run_files
+from hpcrun.observe import results
 from hpcrun.observe.read.selection import Selected
-from hpcrun.observe.results import results
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.state import files as state_files
 from hpcrun.state import history, session_log
@@ -163,7 +162,7 @@ def _of_experiment(
 ) -> list[Member]:
     runs = [one for one, _ in part]
     submissions = sorted(
-        {paths for one in runs for paths in run_files.submissions(one)},
+        {paths for one in runs for paths in one.submissions()},
         key=lambda paths: paths.number,
     )
     facts = {paths: history.describe(paths) for paths in submissions}
@@ -229,7 +228,7 @@ def _of_submission(paths: SubmissionPaths, facts: dict[str, Any], say: Say) -> I
 
 def _frozen_secret(paths: SubmissionPaths, archive: Path) -> str | None:
     """Name a secret in a submission's frozen code: an older hpcrun froze those too."""
-    plan = run_files.plan(paths)
+    plan = history.readable_plan(paths)
     if plan is None or not plan.runs:
         return None
     files = {run.environment.secrets_file for run in plan.runs}
@@ -256,7 +255,7 @@ def _of_run(one: Selected, logs: bool) -> Iterator[Path]:
         if logs:
             yield from attempt.logs()
     if logs:
-        yield from run_files.batch_logs(one)
+        yield from one.batch_logs()
 
 
 def _versions(
@@ -308,7 +307,7 @@ def _left_out(runs: Sequence[Selected], logs: bool) -> str:
 
 
 def _submission(paths: SubmissionPaths, facts: dict[str, Any]) -> dict[str, Any]:
-    plan = run_files.plan(paths)
+    plan = history.readable_plan(paths)
     archive = paths.experiment.frozen_code(facts.get("code"))
     when = time.gmtime(float(facts.get("time") or 0))
     return {

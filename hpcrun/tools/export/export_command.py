@@ -51,9 +51,7 @@ def command(
     telemetry, a table of results, a README.txt that says what is what and how to run it again, and
     checksums. hpcrun reads it, unpacked, as it reads any experiment. Equal files give equal bytes.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
-    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'; without it, your
-    newest experiment.
+    {where or newest}.
     """
     from hpcrun.observe.status.status import statuses
     from hpcrun.tools.export import export

@@ -17,7 +17,7 @@ from hpcrun.state.spec import profiling
 
 if TYPE_CHECKING:
     from hpcrun.compile import Compiled
-    from hpcrun.observe.profile.step_profile import StepProfile
+    from hpcrun.observe.step_profile import StepProfile
 
 
 @click.command("profile")
@@ -129,16 +129,16 @@ def _told(compiled: Compiled, steps: int, warmup: int, output: Output) -> int:
 
 
 def _print(found: StepProfile, output: Output) -> None:
-    from hpcrun.observe.profile import profile_lines
+    from hpcrun.observe import step_profile
 
-    for line in profile_lines.head(found):
+    for line in step_profile.head(found):
         output.line(line)
-    for caption, table in profile_lines.tables(found):
+    for caption, table in step_profile.tables(found):
         output.line("")
         output.line(f"{caption}:")
         table.print(color=output.color)
     output.line("")
-    for line in profile_lines.findings(found):
+    for line in step_profile.findings(found):
         output.line(line)
 
 

@@ -16,9 +16,9 @@ from hpcrun.control.cancel import cancel
 from hpcrun.control.wait import wait
 from hpcrun.errors import UsageError
 from hpcrun.host import interrupted_from_outside
-from hpcrun.observe.profile import step_profile
-from hpcrun.observe.profile.step_profile import StepProfile
+from hpcrun.observe import step_profile
 from hpcrun.observe.read.selection import Finder, Selected
+from hpcrun.observe.step_profile import StepProfile
 from hpcrun.state import files, permissions
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.spec import profiling

@@ -1,10 +1,10 @@
 """The report: all about runs in one HTML file (``hpcrun report``).
 
-In reading order: `report` collects the content from the files of the runs; `curves` thins their
-metrics and `log_tails` cuts their logs to what a page has room for; `tracker_links` leads to where
-else the metrics are; `svg` draws what print and pages without JavaScript show; `page_data` is what
-the scripts draw and filter by; `page` renders templates/report; `live_server` serves the page to
-its reader alone. `report_command` is the command.
+In reading order: `report` collects the content from the files of the runs, and cuts their logs to
+what a page has room for; `curves` thins their metrics; `svg` draws what print and pages without
+JavaScript show; `page` renders templates/report, with what the scripts draw and filter by, and
+links to trackers; `live_server` serves the page to its reader alone; `report_command` is the
+command.
 
 Of templates/report: `filter.js` is the language of ``--where``, `colors.js` what a colour means,
 `charts.js` and `relations.js` draw, `report.js` puts the page together, `live.js` renews it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,11 +78,6 @@ def thin(curve: Curve, runs: int) -> RunCurves:
     first = min(times.values(), default=0.0)
     moments = [round(10 * (moment - first)) for moment in times.values()]
     return RunCurves(columns, Column(list(times), moments).thin(most), logged, not_finite)
-
-
-def names(runs: Iterable[RunCurves]) -> list[str]:
-    """Return every metric, in the order of first appearance."""
-    return list(dict.fromkeys(name for run in runs for name in run.metrics))
 
 
 def to_data(runs: Sequence[RunCurves], names: Sequence[str]) -> dict[str, Any]:

@@ -9,25 +9,29 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 import shlex
 import time
+import zlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
+from urllib.parse import quote
 
 from hpcrun import __version__, resources
 from hpcrun.host import current_user
+from hpcrun.observe import step_profile
 from hpcrun.observe.diagnosis import attempts, narrative
 from hpcrun.observe.diagnosis.advice import advise
 from hpcrun.observe.diagnosis.goodput import WORDS
-from hpcrun.observe.profile import profile_lines
-from hpcrun.observe.read import detail, metric_curves
+from hpcrun.observe.read import detail, metric_curves, run_values
 from hpcrun.observe.read.node_usage import MOST_READ, SERIES
-from hpcrun.observe.read.run_values import MISSING, show
+from hpcrun.observe.read.run_values import MISSING, lookup, show, swept_keys
+from hpcrun.observe.read.selection import Selected, as_where
 from hpcrun.observe.tables import number
-from hpcrun.text import agreeing, listed, plural, ranges, runs_text, shortened, visible
-from hpcrun.tools.report import curves, page_data, svg, tracker_links
+from hpcrun.text import agreeing, listed, plural, runs_text, shortened, visible
+from hpcrun.tools.report import curves, svg
 from hpcrun.tools.report.report import CodeVersion, Report, RunReport
 from hpcrun.tools.report.svg import ChartLine, TimelineMark
 
@@ -40,6 +44,11 @@ _MOST_ATTEMPTS = 30  # of a run, in sentences
 _UNREAD = re.compile(r"^(?: *//.*\n| +)", re.MULTILINE)  # of scripts: comments, indentation
 _MOST_FAILURES = 20  # groups of runs that went wrong
 _SCRIPTS = ("tables.js", "filter.js", "colors.js", "charts.js", "relations.js", "report.js")
+# Keys by which one can filter and colour, and the longest value of one.
+_MOST_KEYS, _LONGEST = 40, 120
+WANDB = "https://wandb.ai"
+# An address that a page may link to: what a spec names is another's text.
+_ADDRESS = re.compile(r"https?://[A-Za-z0-9.-]{1,253}(?::\d{1,5})?(?:/[\w./~%+-]*)?")
 
 
 def render(found: Report, live: float | None = None) -> str:
@@ -77,7 +86,7 @@ def render(found: Report, live: float | None = None) -> str:
         live=live,
         style=own("uPlot.min.css", "report.css"),
         scripts=scripts,
-        data=page_data.encoded(found),
+        data=_encoded(found),
         kinds=WORDS,
         series=series,
         states=Counter(run.story.status.state for run in found.runs),
@@ -101,7 +110,7 @@ def render(found: Report, live: float | None = None) -> str:
             for name, one in found.bases.items()
         },
         runs=[_run(found, run) for run in found.runs],
-        profiles=[profile_lines.section(run.profile) for run in found.runs if run.profile],
+        profiles=[step_profile.section(run.profile) for run in found.runs if run.profile],
         sampled=[
             (run, node, [_mean_and_peak(node.values.get(one.key)) for one in series])
             for run, node in sampled
@@ -123,11 +132,6 @@ def _policy(scripts: list[str], live: float | None) -> str:
     allowed = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
     server = "; connect-src 'self'" if live else ""
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}{server}"
-
-
-def _preferred(found: Report) -> list[str]:
-    """Return the metrics to draw, the objective first."""
-    return [name for name in found.metrics if name != curves.TOKENS]
 
 
 def _columns(found: Report) -> list[dict[str, Any]]:
@@ -161,6 +165,7 @@ def _row(found: Report, place: int) -> dict[str, Any]:
 
 
 def _charts(found: Report) -> list[tuple[str, str]]:
+    names = [name for name in found.metrics if name != curves.TOKENS]
     return [
         (
             name,
@@ -173,7 +178,7 @@ def _charts(found: Report) -> list[tuple[str, str]]:
                 ],
             ),
         )
-        for name in _preferred(found)[:_STATIC_CHARTS]
+        for name in names[:_STATIC_CHARTS]
     ]
 
 
@@ -208,7 +213,7 @@ def _run(found: Report, run: RunReport) -> dict[str, Any]:
             (change.key, _value(change.before), _value(change.after)) for change in run.changes
         ],
         "entry": detail.entry(run.selected),
-        "trackers": tracker_links.of_run(run.selected),
+        "trackers": tracker_links(run.selected),
     }
 
 
@@ -223,20 +228,16 @@ def _failures(found: Report) -> list[dict[str, Any]]:
             "over": group.over,
             "runs": [run.status.name for run in group.runs],
             "message": shortened(group.example.message),
-            "advice": advise(group.example, _where(group), several=len(group.runs) > 1),
+            "advice": advise(
+                group.example,
+                as_where(run.selected for run in group.runs),
+                several=len(group.runs) > 1,
+            ),
             "example": group.example.status.name,
             "log": logs[group.example.status.name],
         }
         for group in wrong[:_MOST_FAILURES]
     ]
-
-
-def _where(group: attempts.CauseGroup) -> str:
-    """Return the runs of a group as a WHERE: ``NAME/0-3,7``, one for each experiment."""
-    numbers: dict[str, list[int]] = {}
-    for run in group.runs:
-        numbers.setdefault(run.status.experiment, []).append(run.status.run)
-    return " ".join(f"{name}/{','.join(ranges(these))}" for name, these in numbers.items())
 
 
 def _attempts(run: RunReport, now: float) -> list[list[str]]:
@@ -353,3 +354,114 @@ def _moment(when: Any) -> str:
 
 def _is_moment(when: Any) -> TypeGuard[float]:
     return isinstance(when, (int, float)) and abs(when) < _LAST
+
+
+def _encoded(found: Report) -> str:
+    """Return the data, deflated, in base64: nothing in it can end its element."""
+    text = json.dumps(page_data(found), separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def page_data(found: Report) -> dict[str, Any]:
+    """Return plain data: runs, their curves and telemetry, and what they were given."""
+    return {
+        "metrics": found.metrics,
+        "metric": next((name for name in found.metrics if name != curves.TOKENS), None),
+        "objective": [found.objective, found.mode],
+        "series": [[one.key, one.title, one.unit] for one in SERIES],
+        "runs": [
+            {
+                "name": run.name,
+                "label": run.selected.run.label,
+                "cause": run.story.kind or "",
+                "tags": [*run_values.annotation_texts(run.selected, run_values.TAG)],
+                "notes": [*run_values.annotation_texts(run.selected, run_values.NOTE)],
+                "telemetry": run.telemetry.to_data() if run.telemetry.samples else None,
+            }
+            for run in found.runs
+        ],
+        "curves": curves.to_data([run.curves for run in found.runs], found.metrics),
+        "parameters": _parameters(found),
+        "slots": found.slots,
+        "ranked": found.ranked,
+        "shown": found.shown,
+    }
+
+
+def _parameters(found: Report) -> dict[str, Any]:
+    """Return the keys in which the runs differ, swept ones first, and their values by key."""
+    selected = [run.selected for run in found.runs]
+    swept = swept_keys(selected)
+    differing = dict.fromkeys(change.key for run in found.runs for change in run.changes)
+    keys = list(dict.fromkeys([*swept, *differing]))[:_MOST_KEYS]
+    repeats = {key for one in selected for key in one.plan.repeats}
+    return {
+        "keys": keys,
+        "swept": len(swept),
+        "repeats": [key for key in keys if key in repeats],
+        "values": [
+            [_plain(one.run.swept.get(key, lookup(one.run.spec, key))) for one in selected]
+            for key in keys
+        ],
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as a number, a truth or a short text; None where there is none."""
+    if value is MISSING or isinstance(value, bool):
+        return None if value is MISSING else value
+    if isinstance(value, (int, float)) and abs(value) < 1 << 53:  # and so neither NaN nor infinite
+        return value
+    return shortened(show(value), _LONGEST)
+
+
+class TrackerLink(NamedTuple):
+    """One place: an address to open, a command to type, or words alone."""
+
+    name: str
+    text: str
+    address: str = ""
+    command: str = ""
+
+
+def tracker_links(one: Selected) -> list[TrackerLink]:
+    """Return where a run's metrics are forwarded to, by its spec."""
+    tracking = _mapping(one.run.spec.get("tracking"))
+    found = []
+    if tracking.get("tensorboard"):
+        directory = shlex.quote(str(one.paths.tracking / "tensorboard"))
+        found.append(TrackerLink("TensorBoard", "", command=f"tensorboard --logdir {directory}"))
+    if isinstance(tracking.get("wandb"), dict):
+        found.append(_wandb(one, tracking["wandb"]))
+    if isinstance(tracking.get("mlflow"), dict):
+        found.append(_mlflow(one, tracking["mlflow"]))
+    return found
+
+
+def _wandb(one: Selected, block: dict[str, Any]) -> TrackerLink:
+    project = str(block.get("project") or one.experiment.name)
+    if block.get("mode") == "offline":
+        directory = shlex.quote(str(one.paths.tracking / "wandb"))
+        return TrackerLink("W&B", "kept offline:", command=f"wandb beta sync {directory}")
+    entity = block.get("entity")
+    text = f"{entity}/{project}" if entity else f"project {project}, run {one.run.identity}"
+    base = _variable(one, "WANDB_BASE_URL") or WANDB
+    if not entity or not _ADDRESS.fullmatch(base):
+        return TrackerLink("W&B", text)
+    parts = (str(entity), project, "runs", one.run.identity)
+    address = "/".join([base.rstrip("/"), *(quote(part, safe="") for part in parts)])
+    return TrackerLink("W&B", text, address)
+
+
+def _mlflow(one: Selected, block: dict[str, Any]) -> TrackerLink:
+    server = str(block.get("uri") or "")
+    text = f"experiment {block.get('experiment') or one.experiment.name}"
+    if server.startswith("sqlite:"):
+        command = f"mlflow ui --backend-store-uri {shlex.quote(server)}"
+        return TrackerLink("MLflow", text, command=command)
+    return TrackerLink("MLflow", text, server if _ADDRESS.fullmatch(server) else "")
+
+
+def _variable(one: Selected, name: str) -> str:
+    variables = _mapping(_mapping(one.run.spec.get("environment")).get("variables"))
+    return str(variables.get(name) or "")

@@ -8,34 +8,41 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcrun import activity
 from hpcrun.errors import UsageError
+from hpcrun.observe import diff, results, step_profile
 from hpcrun.observe.diagnosis import cost
 from hpcrun.observe.diagnosis.attempts import RunStory, stories
 from hpcrun.observe.diagnosis.cost import Cost
 from hpcrun.observe.diagnosis.goodput import Goodput, Span, summed
 from hpcrun.observe.diagnosis.price_list import PriceList
-from hpcrun.observe.profile import step_profile
-from hpcrun.observe.profile.step_profile import StepProfile
+from hpcrun.observe.diff import Change
 from hpcrun.observe.read import metric_curves, node_usage
 from hpcrun.observe.read.metric_curves import Curve
 from hpcrun.observe.read.node_usage import RunTelemetry
 from hpcrun.observe.read.selection import Selected
-from hpcrun.observe.results import diff, results
-from hpcrun.observe.results.diff import Change
-from hpcrun.observe.results.results import Results
-from hpcrun.state import history
+from hpcrun.observe.results import Results
+from hpcrun.observe.step_profile import StepProfile
+from hpcrun.policy import log_excerpt
+from hpcrun.policy.log_excerpt import LINES, folded
+from hpcrun.state import files, history
 from hpcrun.state.layout import RunPaths, SubmissionPaths
 from hpcrun.state.spec import profiling
 from hpcrun.submission.code.code_diff import ADDED, CHANGED, REMOVED
 from hpcrun.text import Say, plural
-from hpcrun.tools.report import curves, log_tails
+from hpcrun.tools.report import curves
 from hpcrun.tools.report.curves import RunCurves
-from hpcrun.tools.report.log_tails import LogTail
 
 _ALL_SHOWN, _BEST_SHOWN = 20, 12
+# Characters of all ends together, the most and the least of one, and the longest line.
+_ALL, _MOST, _LEAST, _LONGEST = 20_000, 5_000, 600, 300
+# Of more runs only those that went wrong have an end: each costs opening a file.
+_MOST_RUNS = 100
+# Lines of a run with which nothing is wrong.
+_FEW = 5
+_READ = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ class Report:
     @property
     def metrics(self) -> list[str]:
         """Every metric, the objective first."""
-        found = curves.names(run.curves for run in self.runs)
+        found = dict.fromkeys(name for run in self.runs for name in run.curves.metrics)
         return sorted(found, key=lambda name: name != self.objective)
 
     @cached_property
@@ -184,7 +191,7 @@ def _run(
         spans=spans,
         cost=cost.of_run(one.experiment.name, story.plan_of, spans, PriceList.of(one.plan.cluster)),
         changes=() if one is base else diff.changes(base.run.spec, one.run.spec),
-        log=log_tails.read(story, runs),
+        log=_log_tail(story, runs),
         profile=_profile(story),
     )
 
@@ -235,3 +242,52 @@ def _differs(before: Selected, after: Selected) -> tuple[str, ...]:
         for how in (CHANGED, ADDED, REMOVED)
         if (names := code.names(how))
     )
+
+
+class LogTail(NamedTuple):
+    """The last lines of a rank's log, without colours."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+def _log_tail(story: RunStory, runs: int) -> LogTail | None:
+    """Return the end of the log that tells most, of one of so many runs; None if there is none."""
+    bad = story.bad if story.kind else None
+    tail = bad.attempt.cause.get("log_tail") if bad else None
+    if bad and isinstance(tail, list) and tail:
+        rank = bad.attempt.cause.get("rank")
+        lines = [str(line) for line in tail[-2 * LINES :]]
+        return _cut(f"rank {rank} of attempt {bad.attempt.number}", lines, runs)
+    if runs > _MOST_RUNS or not story.attempts:
+        return None
+    number = story.attempts[-1].attempt.number
+    try:
+        path = story.selected.paths.attempt(number).rank_log(0)
+        lines = log_excerpt.excerpt(files.read_tail(path, _READ))[-_FEW:]
+    except OSError:
+        return None
+    return _cut(f"rank 0 of attempt {number}", lines, runs) if any(lines) else None
+
+
+def _cut(title: str, lines: list[str], runs: int) -> LogTail:
+    """Keep the last lines that there is room for, each once and without what colours it."""
+    plain = [_plain(line) for line in lines]
+    room = min(_MOST, max(_LEAST, _ALL // max(1, runs)))
+    kept: list[str] = []
+    for line in reversed(plain):
+        room -= len(line) + 1
+        if room < 0 and kept:
+            break
+        kept.insert(0, line)
+    if len(kept) < len(plain):
+        kept.insert(0, f"… ({len(plain) - len(kept)} lines before these)")
+    return LogTail(f"The last lines of {title}", tuple(kept))
+
+
+def _plain(line: str) -> str:
+    import click
+
+    shown = b"\n".join(folded(line.encode(errors="replace"))).decode(errors="replace")
+    text = click.unstyle(shown)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -52,9 +52,7 @@ def command(
     without JavaScript too. An earlier report is replaced. With --serve, the page is read through an
     ssh tunnel, whose command is printed, and follows the runs.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
-    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'; without it, your
-    newest experiment.
+    {where or newest}.
     """
     from hpcrun.state import files
     from hpcrun.tools.report.page import render

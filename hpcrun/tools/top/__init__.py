@@ -1,9 +1,9 @@
 """The screen of ``hpcrun top``: what ``status`` knows, live, with keys that show and act.
 
-In reading order: `picture` is one look at the runs; `views` makes the rows of a view (runs, queue,
-nodes) from it; `top_model` holds both, and knows which runs a key is about. `column_fit` chooses
-the columns that a terminal has room for, and `row_list` draws them; `pages` show the output of
-other commands and ask questions; `top_app` is the whole.
+In reading order: `views` takes a picture, one look at the runs, and makes the rows of a view (runs,
+queue, nodes) from it; `top_model` holds both, and knows which runs a key is about. `row_list` draws
+the columns that a terminal has room for; `pages` show the output of other commands and ask
+questions; `top_app` is the whole.
 
 All that is slow is done in threads. What acts on runs, or shows one, is a command of its own, as
 one would type it. Only `top_command` imports them: textual is an extra.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -12,13 +14,16 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from hpcrun.observe.tables import STYLES, Table
-from hpcrun.tools.top.column_fit import FittedColumn, cell, fit
 
 # What stands before each row: the cursor, and a mark. It needs no colour.
 _GUTTER = 2
 # The width from which on columns are as wide as what is in them, and what they have before.
 _WIDE = 120
 _MOST = {"CAUSE": 9}
+# Columns between two others, where there is room.
+_GAP = 2
+# The part of the screen that one column takes at most, and its least width.
+_LARGEST_PART, _LEAST_WIDTH = 3, 12
 
 
 class RowList(Widget):
@@ -48,18 +53,11 @@ class RowList(Widget):
         *,
         has_trend: bool = False,
     ) -> None:
-        """Show the rows of a table.
+        """Show the rows of a table, of which some are ``marked``.
 
-        Parameters
-        ----------
-        drop
-            Headers of columns that a narrow terminal omits, the first ones first.
-        cells
-            Returns the cells of a row, which may differ from the table's.
-        marked
-            Rows that are marked.
-        has_trend
-            The column ``TREND`` is filled in by ``cells``.
+        ``drop`` are headers of columns that a narrow terminal omits, the first ones first.
+        ``cells`` returns the cells of a row, which may differ from the table's: with ``has_trend``
+        it fills in the column ``TREND``.
         """
         self._table, self._drop, self._cells = table, drop, cells
         self._marked, self._has_trend = marked, has_trend
@@ -128,7 +126,7 @@ class RowList(Widget):
         headers = self._table.headers
         for column in self._columns:
             header, text = headers[column.place], cells[column.place]
-            shown = cell(
+            shown = _cell(
                 text,
                 column.width,
                 right=header in self._table.right,
@@ -138,3 +136,66 @@ class RowList(Widget):
             segments.append(Segment(shown, style + Style.parse(colour) if colour else style))
             segments.append(Segment(" " * column.gap, style))
         return segments
+
+
+class FittedColumn(NamedTuple):
+    """One column of the screen: its place in the table, and its width with the gap after it."""
+
+    place: int
+    width: int
+    gap: int
+
+
+def fit(
+    table: Table,
+    width: int,
+    drop: Sequence[str],
+    *,
+    fixed: Mapping[str, int],
+    most: Mapping[str, int],
+) -> list[FittedColumn]:
+    """Return the columns of ``table`` that ``width`` has room for.
+
+    Empty columns are left out, then those of ``drop``, the first ones first, then the last ones.
+
+    ``fixed`` are the widths of columns that are filled in later, ``most`` the greatest widths of
+    others, by their headers.
+    """
+    widths: dict[int, int] = {}
+    for place, header in enumerate(table.headers):
+        longest = max((len(row[place]) for row in table.rows), default=0)
+        if header in fixed or longest or not table.rows:
+            widths[place] = max(fixed.get(header, longest), len(header))
+    limit = max(_LEAST_WIDTH, width // _LARGEST_PART)
+    sizes = {
+        place: min(wide, most.get(table.headers[place], limit)) for place, wide in widths.items()
+    }
+    shown = list(widths)
+    for dropped in (None, *drop):
+        shown = [place for place in shown if table.headers[place] != dropped]
+        if _total(shown, sizes) <= width:
+            break
+    while len(shown) > 1 and _total(shown, sizes) > width:
+        shown.pop()
+    gap = _GAP if _total(shown, sizes, _GAP) <= width else 1
+    room = width - _total(shown, sizes, gap)
+    # What is left goes to the first column, which names the row, and to the last one.
+    for place in dict.fromkeys((*shown[:1], *shown[-1:])):
+        more = min(max(0, room), widths[place] - sizes[place])
+        sizes[place] += more
+        room -= more
+    return [FittedColumn(place, min(sizes[place], width), gap) for place in shown]
+
+
+def _total(shown: Sequence[int], sizes: Mapping[int, int], gap: int = 1) -> int:
+    return sum(sizes[place] + gap for place in shown) - gap
+
+
+def _cell(text: str, width: int, *, right: bool = False, keep_end: bool = False) -> str:
+    """Return a text in exactly so many columns; what is cut is marked by ``…``."""
+    length = cell_len(text)
+    if length > width:
+        end = text[-(width // 2) :] if keep_end else ""
+        start = set_cell_size(text, max(0, width - 1 - cell_len(end))).rstrip()
+        return set_cell_size(f"{start}…{end}", width)
+    return " " * (width - length) + text if right else text + " " * (width - length)

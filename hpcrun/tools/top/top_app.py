@@ -16,15 +16,23 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input, Static
 
 from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, HpcrunError, UsageError
-from hpcrun.observe.status.sparkline import sparkline
+from hpcrun.observe.status.status_table import sparkline
 from hpcrun.slurm.background import BackgroundCall
 from hpcrun.text import age, one_line
 from hpcrun.tools.top import views
 from hpcrun.tools.top.pages import CommandPage, Page, Question
-from hpcrun.tools.top.picture import Look, MetricTrends, Picture, node_samples, take
 from hpcrun.tools.top.row_list import RowList
 from hpcrun.tools.top.top_model import TopModel
-from hpcrun.tools.top.views import NODES, QUEUE, RUNS
+from hpcrun.tools.top.views import (
+    NODES,
+    QUEUE,
+    RUNS,
+    Look,
+    MetricTrends,
+    Picture,
+    node_samples,
+    take,
+)
 
 # Seconds between two looks, or a multiple of the processor time of one, so that thousands of runs
 # take a twentieth of a core.
@@ -385,13 +393,10 @@ class TopApp(App[BaseException]):
             self.screen.action_back()
             return
         self.exit_code = EXIT_INTERRUPTED
-        self._leave()
+        self.action_leave()
 
     def action_leave(self) -> None:
         """Leave the screen; the runs go on."""
-        self._leave()
-
-    def _leave(self) -> None:
         for screen in self.screen_stack:
             if isinstance(screen, CommandPage):
                 screen.close()

@@ -39,9 +39,7 @@ class _Collected(Output):
 def command(where: tuple[str, ...], conditions: tuple[str, ...], output: Output) -> int:
     """Runs on a live screen: curves, queue, nodes; logs, why, cancel and requeue by keys.
 
-    WHERE is an experiment (NAME), runs (NAME/3, NAME/0-3), a pattern ('fine*', '*/3'), a job id, a
-    spec file or a directory, and conditions such as state=failed 'lr>=1e-3'; without it, your
-    newest experiment. ? lists the keys; q leaves, and the runs go on.
+    {where or newest}. ? lists the keys; q leaves, and the runs go on.
     """
     if output.json:
         raise UsageError("top is a screen and has no JSON", hint="hpcrun status --json")

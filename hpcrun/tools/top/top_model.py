@@ -6,15 +6,14 @@ from collections.abc import Sequence
 
 from hpcrun.errors import UsageError
 from hpcrun.observe.read.filter import narrow
-from hpcrun.observe.read.selection import Selected
+from hpcrun.observe.read.selection import Selected, as_where, where_arguments
 from hpcrun.observe.status import run_state, status_table
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.observe.tables import Table
 from hpcrun.submission import most_hours
 from hpcrun.text import one_line, plural, shortened
 from hpcrun.tools.top import views
-from hpcrun.tools.top.picture import NodeSample, Picture
-from hpcrun.tools.top.views import NODES, QUEUE, RUNS, TopView
+from hpcrun.tools.top.views import NODES, QUEUE, RUNS, NodeSample, Picture, TopView
 
 _NOTHING = {
     RUNS: "no runs",
@@ -163,7 +162,7 @@ class TopModel:
         roots = {one.experiment.root for one in selected}
         if len(roots) > 1:
             raise UsageError("these runs lie under several roots: mark those of one")
-        return [verb, *views.where_arguments(selected), *options, "--root", str(roots.pop())]
+        return [verb, *where_arguments(selected), *options, "--root", str(roots.pop())]
 
     def acts_on(self, verb: str, places: Sequence[int]) -> Sequence[int]:
         """Return those of the places on which ``cancel`` or ``requeue`` acts.
@@ -184,7 +183,7 @@ class TopModel:
         selected = [self.picture.selected[place] for place in places] if self.picture else []
         above = most_hours.above_limit((one.run, one.plan.cluster) for one in selected)
         cost = f", {above}" if above and verb == "requeue" else ""
-        names = shortened(" ".join(views.where_arguments(selected)), 600)
+        names = shortened(as_where(selected), 600)
         return f"{verb.capitalize()} {plural(len(selected), 'run')}{cost}?  {names}"
 
     def counts(self, visible_rows: range) -> str:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrun.observe.read.selection import Selected
+from hpcrun.fields import TIME
+from hpcrun.observe.read.node_usage import sample_values
+from hpcrun.observe.read.selection import Selected, as_where
 from hpcrun.observe.status import run_state, status_table
 from hpcrun.observe.status.status import RunStatus
+from hpcrun.observe.status.status_table import Trends
 from hpcrun.observe.tables import Table
-from hpcrun.text import age, brief, duration, one_line, plural, ranges
-from hpcrun.tools.top.picture import NodeSample, Picture, holders
+from hpcrun.state import files
+from hpcrun.text import Say, age, brief, duration, one_line, plural
 
 RUNS, QUEUE, NODES = "runs", "queue", "nodes"
 TREND = "TREND"
@@ -40,6 +43,12 @@ _TITLES: dict[str, Callable[[RunStatus], Any]] = {
     "UPDATED": lambda one: one.updated,
 }
 _PARTS = re.compile(r"(\d+)")
+Look = Callable[[Say], tuple[list[Selected], list[RunStatus]]]
+# A node's newest sample of telemetry: its time, and values by the key of a `Series`.
+NodeSample = tuple[float, dict[str, float | None]]
+_HOLD_NODES = (run_state.RUNNING, run_state.RESTARTING)
+# Nodes whose telemetry is read for one view.
+_MOST_NODES = 256
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,7 @@ def of_queue(picture: Picture, places: Sequence[int]) -> TopView:
         nodes = {picture.selected[place].run.nodes for place in members}
         table.add(
             job,
-            where(picture.selected[place] for place in members),
+            as_where(picture.selected[place] for place in members),
             state,
             "" if longest is None else duration(longest),
             "-".join(str(count) for count in sorted({min(nodes), max(nodes)})),
@@ -131,20 +140,6 @@ def of_nodes(picture: Picture, places: Sequence[int], samples: Mapping[str, Node
     return TopView(
         NODES, table, [tuple(place for place, _ in held[node]) for node in nodes], details
     )
-
-
-def where(runs: Any) -> str:
-    """Return runs as a WHERE: ``NAME/0-3,7``, one for each experiment."""
-    return " ".join(where_arguments(runs))
-
-
-def where_arguments(runs: Any) -> list[str]:
-    """Return the arguments of a command that name these runs, one for each experiment."""
-    numbers: dict[str, list[int]] = {}
-    one: Selected
-    for one in runs:
-        numbers.setdefault(one.experiment.name, []).append(one.run.number)
-    return [f"{name}/{','.join(ranges(these))}" for name, these in numbers.items()]
 
 
 def _sorted(picture: Picture, places: Sequence[int], sort: str, backwards: bool) -> list[int]:
@@ -193,3 +188,85 @@ def _detail(status: RunStatus) -> str:
 
 def _figure(value: float | None, unit: str) -> str:
     return "" if value is None else f"{value:.0f}{unit}"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The state of the runs, their queue and their nodes at one look."""
+
+    selected: Sequence[Selected]
+    found: Sequence[RunStatus]
+    table: Table
+    """One row per run, as ``hpcrun status`` prints it; the column ``TREND`` is empty."""
+    metric: str | None
+    """The metric of that column."""
+    time: float
+    """When it was taken, in seconds since the epoch."""
+    problems: tuple[str, ...] = ()
+    """Why it may be incomplete: one line each."""
+
+
+def take(look: Look) -> Picture:
+    """Look at all runs; raises what ``look`` raises."""
+    told: list[str] = []
+    selected, found = look(told.append)
+    now = time.time()
+    problems = dict.fromkeys(" ".join(lines.split()) for lines in told)
+    return Picture(
+        selected=selected,
+        found=found,
+        table=status_table.build(selected, found, now, terminal=True),
+        metric=status_table.shown_metric(selected, found),
+        time=now,
+        problems=tuple(problems),
+    )
+
+
+def holders(picture: Picture) -> Mapping[str, list[tuple[int, bool]]]:
+    """Map each node to the runs that hold it: their places, and whether it is a spare of theirs."""
+    nodes: dict[str, list[tuple[int, bool]]] = {}
+    for place, status in enumerate(picture.found):
+        if status.state in _HOLD_NODES:
+            for node in status.nodes or ():
+                nodes.setdefault(node, []).append((place, False))
+            for node in status.spare_nodes or ():
+                nodes.setdefault(node, []).append((place, True))
+    return nodes
+
+
+def node_samples(picture: Picture, nodes: Iterable[str]) -> dict[str, NodeSample]:
+    """Read the newest sample of these nodes' telemetry; a node without one is left out."""
+    found: dict[str, NodeSample] = {}
+    held = holders(picture)
+    for node in list(nodes)[:_MOST_NODES]:
+        for place, _ in held.get(node, ()):
+            attempt = picture.found[place].attempt
+            if attempt is None:
+                continue
+            path = picture.selected[place].paths.attempt(attempt).telemetry(node)
+            for line in files.read_back(path, 4096):
+                moment: Any = line.get("time")
+                if TIME.accepts(moment):
+                    if node not in found or moment > found[node][0]:
+                        found[node] = (float(moment), sample_values(line))
+                    break
+    return found
+
+
+class MetricTrends:
+    """Reads the course of the metric of runs, each file only where it has grown."""
+
+    def __init__(self) -> None:
+        self._trends = Trends()
+
+    def read(self, picture: Picture, places: Iterable[int]) -> dict[str, list[float]]:
+        """Return the values of the runs at these places of the picture, by their directories."""
+        if picture.metric is None:
+            return {}
+        found = {}
+        for place in places:
+            status = picture.found[place]
+            if status.attempt is not None:
+                paths = picture.selected[place].paths
+                found[status.directory] = self._trends.values(paths, status.attempt, picture.metric)
+        return found

@@ -48,7 +48,7 @@ spec = importlib.util.spec_from_file_location(
 )
 sys.modules["hpcrun"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules["hpcrun"])
-from hpcrun.run.weights import export_program
+from hpcrun.tools.weights import export_program
 export_program.main()
 """
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", "PYTHONDONTWRITEBYTECODE": "1"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.observe.diagnosis import data_wait, narrative
+from hpcrun.observe.diagnosis import narrative
 from hpcrun.observe.diagnosis.attempts import stories
 from hpcrun.observe.read.selection import Finder
 from hpcrun.state import files, session_log
@@ -28,18 +28,18 @@ def _steps(data: float, count: int = 10) -> list[dict[str, Any]]:
 
 
 def test_the_share(tmp_path: Path) -> None:
-    assert data_wait.share(_attempt(tmp_path / "a", _steps(0.5))) == pytest.approx(0.25)
-    assert "waited for data for 25% of its newest steps" in data_wait.told(
+    assert narrative.waited_share(_attempt(tmp_path / "a", _steps(0.5))) == pytest.approx(0.25)
+    assert "waited for data for 25% of its newest steps" in narrative.data_wait(
         AttemptPaths(tmp_path / "a")
     )
-    assert data_wait.told(_attempt(tmp_path / "b", _steps(0.1))) == ""
+    assert narrative.data_wait(_attempt(tmp_path / "b", _steps(0.1))) == ""
     # Too few steps, none with a loader, lines of anybody's, no file.
-    assert data_wait.share(_attempt(tmp_path / "c", _steps(0.5, count=3))) is None
+    assert narrative.waited_share(_attempt(tmp_path / "c", _steps(0.5, count=3))) is None
     without = [{"step": step, "step_seconds": 1.0} for step in range(9)]
-    assert data_wait.share(_attempt(tmp_path / "d", without)) is None
+    assert narrative.waited_share(_attempt(tmp_path / "d", without)) is None
     wrong = [{**line, "data_seconds": -5.0} for line in _steps(0.5)]
-    assert data_wait.share(_attempt(tmp_path / "e", wrong)) is None
-    assert data_wait.share(AttemptPaths(tmp_path / "none")) is None
+    assert narrative.waited_share(_attempt(tmp_path / "e", wrong)) is None
+    assert narrative.waited_share(AttemptPaths(tmp_path / "none")) is None
 
 
 def test_why_tells_it_of_the_newest_attempt(tmp_path: Path) -> None:
@@ -61,13 +61,15 @@ def _compared(directory: Path, ranks: list[list[Any]], median: Any = 0.02) -> At
 
 
 def test_ranks_that_wait_longer_than_the_others_are_named(tmp_path: Path) -> None:
-    said = data_wait.told(_compared(tmp_path / "a", [[3, 0.41], [1, 0.1], [0, 0.02], [2, 0.01]]))
+    said = narrative.data_wait(
+        _compared(tmp_path / "a", [[3, 0.41], [1, 0.1], [0, 0.02], [2, 0.01]])
+    )
     assert "in the 16 steps to step 32: rank 3 41%, rank 1 10%; half of the 4 ranks 2% or" in said
     # All alike, so that rank 0 stands for them; none long; records of anybody's.
     for number, ranks in enumerate(([[3, 0.06]], [[3, "0.9"]], [3], [[3, 9.0]], [[-1, 0.5]])):
-        assert data_wait.told(_compared(tmp_path / f"b{number}", ranks)) == ""
-    assert data_wait.told(_compared(tmp_path / "c", [[3, 0.4]], median=None)) == ""
+        assert narrative.data_wait(_compared(tmp_path / f"b{number}", ranks)) == ""
+    assert narrative.data_wait(_compared(tmp_path / "c", [[3, 0.4]], median=None)) == ""
     alike = _compared(tmp_path / "d", [[2, 0.3], [0, 0.28]], median=0.28)
-    assert data_wait.told(alike) == ""
+    assert narrative.data_wait(alike) == ""
     files.append(alike.metrics, *_steps(0.6, count=40))
-    assert data_wait.told(alike).startswith("Rank 0, like the other 3 ranks, waited for data")
+    assert narrative.data_wait(alike).startswith("Rank 0, like the other 3 ranks, waited for data")

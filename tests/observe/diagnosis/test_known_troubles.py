@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcrun.observe.diagnosis import known_troubles
+from hpcrun.observe.diagnosis import advice
 
 SHM = "unable to open shared memory object </torch_7_1> in read-write mode: No space left on device"
 SOCKET = "The server socket has failed to listen"
@@ -40,19 +40,19 @@ OWN = [
 @pytest.mark.parametrize(("exception", "message", "told"), SAID)
 def test_what_an_exception_says(exception: str, message: str, told: str) -> None:
     cause = {"exception": exception, "message": message, "node": "n2"}
-    assert told in str(known_troubles.explanation(cause, "study/0"))
+    assert told in str(advice.known_trouble(cause, "study/0"))
 
 
 def test_a_bus_error() -> None:
     cause = {"signal": "SIGBUS", "message": "rank 0 on n2 was ended by SIGBUS", "node": "n2"}
-    told = str(known_troubles.explanation(cause, "study/0"))
+    told = str(advice.known_trouble(cause, "study/0"))
     assert "HF_HOME: '${hpcrun:scratch}/hf'" in told
     assert "full of n2" not in told
 
 
 @pytest.mark.parametrize(("lines", "told"), WRITTEN)
 def test_what_a_log_ends_with(lines: list[str], told: str) -> None:
-    found = known_troubles.explanation({"log_tail": lines, "exception": None}, "study/0")
+    found = advice.known_trouble({"log_tail": lines, "exception": None}, "study/0")
     assert told in str(found)
     assert "{" not in str(found)
 
@@ -60,13 +60,13 @@ def test_what_a_log_ends_with(lines: list[str], told: str) -> None:
 @pytest.mark.parametrize(("exception", "message", "lines"), OWN)
 def test_what_is_the_programs_own(exception: str, message: str, lines: list[str]) -> None:
     cause = {"exception": exception, "message": message, "log_tail": lines}
-    assert known_troubles.explanation(cause, "study/0") is None
+    assert advice.known_trouble(cause, "study/0") is None
 
 
 def test_all_nodes_of_ranks_that_failed_together() -> None:
     cause = {"exception": "OSError", "message": "No space left on device", "node": "n1"}
-    told = str(known_troubles.explanation({**cause, "failed_on": ["n1", "n2"]}, "study/0"))
+    told = str(advice.known_trouble({**cause, "failed_on": ["n1", "n2"]}, "study/0"))
     assert "of n1, n2 " in told
     many = [f"n{index}" for index in range(9)]
-    told = str(known_troubles.explanation({**cause, "failed_on": many}, "study/0"))
+    told = str(advice.known_trouble({**cause, "failed_on": many}, "study/0"))
     assert "n3 and 5 more" in told

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.observe.diagnosis import never_came
+from hpcrun.observe.diagnosis import unread_progress
 from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.status.jobs import Answers
 from hpcrun.observe.status.status import statuses
@@ -27,7 +27,7 @@ def _told(study: Experiment, state: str = "RUNNING") -> list[str]:
     found = statuses(
         selected, ask=lambda jobs: Answers(jobs={job.job_id: JobState("", state) for job in jobs})
     )
-    return [*never_came.told(zip(selected, found, strict=True))]
+    return [*unread_progress.never_came_notes(zip(selected, found, strict=True))]
 
 
 def _run(study: Experiment, *, age: float, steps: int = 20, **spec: Any) -> None:

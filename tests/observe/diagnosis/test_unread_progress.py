@@ -11,7 +11,7 @@ import pytest
 
 from hpcrun.observe.diagnosis import narrative
 from hpcrun.observe.diagnosis.attempts import stories
-from hpcrun.observe.diagnosis.unread_progress import further, proposed, told, unmatched
+from hpcrun.observe.diagnosis.unread_progress import further, proposed, unmatched, unread_notes
 from hpcrun.observe.read.selection import Finder, Selected
 from hpcrun.observe.status.jobs import Answers
 from hpcrun.observe.status.status import RunStatus, statuses
@@ -175,35 +175,35 @@ def test_a_pattern_that_finds_nothing_is_told_with_the_nearest_line(study: Exper
     assert clause is not None
     assert "no step in 4 lines of rank 0, the nearest of which is 'Epoch 3/3 loss 0.3'" in clause
     assert r"this one would: 'Epoch +(?P<epoch>\d+)" in clause
-    assert [*told([(selected, status)])] == [], "it may still come"
+    assert [*unread_notes([(selected, status)])] == [], "it may still come"
 
 
 def test_while_it_runs_a_pattern_is_told_after_some_lines(study: Experiment) -> None:
     selected, status = _printed(study, *["epoch 1"] * 60, pattern=r"step (?P<step>\d+)")
-    (note,) = told([(selected, status)])
+    (note,) = unread_notes([(selected, status)])
     assert note.startswith("study/0: progress.pattern has found no step in 60 lines of rank 0, ")
     (story,) = stories([selected], ask=lambda jobs: Answers())
     sentences = narrative.attempt(story.attempts[0], story, T0)
     assert any(one.startswith("Its progress.pattern has found no step in 60") for one in sentences)
     read = {"event": "read_from", "time": T0, "source": "log"}
     files.append(study.run().attempt(1).session, read)
-    assert [*told([(selected, status)])] == []
+    assert [*unread_notes([(selected, status)])] == []
 
 
 def test_after_a_time_few_lines_are_enough(study: Experiment) -> None:
     selected, status = _printed(study, "epoch 1", pattern=r"step (?P<step>\d+)")
     began = study.run().attempt(1).rank_log(0).stat().st_mtime - 400
     os.utime(study.run().attempt(1).launch, (began, began))
-    assert len([*told([(selected, status)])]) == 1
+    assert len([*unread_notes([(selected, status)])]) == 1
 
 
 def test_metrics_beside_a_bar_are_proposed(study: Experiment) -> None:
     selected, status = _printed(study, *(f"Epoch {n}/3 loss 0.{n}" for n in (1, 2, 3)))
-    (note,) = told([(selected, dataclasses.replace(status, step=30))])
+    (note,) = unread_notes([(selected, dataclasses.replace(status, step=30))])
     assert "prints metrics that hpcrun does not read" in note
     assert "(?P<loss>" in note
     known = dataclasses.replace(status, step=30, metrics={"loss": 1.0})
-    assert [*told([(selected, known)])] == []
+    assert [*unread_notes([(selected, known)])] == []
 
 
 def test_steps_beyond_those_of_its_files_are_told(study: Experiment) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.observe.logs.remote_storage import is_remote
+from hpcrun.observe.logs.follow import is_remote
 
 MOUNTS = r"""
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

@@ -12,8 +12,7 @@ import pytest
 
 from hpcrun.observe.logs import render
 from hpcrun.observe.logs.log_files import LogChoice, sources
-from hpcrun.observe.logs.log_format import Printer
-from hpcrun.observe.logs.render import LineFilter, Presenter, read
+from hpcrun.observe.logs.render import LineFilter, Presenter, Printer, read
 from hpcrun.observe.logs.tail import LineBlock, Source
 from hpcrun.observe.read.selection import Finder, Selected
 from tests.support.experiment import Experiment

@@ -14,8 +14,7 @@ from hpcrun.observe.logs import follow
 from hpcrun.observe.logs import watch as module
 from hpcrun.observe.logs.follow import LOCAL, REMOTE
 from hpcrun.observe.logs.log_files import LogChoice
-from hpcrun.observe.logs.log_format import Printer
-from hpcrun.observe.logs.render import Presenter
+from hpcrun.observe.logs.render import Presenter, Printer
 from hpcrun.observe.logs.watch import Watch
 from hpcrun.observe.read.selection import Finder, Selected
 from hpcrun.observe.status.jobs import Answers, JobRef

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.observe.read.selection import Finder
-from hpcrun.observe.status import preparation
+from hpcrun.observe.status import status
 from hpcrun.observe.status.jobs import Answers
 from hpcrun.observe.status.status import statuses
 from hpcrun.slurm.queue import JobState
@@ -26,11 +26,11 @@ def _log(directory: Path, name: str, text: str, when: float) -> None:
 
 def test_the_last_words_of_the_agent_that_wrote_last(tmp_path: Path) -> None:
     paths = AttemptPaths(tmp_path / "1")
-    assert preparation.words(paths) is None
+    assert status._preparation(paths) is None
     _log(paths.directory, "agent-n1.log", COMPILING, 100)
     _log(paths.directory, "agent-n2.log", COMPILING.replace("40", "80") + "a traceback\n", 200)
     _log(paths.directory, "agent-n3.log", "no words of ours\n", 300)
-    assert preparation.words(paths) == "n2: compiling DeepSpeed's A: 1 of 3 files, 80 s so far"
+    assert status._preparation(paths) == "n2: compiling DeepSpeed's A: 1 of 3 files, 80 s so far"
 
 
 @pytest.mark.timeout(20)
@@ -40,9 +40,9 @@ def test_hostile_logs(tmp_path: Path) -> None:
     _log(paths.directory, "agent-n1.log", evil, 100)
     os.mkfifo(paths.directory / "agent-n2.log")
     (paths.directory / "agent-n3.log").symlink_to("/dev/zero")
-    assert preparation.words(paths) is None
+    assert status._preparation(paths) is None
     _log(paths.directory, "agent-n1.log", evil.replace("x" * 4000, ""), 100)
-    said = preparation.words(paths)
+    said = status._preparation(paths)
     assert said is not None
     assert said.startswith("n1: \\x1b[2Jxxx")
     assert len(said) < 300

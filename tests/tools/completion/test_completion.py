@@ -16,7 +16,7 @@ import pytest
 
 from hpcrun.compile.spec import profile_files
 from hpcrun.state import permissions
-from hpcrun.tools.completion import typed_line
+from hpcrun.tools.completion import completion_answers
 from hpcrun.tools.completion.completion_answers import COMPLETERS
 from tests.support.command import hpcrun
 from tests.support.experiment import Experiment
@@ -198,7 +198,7 @@ def test_a_hostile_spec_offers_nothing_that_acts(text: str, desk: Path) -> None:
 def test_every_completer_is_of_a_parameter_that_a_command_has() -> None:
     known = {
         f"{command}{name}"
-        for command, record in typed_line.commands()["commands"].items()
+        for command, record in completion_answers.known_commands()["commands"].items()
         for name in (one["name"] for one in record["parameters"])
         for command in ("", f"{command} ")
     }
@@ -235,7 +235,7 @@ def test_every_completer_is_of_a_parameter_that_a_command_has() -> None:
 def test_a_line_is_read_as_its_command_reads_it(
     words: list[str], values: dict[str, list[str]], open_option: str
 ) -> None:
-    line = typed_line.read(words, typed_line.commands())
+    line = completion_answers.read_line(words, completion_answers.known_commands())
     assert {name: line.values.get(name) for name in values} == values
     assert (line.open_option.name if line.open_option else "") == open_option
 
@@ -252,7 +252,7 @@ def test_a_line_is_read_as_its_command_reads_it(
     ],
 )
 def test_a_line_is_split_as_a_shell_does(line: str, words: list[str], is_in_quotes: bool) -> None:
-    assert typed_line.split(line) == (words, is_in_quotes)
+    assert completion_answers.split_line(line) == (words, is_in_quotes)
 
 
 def test_a_variable_left_over_from_a_shell_is_told() -> None:

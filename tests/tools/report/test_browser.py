@@ -13,7 +13,7 @@ import pytest
 
 from hpcrun.observe.read.selection import Finder
 from hpcrun.state import files
-from hpcrun.tools.report import live_server, page_data
+from hpcrun.tools.report import live_server, page
 from hpcrun.tools.report.page import render
 from hpcrun.tools.report.report import collect
 from tests.support import filter_cases
@@ -309,7 +309,7 @@ def test_the_filter_answers_as_hpcrun_does(window: Browser) -> None:
         for key in swept
     ]
     for column in columns:  # As `page_data` writes them.
-        column["known"] = [page_data._plain(v) if v is not None else v for v in column["known"]]
+        column["known"] = [page._plain(v) if v is not None else v for v in column["known"]]
     facts = {
         **filter_cases.FACTS,
         **{"run.tag": filter_cases.TAGS, "run.note": filter_cases.NOTES},

@@ -45,7 +45,7 @@ def test_a_curve_comes_back_as_it_was_written() -> None:
         if step % 500 == 0:
             values["eval/loss"] = 3.0 + step
     run = curves.thin(made, runs=20)
-    names = curves.names([run])
+    names = [*run.metrics]
     assert names == ["loss", "tokens", "eval/loss"]
     data = curves.to_data([run], names)
     steps = list(accumulate(data["steps"][0]))

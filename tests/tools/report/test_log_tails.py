@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hpcrun.observe.diagnosis.attempts import stories
 from hpcrun.observe.read.selection import Finder
-from hpcrun.tools.report import log_tails
-from hpcrun.tools.report.log_tails import LogTail
+from hpcrun.tools.report import report
+from hpcrun.tools.report.report import LogTail
 from tests.support.experiment import Experiment
 
 TRACEBACK = [
@@ -20,7 +20,7 @@ TRACEBACK = [
 
 def tail(study: Experiment, runs: int = 1) -> LogTail | None:
     [story] = stories(Finder(study.paths.root).resolve(["study/0"]))
-    return log_tails.read(story, runs)
+    return report._log_tail(story, runs)
 
 
 def small(directory: Path) -> Experiment:

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from hpcrun.observe.read.selection import Finder
-from hpcrun.tools.report import tracker_links
-from hpcrun.tools.report.tracker_links import TrackerLink
+from hpcrun.tools.report import page
+from hpcrun.tools.report.page import TrackerLink
 from tests.support.experiment import Experiment
 
 
 def links(directory: Path, **spec: Any) -> list[TrackerLink]:
     Experiment(directory).submit((3,), spec=spec)
     [one] = Finder(directory).resolve(["study"])
-    return tracker_links.of_run(one)
+    return page.tracker_links(one)
 
 
 def test_none(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from hpcrun.observe.status.status import RunStatus, statuses
 from hpcrun.text import Say
 from hpcrun.tools.top import top_app
 from hpcrun.tools.top.pages import CommandPage
-from hpcrun.tools.top.picture import take
 from hpcrun.tools.top.top_app import TopApp
 from hpcrun.tools.top.top_model import TopModel
+from hpcrun.tools.top.views import take
 from tests.support.top_study import TopStudy
 
 Found = tuple[list[Selected], list[RunStatus]]

@@ -11,7 +11,7 @@ from hpcrun.control.wait import described
 from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.status.status import statuses
 from hpcrun.tools.top import views
-from hpcrun.tools.top.picture import MetricTrends, Picture, node_samples, take
+from hpcrun.tools.top.views import MetricTrends, Picture, node_samples, take
 from tests.support.top_study import TopStudy
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.observe.status.sparkline import amount, bar, sparkline
+from hpcrun.observe.status.status_table import amount, bar, sparkline
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hpcrun.observe.diagnosis.fault_costs import FaultOutcome, outcomes
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import RunPaths
+from hpcrun.tools.drill.drill import FaultOutcome, outcomes
 
 
 def _attempt(paths: RunPaths, number: int, restored: int, first: float) -> None:
@@ -70,7 +70,6 @@ def test_a_run_that_did_not_come_back(tmp_path: Path) -> None:
     _end(paths, 1, "rank_crash", 17, "stop")
     (found,) = outcomes(paths, ["kill-rank"])
     assert (found.came_back, found.action, found.lost_steps) == (False, "stop", None)
-    assert found.to_data()["came_back"] is False
 
 
 def test_steps_that_a_program_did_again(tmp_path: Path) -> None:

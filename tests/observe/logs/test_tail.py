@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrun.observe.logs.lines import LineSplitter, start_of_tail
+from hpcrun.observe.logs.tail import LineSplitter, start_of_tail
 
 
 def split(*chunks: bytes, max_line: int = 1 << 20) -> list[str]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import UsageError
-from hpcrun.observe.profile import profile_lines, step_profile
-from hpcrun.observe.profile.step_profile import StepProfile
+from hpcrun.observe import step_profile
+from hpcrun.observe.step_profile import StepProfile
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.spec.profiling import COMMUNICATION, COMPUTE, DATA, HOST, OPTIMIZER
 
@@ -89,11 +89,11 @@ def test_the_peak_of_a_gpu_is_that_of_its_data_sheet(tmp_path: Path) -> None:
     gpu = _summary(0, device="NVIDIA H100 80GB HBM3", peak=None, device_bytes=3_000_000_000)
     known = _collect(tmp_path, gpu, peak=989.4e12)
     assert known.utilization == pytest.approx(4e9 / 5 / 0.04 * 5 / 989.4e12)
-    assert "the peak of NVIDIA H100 80GB HBM3 in bfloat16" in "\n".join(profile_lines.head(known))
-    assert "DEVICE" in profile_lines.memory_table(known).headers
+    assert "the peak of NVIDIA H100 80GB HBM3 in bfloat16" in "\n".join(step_profile.head(known))
+    assert "DEVICE" in step_profile.memory_table(known).headers
     unknown = _collect(tmp_path, {**gpu, "device": "Voodoo 2"})
     assert unknown.utilization is None
-    assert "Voodoo 2 is not in the catalogue" in "\n".join(profile_lines.head(unknown))
+    assert "Voodoo 2 is not in the catalogue" in "\n".join(step_profile.head(unknown))
 
 
 def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_file_that_is_no_profile(change: dict[str, Any], said: str, tmp_path: 
 
 def test_many_ranks_are_shown_from_both_ends(tmp_path: Path) -> None:
     found = _collect(tmp_path, *(_with(rank, host=0.001 * rank) for rank in range(40)))
-    numbers = [one.rank for one in profile_lines.shown(found)]
+    numbers = [one.rank for one in step_profile.shown_ranks(found)]
     assert numbers == [*range(39, 31, -1), *range(7, -1, -1)]
-    assert "24 ranks between these are not shown" in "\n".join(profile_lines.findings(found))
+    assert "24 ranks between these are not shown" in "\n".join(step_profile.findings(found))
     assert len(found.to_data()["ranks"]) == 40

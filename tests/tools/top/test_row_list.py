@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcrun.observe.tables import Table
-from hpcrun.tools.top.column_fit import cell, fit
+from hpcrun.tools.top.row_list import _cell, fit
 
 TABLE = Table(
     ("RUN", "STATE", "CAUSE", "TREND", "EMPTY", "JOB"),
@@ -45,11 +45,11 @@ def test_a_table_without_rows_shows_its_headers() -> None:
 
 
 def test_a_cell_has_exactly_its_width() -> None:
-    assert cell("ab", 4) == "ab  "
-    assert cell("ab", 4, right=True) == "  ab"
-    assert cell("out_of_memory", 9) == "out_of_m…"
+    assert _cell("ab", 4) == "ab  "
+    assert _cell("ab", 4, right=True) == "  ab"
+    assert _cell("out_of_memory", 9) == "out_of_m…"
     # The number of a run stays to be seen.
-    assert cell("a-very-long-name/17", 10, keep_end=True) == "a-ve…me/17"
+    assert _cell("a-very-long-name/17", 10, keep_end=True) == "a-ve…me/17"
     # Two columns each.
-    assert cell("実験室", 5) == "実験…"
-    assert cell("実験", 6) == "実験  "
+    assert _cell("実験室", 5) == "実験…"
+    assert _cell("実験", 6) == "実験  "

@@ -14,16 +14,15 @@ from hpcrun import activity
 from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.observe.read import filter, metric_curves
 from hpcrun.observe.read.metric_curves import Curve
-from hpcrun.observe.read.run_values import show
+from hpcrun.observe.read.run_values import column_value, show, swept_keys, tagged
 from hpcrun.observe.read.selection import Selected
-from hpcrun.observe.read.value_columns import swept_keys, tagged, value
 from hpcrun.observe.status.status import Observed, RunStatus
 from hpcrun.observe.tables import number
 from hpcrun.policy import next_attempt
 from hpcrun.state.layout import RunPaths
 from hpcrun.text import Say, listed, one_line
 
-# Column -> value; None for an empty cell.
+# Column -> column_value; None for an empty cell.
 Row = dict[str, Any]
 
 # Rows can be grouped by this too, not only by swept keys.
@@ -75,11 +74,6 @@ class Results:
             reverse=key.startswith("-"),
         )
         return Results(self.columns, (*filled, *empty))
-
-    def facts(self, row: Row, status: RunStatus) -> RunStatus:
-        """Return a run's status with all numbers of its row as metrics."""
-        known = {name: row[name] for name in self.columns if isinstance(row.get(name), float)}
-        return replace(status, metrics=known)
 
     def choose(self, names: Sequence[str]) -> Results:
         """Keep only these columns, in this order.
@@ -161,7 +155,7 @@ def collect(
     for one, status in activity.counted(each, "reading metrics"):
         row: Row = {EXPERIMENT: one.experiment.name, "run": one.name, "state": status.state}
         row |= {"step": status.step}
-        row |= {key: value(one, key) for key in keys}
+        row |= {key: column_value(one, key) for key in keys}
         curve, objective = Curve(), None
         try:
             objective = one.run.objective
@@ -262,7 +256,7 @@ def mean_and_error(values: Sequence[float]) -> tuple[float | None, float | None]
     mean = math.fsum(values) / len(values) if all(map(math.isfinite, values)) else math.nan
     if len(values) < 2 or math.isnan(mean):
         return mean, None
-    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    variance = math.fsum((column_value - mean) ** 2 for column_value in values) / (len(values) - 1)
     return mean, math.sqrt(variance / len(values))
 
 
@@ -283,14 +277,14 @@ def find_column(columns: Sequence[str], key: str, what: str = "column") -> str:
     )
 
 
-def _is_empty(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and math.isnan(value))
+def _is_empty(column_value: Any) -> bool:
+    return column_value is None or (isinstance(column_value, float) and math.isnan(column_value))
 
 
-def _text(value: Any, of_float: Callable[[float], str] = number) -> str:
-    if value is None:
+def _text(column_value: Any, of_float: Callable[[float], str] = number) -> str:
+    if column_value is None:
         return ""
-    return of_float(value) if isinstance(value, float) else show(value)
+    return of_float(column_value) if isinstance(column_value, float) else show(column_value)
 
 
 def _literal(text: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import UsageError
-from hpcrun.observe.logs import log_times
+from hpcrun.observe.logs import log_files
 from hpcrun.observe.logs.tail import Source, Tail
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths
@@ -37,7 +37,7 @@ def source(tmp_path: Path) -> Source:
 )
 def test_where_to_begin(source: Source, moment: float, first: int) -> None:
     tail = Tail(source)
-    tail.begin_at(log_times.start(source, moment))
+    tail.begin_at(log_files.offset_since(source, moment))
     assert (
         tail.read()[0].split()
         == b"".join(b"line %02d\n" % number for number in range(first, 10)).split()
@@ -52,7 +52,7 @@ def test_a_mark_in_the_middle_of_a_line(source: Source) -> None:
 
 def test_by_when_lines_were_written(source: Source) -> None:
     tail = Tail(source)
-    tail.marks.extend(log_times.marks(source))
+    tail.marks.extend(log_files.size_marks(source))
     found = []
     read = 1
     while read:
@@ -70,27 +70,29 @@ def test_without_a_record(tmp_path: Path) -> None:
     path = tmp_path / "agent.log"
     path.write_text("x\n" * 10)
     agent = Source(path, "study", 0, 1, "agent", node="n1")
-    assert log_times.marks(agent) == []
-    assert log_times.start(agent, time.time() - 60) == 0
-    assert log_times.start(agent, time.time() + 60) == 20
-    assert log_times.start(Source(tmp_path / "none", "study", 0, 1, "worker", rank=0), 0.0) == 0
+    assert log_files.size_marks(agent) == []
+    assert log_files.offset_since(agent, time.time() - 60) == 0
+    assert log_files.offset_since(agent, time.time() + 60) == 20
+    assert (
+        log_files.offset_since(Source(tmp_path / "none", "study", 0, 1, "worker", rank=0), 0.0) == 0
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400), (" 2d ", 172_800)]
 )
 def test_so_long_ago(text: str, seconds: float) -> None:
-    assert log_times.parse_moment(text, now=1e9) == 1e9 - seconds
+    assert log_files.parse_moment(text, now=1e9) == 1e9 - seconds
 
 
 def test_a_date_and_time() -> None:
     expected = time.mktime((2026, 11, 22, 14, 30, 0, 0, 0, -1))
     for text in ("2026-11-22T14:30", "2026-11-22 14:30:00"):
-        assert log_times.parse_moment(text) == expected
-    assert log_times.parse_moment("1970-01-02T00:00:00+00:00") == 86400
+        assert log_files.parse_moment(text) == expected
+    assert log_files.parse_moment("1970-01-02T00:00:00+00:00") == 86400
 
 
 @pytest.mark.parametrize("text", ["", "soon", "10", "-5m", "10 m", "2026-13-01"])
 def test_neither(text: str) -> None:
     with pytest.raises(UsageError, match="neither so long ago nor a time"):
-        log_times.parse_moment(text)
+        log_files.parse_moment(text)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import UsageError
-from hpcrun.observe.read import value_columns
+from hpcrun.observe.read import run_values
 from hpcrun.observe.read.selection import Finder, Selected
 from tests.support.experiment import Experiment
 
@@ -22,20 +22,20 @@ def runs(tmp_path: Path) -> list[Selected]:
 
 
 def test_one_plan_has_the_swept_keys(runs: list[Selected]) -> None:
-    assert value_columns.choose(runs[:2]) == (["config.lr"], 0)
-    assert value_columns.choose(runs[2:]) == ([], 0)
+    assert run_values.choose_columns(runs[:2]) == (["config.lr"], 0)
+    assert run_values.choose_columns(runs[2:]) == ([], 0)
 
 
 def test_what_differs_between_plans_is_shown(runs: list[Selected]) -> None:
-    keys, more = value_columns.choose(runs)
+    keys, more = run_values.choose_columns(runs)
     assert keys[0] == "config.lr"
     assert {"config.model.depth", "config.only"} <= set(keys)
     # What tells little, and what is long, is counted, and shown if it is asked for.
     assert not {"config.extra", "flags", "name"} & set(keys)
-    everything, none = value_columns.choose(runs, ["all"])
+    everything, none = run_values.choose_columns(runs, ["all"])
     assert {"config.extra", "flags"} <= set(everything)
     assert (len(everything) - len(keys), none) == (more, 0)
-    assert [value_columns.value(one, "config.lr") for one in runs] == [1.0, 0.1, 0.5]
+    assert [run_values.column_value(one, "config.lr") for one in runs] == [1.0, 0.1, 0.5]
 
 
 def test_the_number_is_bounded(tmp_path: Path) -> None:
@@ -44,16 +44,19 @@ def test_the_number_is_bounded(tmp_path: Path) -> None:
             f"w{key:02}": number + key for key in range(20)
         }
         Experiment(tmp_path, f"e{number}").submit((0,), spec={"config": config})
-    keys, more = value_columns.choose(Finder(tmp_path).resolve(["e*"]))
+    keys, more = run_values.choose_columns(Finder(tmp_path).resolve(["e*"]))
     # Of keys that have the same values one is shown: the others are interpolated from it.
     assert (len(keys), more, [key for key in keys if ".k" in key]) == (
-        value_columns.MOST,
-        20 - value_columns.MOST,
+        run_values.MOST_COLUMNS,
+        20 - run_values.MOST_COLUMNS,
         ["config.k00"],
     )
 
 
 def test_columns_by_name(runs: list[Selected]) -> None:
-    assert value_columns.choose(runs, ["depth", "lr"]) == (["config.model.depth", "config.lr"], 0)
+    assert run_values.choose_columns(runs, ["depth", "lr"]) == (
+        ["config.model.depth", "config.lr"],
+        0,
+    )
     with pytest.raises(UsageError, match="ends in 'depht'"):
-        value_columns.choose(runs, ["depht"])
+        run_values.choose_columns(runs, ["depht"])
