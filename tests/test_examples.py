@@ -415,7 +415,9 @@ def test_the_examples_of_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert swept.code == 1, swept.output
     wrong = []
     try:
-        for line in (line for one in commands.known().values() for line in one.examples):
+        every = [line for one in commands.known().values() for line in one.examples]
+        # What takes the name away comes last.
+        for line in sorted(every, key=lambda line: "finetune-old" in line):
             if line not in NOT_RUN[HELP]:
                 answer = reader.type(line)
                 if answer.code:
