@@ -29,7 +29,6 @@ ORDER = (
     "observe",
     "control",
     "cli",
-    "api",
     "tools",
     "testing",
 )

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpcrun.api.submitted_experiment import Experiment, LogLine, experiment, submit
+    from hpcrun.api import Experiment, LogLine, experiment, submit
     from hpcrun.observe.status.status import RunStatus
     from hpcrun.run.data.curriculum import Ramp
     from hpcrun.run.data.packed_documents import PackedDocuments
@@ -31,16 +31,16 @@ __all__ = [
 ]
 # Public name -> its module, and its name there.
 _FROM = {
-    "Experiment": ("api.submitted_experiment", "Experiment"),
-    "LogLine": ("api.submitted_experiment", "LogLine"),
+    "Experiment": ("api", "Experiment"),
+    "LogLine": ("api", "LogLine"),
     "PackedDocuments": ("run.data.packed_documents", "PackedDocuments"),
     "Ramp": ("run.data.curriculum", "Ramp"),
     "RunStatus": ("observe.status.status", "RunStatus"),
     "Session": ("run.session", "Session"),
-    "experiment": ("api.submitted_experiment", "experiment"),
+    "experiment": ("api", "experiment"),
     "expert_layer": ("run.parallel.expert_layer", "expert_layer"),
     "session": ("run.session", "session"),
-    "submit": ("api.submitted_experiment", "submit"),
+    "submit": ("api", "submit"),
     "ulysses_attention": ("run.parallel.ulysses", "attention"),
 }
 

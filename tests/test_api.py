@@ -123,7 +123,7 @@ def test_hours_that_the_profile_asks_about_want_a_yes(place: Path) -> None:
 @pytest.mark.skipif("HPCRUN_THOROUGH" not in os.environ, reason="20 s; `make lint` checks it, too")
 def test_the_calls_are_typed_for_programs_elsewhere(tmp_path: Path) -> None:
     assert (SOURCE / "hpcrun" / "py.typed").is_file()
-    shutil.copy(Path(__file__).with_name("typed_search.py"), tmp_path)
+    shutil.copy(Path(__file__).parent / "support" / "typed_search.py", tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "typed_search.py"],
         **{"cwd": tmp_path, "text": True, "capture_output": True, "check": False},

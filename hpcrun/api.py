@@ -1,4 +1,9 @@
-"""An experiment that was submitted, for Python programs: what its commands tell and do."""
+"""Calls for Python programs that submit and read runs: ``hpcrun.submit``, ``hpcrun.experiment``.
+
+They do what the commands do, by the same code, in the program's own process. torch is never
+imported. To add a call, write it here on top of what its command calls, name it in
+``hpcrun/__init__.py`` and describe it in docs/python.md.
+"""
 
 from __future__ import annotations
 
