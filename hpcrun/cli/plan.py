@@ -18,7 +18,7 @@ from hpcrun.errors import UsageError
 from hpcrun.policy import batch, frameworks, resume
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.plan import Entry, Plan, RunPlan
-from hpcrun.state.spec.blocks import ROLES
+from hpcrun.state.role_plan import ROLES
 from hpcrun.state.spec.parallel_block import divided
 from hpcrun.text import duration, listed, one_line, plural, runs_text
 

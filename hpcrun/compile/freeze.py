@@ -18,7 +18,8 @@ from hpcrun.errors import UsageError
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state import layout
 from hpcrun.state.plan import Array, Dependence, Entry, Plan, RunPlan
-from hpcrun.state.spec.blocks import ROLES, RunSpec
+from hpcrun.state.role_plan import ROLES
+from hpcrun.state.spec.blocks import RunSpec
 from hpcrun.state.spec.executors import Executor
 
 MOST_ARRAYS = 5_000

@@ -28,7 +28,7 @@ from hpcrun.compile.target import role_layout
 from hpcrun.compile.target.deepspeed_keys import is_comment
 from hpcrun.policy.batch import ACCUMULATION, AUTO, MICRO, TRAIN
 from hpcrun.state.plan import Entry, Plan, RunPlan
-from hpcrun.state.spec.blocks import ROLES
+from hpcrun.state.role_plan import ROLES
 from hpcrun.state.spec.experiment import Optimization
 from hpcrun.text import whole_number
 

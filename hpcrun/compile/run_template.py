@@ -29,7 +29,7 @@ from hpcrun.compile.target import (
 from hpcrun.compile.target.draft import SpecDraft
 from hpcrun.errors import Problem, UsageError
 from hpcrun.policy import frameworks
-from hpcrun.state.spec.blocks import ROLES
+from hpcrun.state.role_plan import ROLES
 from hpcrun.state.spec.experiment import Spec
 from hpcrun.text import size
 

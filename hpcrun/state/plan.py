@@ -32,9 +32,9 @@ from hpcrun.fields import (
     wrong,
 )
 from hpcrun.state import role_plan
-from hpcrun.state.role_plan import Entry
+from hpcrun.state.role_plan import ROLES, Entry
 from hpcrun.state.spec import blocks
-from hpcrun.state.spec.blocks import BLOCKS, ROLES, RunSpec
+from hpcrun.state.spec.blocks import BLOCKS, RunSpec
 from hpcrun.state.spec.executors import Executor
 from hpcrun.text import plural
 

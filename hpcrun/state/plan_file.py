@@ -16,7 +16,8 @@ from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.state import files
 from hpcrun.state.patched import Patched
 from hpcrun.state.plan import Entry, Plan, RunPlan, check_format, check_spec
-from hpcrun.state.spec.blocks import BLOCKS, ROLES
+from hpcrun.state.role_plan import ROLES
+from hpcrun.state.spec.blocks import BLOCKS
 from hpcrun.text import size
 
 FORMAT = 2

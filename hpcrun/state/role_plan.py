@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hpcrun.fields import FLAG, INDEX, MAPPING, PATH, TEXT, TEXTS, Kinds, wrong
-from hpcrun.state.spec.blocks import ROLES
 from hpcrun.text import plural, range_text
+
+ROLES = "roles"
+"""The key of the spec's block."""
 
 _ENTRY_KINDS: Kinds = {
     **dict.fromkeys(("kind", "module", "function", "framework", "recipe"), TEXT),

@@ -19,8 +19,7 @@ from hpcrun.compile.spec import schema
 from hpcrun.compile.target import entry
 from hpcrun.compile.target.slurm_options import check_gpus, check_resources, check_words
 from hpcrun.policy import frameworks
-from hpcrun.state.role_plan import IGNORE, SHAPE
-from hpcrun.state.spec.blocks import ROLES
+from hpcrun.state.role_plan import IGNORE, ROLES, SHAPE
 from hpcrun.state.spec.experiment import Resources, Spec
 from hpcrun.text import plural
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from hpcrun.state.spec.parallel_block import Parallel
     from hpcrun.state.spec.recovery_block import Recovery
 
-# The block of further programs, each with ranks of its own.
-ROLES = "roles"
 # The framework of an entry that starts the ranks of all nodes itself.
 BATCH = "batch"
 # The variable by which a `batch_script` finds the file that starts the ranks.
@@ -201,7 +199,7 @@ class RunSpec(SpecBlocks):
     @cached_property
     def role_plans(self) -> tuple[RolePlan, ...]:
         """Its roles, the main one first; empty where all ranks are alike."""
-        if not self.spec.get(ROLES):
+        if not self.spec.get("roles"):
             return ()
         from hpcrun.state import role_plan
 
@@ -259,6 +257,7 @@ def check(spec: Mapping[str, Any], blocks: Collection[str] = BLOCKS) -> None:
     A plan may be another user's. Null and unknown keys may be there, as above.
     """
     from hpcrun.state.environment.environment_block import Container
+    from hpcrun.state.role_plan import ROLES
     from hpcrun.state.spec import experiment
 
     given = {name: spec.get(name) or {} for name in blocks}
