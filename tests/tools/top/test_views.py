@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.control.wait import described
-from hpcrun.observe.read.selection import Finder
+from hpcrun.observe.read.selection import Finder, where_arguments
 from hpcrun.observe.status.status import statuses
 from hpcrun.tools.top import views
 from hpcrun.tools.top.views import MetricTrends, Picture, node_samples, take
@@ -86,9 +86,7 @@ def test_curves_are_read_for_the_rows_that_are_shown(picture: Picture) -> None:
 
 
 def test_runs_as_arguments(picture: Picture) -> None:
-    assert views.where_arguments(picture.selected[place] for place in (0, 1, 2, 5)) == [
-        "ablation/0-2,5"
-    ]
+    assert where_arguments(picture.selected[place] for place in (0, 1, 2, 5)) == ["ablation/0-2,5"]
 
 
 def test_a_long_reason_is_one_short_line(picture: Picture) -> None:
