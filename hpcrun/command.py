@@ -22,7 +22,8 @@ class Command:
     place: str = ""
     """``module:attribute`` of the click command; of the core's, ``hpcrun.cli.NAME:command``."""
     after: str = ""
-    """The command of its group that it is listed behind; else it is the group's last."""
+    """The command of its group that it is listed behind: the first without one, and the last where
+    that one is not there."""
     other_names: str = ""
     """What people type who know other programs, with blanks between."""
     hurts: bool = False
