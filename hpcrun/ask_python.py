@@ -27,7 +27,7 @@ def program(source: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class PythonAnswer:
-    """What a Python answered, or how it ended without an answer."""
+    """The answer of a Python, or its end without one."""
 
     data: Any = None
     """None without an answer."""

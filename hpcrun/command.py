@@ -12,7 +12,7 @@ GROUPS = (PLAN, LOOK, INSIDE, ACT, HOUSE)
 
 @dataclass(frozen=True)
 class Command:
-    """What ``--help``, completion, the documentation and mistyped names need to know of it."""
+    """A command's entry in ``--help``, completion, documentation and the names people mistype."""
 
     name: str
     group: str

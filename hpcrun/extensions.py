@@ -89,7 +89,7 @@ class Registry(Generic[T]):
         the package's module cannot be imported, or its entry lacks what one of the kind needs.
         """
         if name in self._own:
-            return cast(T, _attribute(self._own[name]))
+            return cast(T, attribute_at(self._own[name]))
         offered = self._offered.get(name, [])
         if not offered:
             raise self._unknown(name)
@@ -100,7 +100,7 @@ class Registry(Generic[T]):
                 hint=f"uninstall one of them: pip uninstall {packages[-1]}",
             )
         try:
-            found = _attribute(offered[0].value)
+            found = attribute_at(offered[0].value)
         # Another package's code: whatever it raises as it is imported, it is named.
         except Exception as error:
             raise HpcrunError(
@@ -142,7 +142,8 @@ def package_of(offered: EntryPoint) -> str:
     return offered.dist.name if offered.dist is not None else "an unknown package"
 
 
-def _attribute(place: str) -> Any:
+def attribute_at(place: str) -> Any:
+    """Import what stands at ``module:attribute``."""
     module, _, attribute = place.partition(":")
     return getattr(importlib.import_module(module), attribute)
 

@@ -11,7 +11,7 @@ import click
 
 from hpcrun import tools
 from hpcrun.command import ACT, GROUPS, HOUSE, INSIDE, LOOK, PLAN, Command
-from hpcrun.extensions import COMMANDS
+from hpcrun.extensions import COMMANDS, attribute_at
 
 CORE = (
     Command(
@@ -275,9 +275,7 @@ def find(name: str) -> Command | None:
 def load(name: str) -> click.Command | None:
     """Import a command, of hpcrun or of another package; None if there is none so named."""
     if one := find(name):
-        place = one.place or f"hpcrun.cli.{name}:command"
-        module, _, attribute = place.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        command: click.Command = attribute_at(one.place or f"hpcrun.cli.{name}:command")
         command.epilog = _epilog(one)
         return command
     return COMMANDS.load(name) if name in COMMANDS else None
@@ -301,7 +299,7 @@ _SIMILAR, _NEARLY = 0.6, 0.83
 
 @functools.cache
 def _of_tools() -> tuple[Command, ...]:
-    """Return what the folders of `hpcrun.tools` register: a tool that is taken away is gone."""
+    """Return the commands that the folders of `hpcrun.tools` register, as far as they are there."""
     folders = (one.name for one in pkgutil.iter_modules(tools.__path__))
     modules = (importlib.import_module(f"hpcrun.tools.{name}") for name in folders)
     return tuple(command for module in modules for command in module.COMMANDS)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
+from hpcrun.extensions import attribute_at
 from hpcrun.policy import frameworks
 from hpcrun.run.data import worker_sockets
 from hpcrun.run.node import cgroup, rank_processes
@@ -128,8 +129,7 @@ def call_function(launch: Launch, node: LaunchNode, rank: int) -> int:
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     function = getattr(importlib.import_module(entry.module), entry.function)
     if CALLED_BY in launch.spec:
-        module, _, caller = launch.spec[CALLED_BY].partition(":")
-        function = partial(getattr(importlib.import_module(module), caller), launch, function)
+        function = partial(attribute_at(launch.spec[CALLED_BY]), launch, function)
     current = session()
     try:
         function(current)

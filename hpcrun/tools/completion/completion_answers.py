@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
-import importlib
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 from hpcrun import resources
 from hpcrun.errors import EXIT_OK, EXIT_USAGE
+from hpcrun.extensions import attribute_at
 from hpcrun.text import one_line, shortened
 
 # The variable by which a shell asks for completions.
@@ -141,11 +141,7 @@ def _values(line: TypedLine, parameter: Parameter, incomplete: str) -> Iterator[
         yield Word("", "file")
     named = COMPLETERS.get(f"{line.command} {parameter.name}") or COMPLETERS.get(parameter.name)
     if named:
-        module, _, function = named.partition(":")
-        complete: Any = getattr(
-            importlib.import_module(f"hpcrun.tools.completion.{module}"), function
-        )
-        yield from complete(line, incomplete)
+        yield from attribute_at(f"hpcrun.tools.completion.{named}")(line, incomplete)
 
 
 class Word(NamedTuple):
