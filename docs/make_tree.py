@@ -29,6 +29,7 @@ ORDER = (
     "observe",
     "control",
     "cli",
+    "features",
     "tools",
     "testing",
 )

@@ -24,6 +24,7 @@ COVERED_BY: dict[str, str] = {
     "state/environment/environment_block": "compile/spec/test_container_keys.py",
     "__main__": "cli/test_main.py",
     "command": "cli/test_help.py",
+    "feature": "test_imports.py",
     "tools/completion/condition_keys": "tools/completion/test_completion.py",
     "cli/check": "cluster/test_check.py",
     "tools/completion/completion_answers": "tools/completion/test_completion.py",
@@ -191,14 +192,14 @@ def _modules_of(package: Path) -> list[str]:
     return sorted(path.stem for path in package.glob("*.py") if path.name != "__init__.py")
 
 
-# Lines of each package, tools by themselves: only ever lowered. Who needs more says why in the
-# commit that raises one.
+# Lines of each package, tools and features by themselves: only ever lowered. Who needs more says
+# why in the commit that raises one.
 BUDGETS = {
-    "run": 25_800,
-    "observe": 9_250,
+    "run": 25_850,
+    "observe": 9_300,
     "compile": 8_900,
     "submission": 6_900,
-    "state": 6_000,
+    "state": 5_900,
     "cli": 3_900,
     "tools/init": 3_650,
     "tools/estimate": 3_600,
@@ -206,7 +207,8 @@ BUDGETS = {
     "policy": 2_500,
     "slurm": 2_450,
     "tools/perf": 2_450,
-    "the top": 2_450,
+    # With the protocol of features.
+    "the top": 2_650,
     "control": 1_850,
     "tools/report": 1_550,
     "tools/top": 1_400,
@@ -218,6 +220,7 @@ BUDGETS = {
     "container": 500,
     "tools/export": 500,
     "tools/drill": 300,
+    "features/staging": 320,
 }
 
 
@@ -225,10 +228,11 @@ def test_packages_stay_within_their_budgets() -> None:
     lines: collections.Counter[str] = collections.Counter()
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE).parts
-        inside = "/".join(parts[:2]) if parts[0] == "tools" and len(parts) > 2 else parts[0]
+        is_apart = parts[0] in ("tools", "features") and len(parts) > 2
+        inside = "/".join(parts[:2]) if is_apart else parts[0]
         package = inside if (PACKAGE / inside).is_dir() else "the top"
         lines[package] += len(path.read_text().splitlines())
-    lines["the top"] += lines.pop("tools", 0)
+    lines["the top"] += lines.pop("tools", 0) + lines.pop("features", 0)
     over = {name: count for name, count in lines.items() if count > BUDGETS.get(name, 0)}
     assert over == {}
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun import feature
 from tests.support.needs_tool import needs_tool
 
 if sys.version_info >= (3, 11):
@@ -44,7 +45,7 @@ BASE = {
         "slurm_state",
         "owner_lock",
     ),
-    *("command", "extensions", "gpu_catalogue", "python_packages"),
+    *("command", "extensions", "feature", "gpu_catalogue", "python_packages"),
     "terminal",
 }
 # Package -> the packages that it may import, beside itself and the modules above. No circles.
@@ -71,13 +72,19 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("cli", "check", "site", "control", "observe", "submission", "compile", "container"),
         *("run", "slurm", "policy", "state"),
     },
+    # All layers of each, those that are not on compute nodes lazily: see
+    # `test_a_feature_stands_alone`.
+    "features": {
+        *("check", "control", "observe", "submission", "compile", "container"),
+        *("run", "slurm", "policy", "state"),
+    },
     # The suites for what other packages add, which use it as the core does.
     "testing": {"run", "compile", "container", "policy", "state"},
     # Calls from Python, beside the command line.
     "api": {"check", "control", "observe", "submission", "compile", "slurm", "policy", "state"},
 }
 # Imported from hpcrun.zip on compute nodes, by a Python that need have no library of ours.
-ON_COMPUTE_NODES = {"base", "state", "policy", "slurm", "container", "run"}
+ON_COMPUTE_NODES = {"base", "state", "policy", "slurm", "container", "run", "features"}
 TRAINING = {"torch", "deepspeed", "numpy", "xxhash"}
 # Of the job's Python too, and done without where they are not.
 OPTIONAL = {"mlflow", "pynvml", "tensorboard", "torchao", "transformer_engine", "wandb"}
@@ -200,6 +207,34 @@ def test_a_tool_s_part_of_a_job_needs_the_standard_library_alone() -> None:
         *ON_COMPUTE_NODES,
         "tools",
     }
+
+
+def _feature(module: str) -> str | None:
+    """``hpcrun.features.staging.staged_data`` -> ``staging``."""
+    parts = module.split(".")
+    return parts[2] if parts[:2] == ["hpcrun", "features"] and len(parts) > 2 else None
+
+
+def test_a_feature_stands_alone() -> None:
+    """The core and the other features know none; on compute nodes it needs what is there."""
+    into = [one for one in _all() if _feature(one.target)]
+    assert [str(one) for one in into if _feature(one.importer) != _feature(one.target)] == []
+    own = [one for one in _all() if _feature(one.importer) and _top(one) == "hpcrun"]
+    elsewhere = [one for one in own if _part(one.target) not in ON_COMPUTE_NODES]
+    assert [str(one) for one in elsewhere if not one.lazy] == []
+
+
+def test_the_core_names_no_feature() -> None:
+    """Neither in code nor in words: whoever takes a folder away has nothing else to mend."""
+    names = re.compile(rf"(?<![a-z])({'|'.join(feature.names())})(?![a-z])")
+    named = [
+        f"{module}:{number}: {line.strip()}"
+        for module, path in MODULES.items()
+        if _feature(module) is None and _part(module) not in ("tools", "features")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if names.search(line)
+    ]
+    assert named == []
 
 
 def _base() -> set[str]:

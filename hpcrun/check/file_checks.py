@@ -6,8 +6,10 @@ import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from hpcrun import feature
 from hpcrun.check import path_checks
 from hpcrun.check.finding import ERROR, NOTE, WARNING, Finding
 from hpcrun.compile.freeze import Compiled
@@ -55,7 +57,10 @@ def findings(
         "root": lambda: preflight.check_root(compiled.root, compiled.cluster),
         "name": lambda: preflight.check_directory(paths),
         "resources.time": lambda: preflight.check_time_limits(runs, paths),
-        "staging.paths": lambda: preflight.check_staged(runs, coming, told.append),
+        **{
+            name: partial(one.preflight, runs, coming, told.append)
+            for name, one in feature.every().items()
+        },
         "checkpoint.initialize_from": lambda: preflight.check_initial_weights(runs, paths, coming),
         "resources.nodes": lambda: preflight.check_world_sizes(going_on, paths, told.append),
         "environment.lock": lambda: environment_freeze.check_lock(plan.runs[0]),

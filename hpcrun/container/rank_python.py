@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from hpcrun import feature
 from hpcrun.container import runtimes
 from hpcrun.container.runtimes import Mount
 from hpcrun.host import expand_home
@@ -117,11 +118,8 @@ def run_mounts(
     own = [Mount(str(submission.experiment.directory.parent), "")]
     for link in run.code.link:
         own.append(Mount(os.path.realpath(plan.place(link)), ""))
-    for source in run.staging.paths:
-        while any(sign in source for sign in "*?["):
-            # The directory above a glob holds all that it names.
-            source = os.path.dirname(source)  # noqa: PTH120
-        own.append(Mount(source, "", True))
+    for one in feature.every().values():
+        own += [Mount(path, "", True) for path in one.mounts(run)]
     if run.environment.secrets_file:
         own.append(Mount(str(expand_home(run.environment.secrets_file)), "", True))
     if run.checkpoint.initialize_from:

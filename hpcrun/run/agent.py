@@ -7,9 +7,9 @@ The supervisor asks and the agent answers, in this order::
     supervisor  attempt  number: what follows is for this attempt
     supervisor  build    (one agent a key) compile DeepSpeed's operators into the cache
     agent       built
-    supervisor  stage    copy what ``staging.paths`` names to the node's disk
-    agent       staging  done, total: bytes so far
-    agent       staged   the report of `hpcrun.run.staging.node_staging`
+    supervisor  copy     what the node's disk is to have: a frozen environment, features' data
+    agent       copying  done, total: bytes so far
+    agent       copied   the report of `hpcrun.run.copies.node_copies`
     supervisor  prepare  fabric: the profile's block, with the interface that all nodes agreed on,
                          first: it is the first node of the attempt, alone: it is the only one,
                          devices: its GPUs where hpcrun shares them out, code: where all nodes are
@@ -62,10 +62,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hpcrun import feature
 from hpcrun.errors import HpcrunError
 from hpcrun.policy import faults, frameworks
 from hpcrun.run.check_in import node_report, patient_look
 from hpcrun.run.check_in.link_test import LinkTest
+from hpcrun.run.copies.environment_copy import EnvironmentCopy
+from hpcrun.run.copies.node_copies import DataCopies
 from hpcrun.run.health import progress, rank_stacks
 from hpcrun.run.job.takeover import Takeover
 from hpcrun.run.node import network, program_activity, rank_processes, rendezvous_port, telemetry
@@ -80,8 +83,6 @@ from hpcrun.run.protocol.heartbeat import INTERVAL, SILENCE, Heartbeat, PeerLive
 from hpcrun.run.protocol.job_secret import JobSecret
 from hpcrun.run.protocol.output import say
 from hpcrun.run.rank import warm_up
-from hpcrun.run.staging.environment_copy import EnvironmentCopy
-from hpcrun.run.staging.node_staging import NodeStaging
 from hpcrun.run.work.node_work import NodeWork
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
@@ -123,8 +124,10 @@ class Agent:
         self._working_directory = plan.directory
         self._reader: ProgramReader | None = None
         self._link_test = LinkTest(secret)
-        about = partial(patient_look.about, self.submission, "stage")
-        self._staging = NodeStaging(base, self.run.staging.paths, environment, about)
+        about = partial(patient_look.about, self.submission, "copy")
+        data = [one.copies(self.run, base) for one in feature.every().values()]
+        data_there = [one for one in data if one is not None]
+        self._copies = DataCopies(base.parent, data_there, environment, about)
         self._work = NodeWork(self.run, plan.directory, self.node, self._node_dir)
         self._down = network.down()  # looked at twice
         for number in stop_flag.SIGNALS:
@@ -148,7 +151,7 @@ class Agent:
                     name = signal.Signals(self._signals.pop(0)).name
                     channel.send({"type": "signal", "signal": name})
                 self._report(channel)
-                self._staging.turn(lambda told: channel.send({**told, "attempt": self.attempt}))
+                self._copies.turn(lambda told: channel.send({**told, "attempt": self.attempt}))
                 if arrived:
                     supervisor.heard()
                 for message in arrived:
@@ -178,7 +181,7 @@ class Agent:
         self._stop_reader()
         self._work.close()
         self._link_test.close()
-        self._staging.close()
+        self._copies.close()
         self.preparation.release_ports()
         self._node_dir.remove()
 
@@ -282,8 +285,8 @@ class Agent:
         if kind == "build":
             self.preparation.build(channel.hung_up)
             return {"type": "built"}
-        if kind == "stage":
-            self._staging.begin()
+        if kind == "copy":
+            self._copies.begin()
             return None
         if kind == "prepare":
             fabric, first, at = message["fabric"], message["first"], self._paths.directory
@@ -319,7 +322,7 @@ class Agent:
         """Work for this attempt from now on."""
         if attempt != self.attempt:
             self._work.close()
-            self._staging.stop()
+            self._copies.stop()
             self.attempt = self.takeover.attempt = attempt
             self.scratch = self._node_dir.begin(attempt)
             self.preparation.reset()

@@ -17,9 +17,9 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     Its nodes' check, where it found something: ``findings`` (of `hpcrun.policy.node_health`), their
     ``count``, the ``action`` decided, its ``reason``, and the ``nodes`` that are not to be used.
 ``staged``
-    What its nodes staged: ``nodes`` (how many), ``files`` and ``bytes`` of each, the bytes
-    ``copied`` now on all of them, ``seconds`` on the ``slowest``, and ``notes``, the first of a
-    ``count``: sources that ranks read where they are, and why.
+    What its nodes copied to their disks: ``nodes`` (how many), ``files`` and ``bytes`` of each, the
+    bytes ``copied`` now on all of them, ``seconds`` on the ``slowest``, and ``notes``, the first of
+    a ``count``: sources that ranks read where they are, and why.
 ``role``
     Ranks ended badly or lost their node, and the run goes on: ``role``, ``ranks`` (those that are
     started anew, or given up), ``what`` (``restarted``, ``moved`` to another node, ``ignored``),
@@ -63,16 +63,21 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
 ``stopping``
     The ranks are asked to save and leave: ``reason`` (``time_limit``, ``preempted``, ``requeued``,
     ``signal``, ``interrupted``), ``signal``.
+
+Features have events of their own: `hpcrun.feature.Feature.events`.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpcrun import feature
 from hpcrun.errors import BrokenFile
+from hpcrun.feature import Event
 from hpcrun.fields import (
     FLAG,
     INDEX,
@@ -97,7 +102,7 @@ STARTED = "attempt_started"
 WORKERS = "workers_started"
 FABRIC = "fabric"
 HEALTH = "health"
-STAGED = "staged"
+COPIED = "staged"
 ENDED = "attempt_ended"
 STOPPING = "stopping"
 DECIDED = "decided"
@@ -111,7 +116,7 @@ RESUME = "resume"
 BEGAN_OVER = "began_over"
 ROLE = "role"
 
-# The events whose record an attempt keeps, in the field of that name without ``attempt_``.
+# The events whose record an attempt keeps, in the field of that name or of `_FIELD_OF`.
 _KEPT = frozenset(
     {
         STARTED,
@@ -126,10 +131,12 @@ _KEPT = frozenset(
         HEALTH,
         KEPT,
         SHARED_WRITE,
-        STAGED,
+        COPIED,
     }
 )
 
+# An event -> the attempt's field that has its record, where that has another name.
+_FIELD_OF = {STARTED: "started", ENDED: "ended", COPIED: "copied"}
 # What became of a role's ranks that ended badly.
 RESTARTED, MOVED, IGNORED = "restarted", "moved", "ignored"
 
@@ -174,7 +181,7 @@ _FIELDS: dict[str, Kinds] = {
         "findings": _FINDINGS,
         "count": INDEX,
     },
-    STAGED: {
+    COPIED: {
         **dict.fromkeys(("nodes", "files", "count"), INDEX),
         **dict.fromkeys(("bytes", "copied"), WHOLE),
         "seconds": NUMBER,
@@ -227,7 +234,7 @@ _KINDS = {event: {**_HEAD, **fields} for event, fields in _FIELDS.items()}
 _NEEDED: dict[str, Collection[str]] = {
     FABRIC: ("choices", "findings"),
     HEALTH: ("findings", "action", "reason"),
-    STAGED: _FIELDS[STAGED],
+    COPIED: _FIELDS[COPIED],
     ENDED: ("outcome",),
     STRAGGLER: _FIELDS[STRAGGLER],
     NEVER_MET: ("world_size",),
@@ -265,13 +272,15 @@ class Attempt:
     began_over: dict[str, Any] | None = None
     fabric: dict[str, Any] | None = None
     health: dict[str, Any] | None = None
-    staged: dict[str, Any] | None = None
+    copied: dict[str, Any] | None = None
     kept: dict[str, Any] | None = None
     shared_write: dict[str, Any] | None = None
     notified: str | None = None
     warm: bool = False
     roles: list[dict[str, Any]] = field(default_factory=list)
     notice: str | None = None
+    of_features: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Event of a feature -> its newest record."""
 
     @property
     def job_id(self) -> str | None:
@@ -376,7 +385,7 @@ def read(run: RunPaths) -> list[Attempt]:
             continue
         attempt = attempts.setdefault(number, Attempt(number))
         if event in _KEPT:
-            setattr(attempt, event.removeprefix("attempt_"), record)
+            setattr(attempt, _FIELD_OF.get(event, event), record)
         elif event == WORKERS:
             attempt.workers_started = record.get("time")
             attempt.warm = bool(record.get("warm"))
@@ -385,6 +394,8 @@ def read(run: RunPaths) -> list[Attempt]:
             attempt.roles.append(record)
         elif event == NOTIFIED:
             attempt.notified = record.get("what")
+        elif event in _of_features():
+            attempt.of_features[event] = record
     return [attempts[number] for number in sorted(attempts)]
 
 
@@ -399,7 +410,7 @@ def _records(run: RunPaths) -> list[tuple[str, dict[str, Any]]]:
                 rest += [(line, record)][len(rest) >= _MOST_BROKEN :]
                 continue
             event = str(record.get("event"))
-            if problem := wrong(record, _KINDS.get(event, _HEAD), _NEEDED.get(event, ())):
+            if problem := wrong(record, *_fields(event)):
                 raise BrokenFile.of(path, problem, line)
             found.append((event, record))
             if len(found) > _MOST_RECORDS:
@@ -409,6 +420,18 @@ def _records(run: RunPaths) -> list[tuple[str, dict[str, Any]]]:
     if rest and not found and not any(map(_is_torn, rest)):
         raise BrokenFile.of(path, "it holds no event of a run", rest[0][0])
     return found
+
+
+def _fields(event: str) -> tuple[Kinds, Collection[str]]:
+    """Return the fields of an event's record, and those that it may not be without."""
+    if event not in _KINDS and (found := _of_features().get(event)):
+        return {**_HEAD, **found.fields}, found.needed
+    return _KINDS.get(event, _HEAD), _NEEDED.get(event, ())
+
+
+@functools.cache
+def _of_features() -> dict[str, Event]:
+    return {name: one for each in feature.every().values() for name, one in each.events.items()}
 
 
 def _is_torn(line: tuple[int, bytes]) -> bool:
@@ -472,8 +495,8 @@ def roles_summary(records: Iterable[Mapping[str, Any]]) -> str:
     return listed(parts, _MOST_PARTS)
 
 
-def staging_sentence(found: Mapping[str, Any]) -> str:
-    """Describe what staging came to, from its record."""
+def copies_sentence(found: Mapping[str, Any]) -> str:
+    """Describe what the copies on nodes came to, from their record."""
     nodes = found["nodes"]
     where = f"{plural(nodes, 'node')}" if nodes == 1 else f"each of {plural(nodes, 'node')}"
     what = f"{size(found['bytes'])} in {plural(found['files'], 'file', ',')}"

@@ -6,8 +6,6 @@
       lock                            held for as long as the agent lives
       checkpoints/step-…/             saves of ``checkpoint.nearby_every``
         bundle-00000.json             the files there that rank 0 wrote
-      staged/NAME                     a link to each source of ``staging.paths``, or to its copy
-      staged.json                     {path of a source: NAME}
       inductor/, triton/              what torch.compile and Triton compiled, for all attempts
       call-attempt-1                  the launch file that warm ranks wait for
       attempt-1/                      an attempt's scratch directory
@@ -61,8 +59,6 @@ class NodePaths(Directory):
 
     lock = NamedFile("lock")
     checkpoints = NamedFile("checkpoints")
-    staged = NamedFile("staged")
-    staged_list = NamedFile("staged.json")
     inductor = NamedFile("inductor")
     triton = NamedFile("triton")
 
@@ -74,7 +70,7 @@ class NodePaths(Directory):
 
 
 class SharedCopyPaths(Directory):
-    """The files of a copy of staged data."""
+    """The files of a copy of data."""
 
     lock = NamedFile("lock")
     complete = NamedFile("complete")

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun import activity, shared_look
+from hpcrun import activity, feature, shared_look
 from hpcrun.compile import identity
 from hpcrun.container import image_here, runtimes
 from hpcrun.errors import ClusterUnreachable, UsageError
@@ -22,7 +22,7 @@ from hpcrun.extensions import TRACKERS
 from hpcrun.policy import stop_lead_time
 from hpcrun.slurm import client
 from hpcrun.slurm.parse import parse_duration
-from hpcrun.state import ledger, manifest, permissions, staged_sources
+from hpcrun.state import ledger, manifest, permissions
 from hpcrun.state.init_from import Origin
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.manifest import Manifest
@@ -34,7 +34,7 @@ from hpcrun.submission import entry_imports
 from hpcrun.submission.code import code_files
 from hpcrun.submission.python_probe import Probe, Unchecked, probe, probe_both
 from hpcrun.submission.submission_dir import unwritable
-from hpcrun.text import Say, agreeing, listed, runs_text
+from hpcrun.text import Say, listed, runs_text
 
 _SHOWN = 5
 
@@ -168,7 +168,8 @@ def check_runs(
     ``sources``, and their code is below ``code_root``.
     """
     check_time_limits(runs, experiment)
-    check_staged(runs, coming, say)
+    for one in feature.every().values():
+        one.preflight(runs, coming, say)
     check_initial_weights(runs, experiment, coming)
     check_world_sizes([run for run in runs if run.number in resumed], experiment, say)
     check_images(runs, cluster, coming, say)
@@ -194,26 +195,6 @@ def check_time_limits(runs: Sequence[RunPlan], experiment: ExperimentPaths) -> N
                 f"resources.time is {wanted}, and of that run {run.number} needs {before:.0f} s to "
                 f"stop: a save took up to {save:.0f} s, a step {step:.1f} s",
                 hint=f"ask for {2 * before / 60:.0f} minutes or more, or name recovery.stop_before",
-            )
-
-
-def check_staged(runs: Sequence[RunPlan], coming: Collection[str], say: Say) -> None:
-    """Raise UsageError if what runs are to stage is not there or cannot be read.
-
-    Where runs wait for other experiments, which may make it, that is only reported.
-    """
-    wanted: dict[tuple[str, ...], list[int]] = {}
-    for run in runs:
-        wanted.setdefault(tuple(run.staging.paths), []).append(run.number)
-    for patterns, numbers in wanted.items():
-        try:
-            staged_sources.find(patterns)
-        except UsageError as error:
-            if not coming:
-                raise
-            say(
-                f"{error.message}; {runs_text(numbers)} will be refused by their nodes unless "
-                f"{', '.join(sorted(coming))} {agreeing(len(coming), 'makes', 'make')} it"
             )
 
 

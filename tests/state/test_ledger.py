@@ -11,7 +11,7 @@ import pytest
 from hpcrun.errors import BrokenFile
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import RunPaths
-from hpcrun.state.ledger import staging_sentence
+from hpcrun.state.ledger import copies_sentence
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_a_summary_of_roles() -> None:
     assert ledger.roles_summary(events) == "server restarted 2x, server moved 1x"
 
 
-def _staged_record(**changed: object) -> dict[str, object]:
+def _copies_record(**changed: object) -> dict[str, object]:
     found = {"nodes": 1, "files": 2, "bytes": 3_000_000, "copied": 3_000_000, "seconds": 4.2}
     return {**found, "slowest": "n1", "notes": [], "count": 0, **changed}
 
@@ -177,18 +177,16 @@ def _staged_record(**changed: object) -> dict[str, object]:
 def test_the_ledger_takes_terabytes(tmp_path: Path) -> None:
     run = RunPaths(tmp_path)
     ledger.write(run, ledger.STARTED, 1)
-    ledger.write(run, ledger.STAGED, 1, **_staged_record(bytes=3 * 10**12, copied=6 * 10**13))
+    ledger.write(run, ledger.COPIED, 1, **_copies_record(bytes=3 * 10**12, copied=6 * 10**13))
     [attempt] = ledger.read(run)
-    assert attempt.staged is not None
-    assert attempt.staged["bytes"] == 3 * 10**12
+    assert attempt.copied is not None
+    assert attempt.copied["bytes"] == 3 * 10**12
 
 
-def test_staging_in_words() -> None:
-    assert staging_sentence(_staged_record()) == "staged 3.0 MB in 2 files on 1 node in 4 s"
-    assert staging_sentence(_staged_record(copied=0)).endswith(
-        "in 4 s: all of it was there already"
-    )
-    text = staging_sentence(_staged_record(nodes=3, copied=6_000_000))
+def test_copies_in_words() -> None:
+    assert copies_sentence(_copies_record()) == "staged 3.0 MB in 2 files on 1 node in 4 s"
+    assert copies_sentence(_copies_record(copied=0)).endswith("in 4 s: all of it was there already")
+    text = copies_sentence(_copies_record(nodes=3, copied=6_000_000))
     assert text == (
         "staged 3.0 MB in 2 files on each of 3 nodes in 4 s (the longest, on n1), 6.0 MB of it "
         "copied now"

@@ -56,17 +56,6 @@ def saved_by_four(tmp_path: Path) -> ExperimentPaths:
     return paths
 
 
-def test_what_is_to_be_staged_is_there(tmp_path: Path) -> None:
-    run, told = run_of(0, 1), list[str]()
-    run.spec["staging"] = {"paths": [str(tmp_path / "tokens")]}
-    with pytest.raises(UsageError, match="tokens cannot be staged: No such file"):
-        preflight.check_staged([run], (), told.append)
-    preflight.check_staged([run], {"prepare"}, told.append)
-    assert "run 0 will be refused by their nodes unless prepare makes it" in told[0]
-    (tmp_path / "tokens").mkdir()
-    preflight.check_staged([run], (), pytest.fail)
-
-
 def test_the_same_number_of_ranks_is_no_news(saved_by_four: ExperimentPaths) -> None:
     preflight.check_world_sizes(
         [run_of(number, 2) for number in (3, 4, 5)], saved_by_four, pytest.fail

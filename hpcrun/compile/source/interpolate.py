@@ -21,13 +21,15 @@ from omegaconf.errors import (
 )
 from omegaconf.resolvers import oc
 
+from hpcrun import feature
 from hpcrun.compile.source import limits
 from hpcrun.compile.source.marked_tree import Key, Tree, dotted, get_at, keys, map_leaves
 from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, listing
 from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY, NEWEST_STEP
 
 NAMES = (
-    *("directory", "work", "deepspeed_config", "attempt", "code", "scratch", "staged"),
+    *("directory", "work", "deepspeed_config", "attempt", "code", "scratch"),
+    *(name for one in feature.every().values() for name in one.placeholders),
     *(NEWEST, NEWEST_DIRECTORY, NEWEST_STEP),
 )
 _SHELL = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")

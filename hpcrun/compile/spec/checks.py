@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from hpcrun import feature
 from hpcrun.compile.source.marked_tree import get_at, leaves
 from hpcrun.compile.source.problems import Reporter, did_you_mean
 from hpcrun.compile.spec import batch_script_key, container_keys, resume_keys
@@ -37,7 +38,7 @@ ADDRESS = re.compile(r"[^\s,@]+(?:@[^\s,@]+)?")
 _PLAN_TIME = (
     *("name", "cluster", "resources", "parallel", "model_parallel_size", "deepspeed_config"),
     *("checkpoint", "environment", "objective", "notify", "tracking", "code"),
-    "staging",
+    *feature.names(),
 )
 _SIZES = ("layers", "hidden_size", "heads", "vocabulary", "sequence_length", "total_steps")
 AT_LEAST = {
@@ -54,9 +55,13 @@ AT_LEAST = {
     "recovery.non_finite_steps": 0,
     "progress.total": 1,
     "telemetry.every": 1,
+    **{
+        f"{name}.{key}": least
+        for name, one in feature.every().items()
+        for key, least in one.at_least.items()
+    },
     **{f"estimate.{name}": 1 for name in _SIZES},
 }
-_STAGED = "staged"
 _PLACEHOLDER = re.compile(r"\$\{hpcrun:(\w+)\}")
 # In a project's name, where Weights & Biases puts it into addresses.
 NOT_IN_PROJECTS = "/\\#?%:"
@@ -70,8 +75,8 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
         _no_placeholders(data[name], report.below(name))
     for name in ("entry", "args", "deepspeed", "environment", "roles"):
         resume_keys.only_where_it_resumes(data[name], report.below(name))
-    if not data["staging"]["paths"]:
-        _nothing_is_staged(data, report)
+    for one in feature.every().values():
+        one.check(data, report)
     check_name(data["name"], report)
     for index, tag in enumerate(data["tags"]):
         if not annotation_log.is_tag(tag):
@@ -145,14 +150,8 @@ def settle_paths(data: dict[str, Any], directory: Path, report: Reporter) -> Non
             )
     batch_script_key.check(data, directory, report)
     container_keys.settle(environment["container"], report.below("environment.container"))
-    staged = data["staging"]["paths"]
-    for index, path in enumerate(staged):
-        key = f"staging.paths.{index}"
-        if Path(path).name in ("", "..") or "\0" in path:
-            hint = "its last name is what it is called on the node"
-            report.at(key, f"found {path!r}; accepted is the path of data, or a glob", hint)
-        else:
-            staged[index] = absolute(key, path)
+    for one in feature.every().values():
+        one.settle(data, report)
     command = data["notify"]["command"]
     if command and "/" in command[0]:
         command[0] = absolute("notify.command", command[0])
@@ -286,14 +285,6 @@ def _check_signal(recovery: dict[str, Any], report: Reporter) -> None:
         found = f"found {wanted!r}; accepted is {accepted}"
         report.at("stop_signal", found, did_you_mean(name, known))
     recovery["stop_signal"] = name
-
-
-def _nothing_is_staged(data: Any, report: Reporter) -> None:
-    """Report the directory of staged data where there is none."""
-    for key, value in leaves(data):
-        if isinstance(value, str) and f"${{hpcrun:{_STAGED}}}" in value:
-            found = f"found ${{hpcrun:{_STAGED}}}, and staging.paths names nothing"
-            report.at(key, found, "staging: {paths: [/data/tokens]} names it")
 
 
 def _check_tracking(tracking: dict[str, Any], report: Reporter) -> None:

@@ -183,6 +183,7 @@ def texts_below(cls: type) -> dict[str, str]:
                 continue
             if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
                 found[field.target.id] = " ".join(str(text.value.value).split())
+    found |= {one.name: one.metadata["about"] for one in dataclasses.fields(cls) if one.metadata}
     return found
 
 

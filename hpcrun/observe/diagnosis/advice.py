@@ -54,7 +54,7 @@ _TROUBLES = (
         r"Stale (?:NFS )?file handle",
         "A file or directory that was in use is gone from its file server: replaced or removed "
         "from another host, or the export was mounted anew. What the program reads must stay for "
-        "as long as it runs (the frozen code, environment.venv=frozen and staging.paths do)",
+        "as long as it runs (the frozen code, environment.venv=frozen and copied data do)",
     ),
     (
         r"[Dd]isk quota exceeded|\bEDQUOT\b",

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpcrun import feature
 from hpcrun.fields import INDEX, NUMBER
 from hpcrun.observe.diagnosis import unread_progress
 from hpcrun.observe.diagnosis.attempts import AttemptStory, RunStory, one_line
@@ -71,7 +72,8 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
         *(_never_came(run) if is_newest else ()),
         _alone(one, run),
         _health(one),
-        *_staged(one),
+        *_copied(one),
+        *(line for each in feature.every().values() for line in each.tell(one.attempt)),
         _straggler(one),
         bad_batches.of_attempt(one.attempt),
         data_wait(run.selected.paths.attempt(one.attempt.number)) if is_newest else "",
@@ -295,11 +297,11 @@ def _health(one: AttemptStory) -> str:
     return one_line(f"The check of its nodes: {told}{went_on}{found['reason']}.")
 
 
-def _staged(one: AttemptStory) -> Iterator[str]:
+def _copied(one: AttemptStory) -> Iterator[str]:
     """Describe what the nodes copied to their own disks, and what they did not."""
-    if (found := one.attempt.staged) is None:
+    if (found := one.attempt.copied) is None:
         return
-    text = ledger.staging_sentence(found)
+    text = ledger.copies_sentence(found)
     yield one_line(f"{text[0].upper()}{text[1:]}.")
     notes = found["notes"]
     if notes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hpcrun import slurm_state
+from hpcrun import feature, slurm_state
 from hpcrun.policy import causes, next_attempt, recovery
 from hpcrun.slurm import pending_reason
 from hpcrun.slurm.queue import GONE, JobState
@@ -131,7 +131,8 @@ def _decide(evidence: RunEvidence) -> Verdict:
         found = None
         if last is not None:
             smaller = next_attempt.smaller_batch(last)
-            found = _notices(last.end.get("doubt"), last.alone, last.overwriting, smaller)
+            own = last.end.get("doubt"), last.alone, last.overwriting, smaller
+            found = _notices(*own, *_of_features(last))
         return Verdict(COMPLETED, found, over=True)
     if evidence.intent == INTENT_CANCELLED:
         return _cancelled(evidence, last)
@@ -249,7 +250,12 @@ def _attempt_open(evidence: RunEvidence, last: Attempt) -> Verdict:
     if not job.is_alive:
         return Verdict(UNKNOWN, job.reason or None)
     beginning = last.beginning if last.workers_started else PREPARING
-    return Verdict(RUNNING, _notices(beginning, last.overwriting, next_attempt.smaller_batch(last)))
+    smaller = next_attempt.smaller_batch(last)
+    return Verdict(RUNNING, _notices(beginning, last.overwriting, smaller, *_of_features(last)))
+
+
+def _of_features(attempt: Attempt) -> list[str | None]:
+    return [one.notice(attempt) for one in feature.every().values()]
 
 
 def _notices(*sentences: str | None, sign: str = "; ") -> str | None:

@@ -11,8 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hpcrun import feature
 from hpcrun.run.check_in.node_failures import NodeFailures, have_built
 from hpcrun.run.check_in.node_links import NodeLinks
+from hpcrun.run.copies.copy_reports import CopyReports
 from hpcrun.run.health.program_hangs import NodeTraffic, RankActivity
 from hpcrun.run.health.progress import RankProgress
 from hpcrun.run.job.launchers import Launcher, agent_command
@@ -25,7 +27,6 @@ from hpcrun.run.protocol.job_secret import JobSecret
 from hpcrun.run.protocol.launch import LaunchNode
 from hpcrun.run.protocol.output import say
 from hpcrun.run.protocol.switchboard import GONE, Switchboard
-from hpcrun.run.staging.staging_reports import StagingReports
 from hpcrun.run.work import links
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
@@ -70,7 +71,8 @@ class Agents:
         self.met = False
         """Ranks of this attempt have used the port of the rendezvous, or one of their own."""
         self.links = NodeLinks()
-        self.staging = StagingReports(run.staging.paths, environment=run.environment.is_frozen)
+        has_data = any(one.copies(run, Path()) for one in feature.every().values())
+        self.copies = CopyReports(data=has_data, environment=run.environment.is_frozen)
         self.shown_code: Path | None = None
         """The path of the newest attempt's code that all of its nodes have."""
         self.writes: list[tuple[str, int]] = []
@@ -129,7 +131,7 @@ class Agents:
         """
         self._number, self.working, self.met = attempt, tuple(nodes), False
         self.places = RankPlaces(self._run, self.working)
-        for kind in ("ready", "killed", "kept", "stacks", "staged"):
+        for kind in ("ready", "killed", "kept", "stacks", "copied"):
             self._answers.pop(kind, None)
         stale: list[Any] = [self.pulses, self.programs, self.traffic, self.locks, self.log_sizes]
         for old in (*stale, self.writes, self.gone, self.links, self.reports):
@@ -137,9 +139,9 @@ class Agents:
         self._switchboard.broadcast({"type": "attempt", "number": attempt})
         hello = self._gather(nodes, "hello", START_TIMEOUT, between)
         greeted()
-        if self.staging.begins(nodes):
-            self._ask(nodes, {"type": "stage"})
-            self._gather(nodes, "staged", None, between)
+        if self.copies.begins(nodes):
+            self._ask(nodes, {"type": "copy"})
+            self._gather(nodes, "copied", None, between)
 
         def build(asked: Sequence[str], waiting: Sequence[str]) -> None:
             self._ask(asked, {"type": "build"})
@@ -272,7 +274,7 @@ class Agents:
         """Have the agents clean their nodes and leave; wait at most `LEAVE_TIMEOUT`."""
         self._heartbeat.stop()
         self._switchboard.broadcast({"type": "dismiss"})
-        deadline = time.monotonic() + LEAVE_TIMEOUT + self.staging.removal_takes
+        deadline = time.monotonic() + LEAVE_TIMEOUT + self.copies.removal_takes
         # Closing with unread messages would reset the connection, and an agent that missed its
         # dismissal would have the job requeued.
         waiting = [process for node, process in self._agents.items() if node not in self.lost]
@@ -344,8 +346,8 @@ class Agents:
         elif kind in ("listening", "measured"):
             if message.get("number") == self._asked:
                 answers(kind, {})[node] = messages.link_answer(message)
-        elif kind in StagingReports.KINDS:
-            if self.staging.take_in(node, message):
+        elif kind in CopyReports.KINDS:
+            if self.copies.take_in(node, message):
                 answers(kind, {})[node] = None
         elif kind in ("kept", "built"):
             answers(kind, {})[node] = messages.kept(message) if kind == "kept" else None

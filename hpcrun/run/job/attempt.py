@@ -11,6 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
+from hpcrun import feature
 from hpcrun.errors import EXIT_SAVED, HpcrunError
 from hpcrun.policy import frameworks, next_attempt
 from hpcrun.policy.causes import Evidence
@@ -98,6 +99,8 @@ class RunningAttempt:
         self._workers: Workers | None = None
         self._roles: RoleLaunches | None = None
         self._began = time.monotonic()
+        made = (one.in_supervisor(run, paths, self._record) for one in feature.every().values())
+        self._of_features = tuple(part for part in made if part is not None)
 
     def bring_to_end(self, nodes: Sequence[str]) -> Evidence:
         """Run it on these nodes until no rank is left, and return what was seen of its end."""
@@ -168,6 +171,8 @@ class RunningAttempt:
             failed = self._agents.keep(min(KEEP_TAKES, self._stop_request.seconds_left()))
         copies = [one for one in (self._agents.shown_code, *self._copies) if one is not None]
         self._work.end(copies, failed)
+        for part in self._of_features:
+            part.end(self._stop_request.seconds_left())
 
     def _failure(self, workers: Workers, first: RankEnd | None) -> dict[str, Any] | None:
         # A script or command may end when it likes.
@@ -201,8 +206,8 @@ class RunningAttempt:
         names = [f"{node.name} ({node.interface} {node.address})" for node in nodes]
         say(f"ready: {listed(names, _SHOWN)}, code in {self._agents.shown_code}")
         self._record_fabric(nodes)
-        if staged := self._agents.staging.record():
-            self._record(ledger.STAGED, **staged)
+        if copied := self._agents.copies.record():
+            self._record(ledger.COPIED, **copied)
         check.prepared(nodes, self._record, asked)
         python = self._launcher.python
         planned = Launch(
@@ -225,6 +230,11 @@ class RunningAttempt:
         if self._run.role_plans:
             self._roles = RoleLaunches(self._run, planned, planned.nodes)
             planned = self._roles.main
+        for part in self._of_features:
+            beginning = BackgroundCall(part.begin)
+            while not beginning.wait(0.05):
+                _turn(self._always)
+            beginning.result()
         launch = self._resumed(planned)
         deepspeed = launch.fill(self._run.deepspeed, nodes[0])
         if deepspeed or launch.refers_to("deepspeed_config"):
@@ -355,6 +365,7 @@ class RunningAttempt:
             LogSizeRecord(self._paths, self._run.world_size, self._agents.log_sizes),
             self._start_over,
             self._warm_ranks,
+            *self._of_features,
         )
         while (code := workers.exit_code()) is None:
             try:

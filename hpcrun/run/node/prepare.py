@@ -15,13 +15,13 @@ from typing import Any
 from hpcrun.container.rank_python import RankPython
 from hpcrun.errors import HpcrunError
 from hpcrun.run import frozen_python
+from hpcrun.run.copies.environment_copy import EnvironmentCopy
 from hpcrun.run.fabric import adapters, compute_ports, link_check
 from hpcrun.run.health import python_stacks
 from hpcrun.run.node import build_locks, container_start, network, op_cache
 from hpcrun.run.node.rendezvous_port import PortReservation
 from hpcrun.run.protocol.launch import ports_per_rank
 from hpcrun.run.protocol.output import say
-from hpcrun.run.staging.environment_copy import EnvironmentCopy
 from hpcrun.state import files, history, permissions
 from hpcrun.state.layout import SubmissionPaths, extension_caches
 from hpcrun.state.node_layout import ScratchPaths
@@ -136,8 +136,6 @@ class NodePreparation:
         if self._environment is not None:
             node["python"] = str(self._environment.python)
             shutil.copyfile(self._submission.package, paths.package)
-        if self._run.staging.paths:
-            node["staged"] = str(paths.node.staged)
         is_looked_into = self._is_watched or self._run.spec.get(profiling.KEY)
         if is_looked_into and self._run.entry.kind != "function":
             python_stacks.write_start_up(paths.start_up)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpcrun import feature
 from hpcrun.errors import HpcrunError
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths, RunPaths
@@ -58,8 +59,6 @@ class LaunchNode:
     ports: int | None = None
     """The first of the ports that were kept free for its ranks: `ports_per_rank` for each in turn;
     None where there were not enough."""
-    staged: str | None = None
-    """The node-local directory of what was staged; None where nothing is."""
     python: str | None = None
     """The Python of its copy of the frozen environment; None where ranks have the supervisor's."""
     adapters: dict[str, Any] | None = None
@@ -201,8 +200,8 @@ class Launch(SpecBlocks):
             "code": node.code,
             "scratch": node.scratch,
         }
-        if node.staged is not None:
-            known["staged"] = node.staged
+        for one in feature.every().values():
+            known |= one.values(self, node)
         if newest := (self.resume or {}).get("source"):
             known[NEWEST], known[NEWEST_DIRECTORY] = newest, os.path.dirname(newest)  # noqa: PTH120
 

@@ -291,8 +291,6 @@ def ready(
     _require(fields.pop("code", None) == str(paths.code), "code")
     operators = fields.pop("extensions", None)
     _require(operators in (None, str(paths.extensions)), "extensions")
-    staged = fields.pop("staged", None)
-    _require(staged in (None, str(NodePaths(own.parent).staged)), "staged")
     python = fields.pop("python", None)
     if python is not None:
         start_of_it = f"{own.parent.parent}/".replace("//", "/")
@@ -312,5 +310,4 @@ def ready(
     port = number(message.get("port"), "port", _PORTS) if first else None
     code = str(paths.code)
     where = (node, code, scratch, str(interface), address, hca, operators)
-    node_paths: dict[str, Any] = {"staged": staged, "python": python}
-    return LaunchNode(*where, ports=ports, **node_paths, adapters=links), port
+    return LaunchNode(*where, ports=ports, python=python, adapters=links), port

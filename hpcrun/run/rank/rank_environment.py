@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from hpcrun import feature
 from hpcrun.policy import frameworks
 from hpcrun.policy.frameworks import RankPlace
 from hpcrun.run.node import rank_processes
@@ -60,8 +61,10 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
     if not launch.is_main:
         # Whose lines are the run's steps.
         del forced["HPCRUN_METRICS_FILE"]
-    if node.staged is not None:
-        forced["HPCRUN_STAGED"] = node.staged
+    for one in feature.every().values():
+        forced |= {
+            f"HPCRUN_{name.upper()}": text for name, text in one.values(launch, node).items()
+        }
     container = launch.container
     if container is not None and not container.home:
         forced["HOME"] = node.scratch

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hpcrun import feature
 from hpcrun.errors import UsageError
 from hpcrun.policy import batch
 from hpcrun.run.data import evaluation, order_record
@@ -26,7 +27,6 @@ from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.rank.config import Config
 from hpcrun.run.rank.replica_engine import ReplicaEngine
 from hpcrun.run.rank.session_writer import SessionLogWriter
-from hpcrun.run.staging import staged_path
 from hpcrun.run.weights.averaged_weights import AveragedWeights
 from hpcrun.state import session_log
 from hpcrun.state.spec.blocks import SpecBlocks
@@ -82,15 +82,12 @@ class RankView:
             return torch.device("cuda", self.local_rank)
         return torch.device("cpu")
 
-    def staged(self, path: str | Path) -> Path:
-        """Return where this node has a path: its copy where ``staging.paths`` of the spec names it.
-
-        Other paths, and all of them outside hpcrun, are returned as they are.
-        """
-        node = None if self._launch is None else self._launch.own_node
-        if node is None or node.staged is None:
-            return Path(path)
-        return staged_path.local(Path(node.staged), Path(path))
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        # What features add: such as ``session.staged(path)``.
+        method = feature.session_method(name, self.__dict__.get("_launch"))
+        if method is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return method
 
     def parameter_groups(self, model: Any, layers: str | None = None) -> list[dict[str, Any]]:
         """Return the model's parameters in the groups that ``optimization`` asks for.

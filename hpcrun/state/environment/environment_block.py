@@ -30,7 +30,7 @@ class Container:
     mounts: list[str] = field(default_factory=list)
     """What of the node the container sees, as ``SOURCE``, ``SOURCE:TARGET`` or
     ``SOURCE:TARGET:ro``. hpcrun mounts what it needs itself: the root, the node's temporary
-    directory, devices, and what ``staging.paths``, ``code.link`` and ``secrets_file`` name."""
+    directory, devices, and the data that the spec names, ``code.link`` and ``secrets_file``."""
 
     home: bool = False
     """Mount the home directory. Without, HOME is a directory of the attempt's on the node."""

@@ -7,6 +7,8 @@ from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from hpcrun import feature
+from hpcrun.extensions import attribute_at
 from hpcrun.fields import shown
 
 if TYPE_CHECKING:
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
         Optimization,
         Progress,
         Resources,
-        Staging,
         Telemetry,
     )
     from hpcrun.state.spec.notify_block import Notify
@@ -32,9 +33,9 @@ BATCH = "batch"
 RANKS = "HPCRUN_RANKS"
 _BLOCKS_TEXT = """
 resources checkpoint recovery progress environment objective optimization notify parallel telemetry
-code staging
+code
 """
-BLOCKS = frozenset(_BLOCKS_TEXT.split())
+BLOCKS = frozenset((*_BLOCKS_TEXT.split(), *feature.names()))
 # A plan that was frozen before such a key existed does without what it switches on.
 _ABSENT: dict[str, dict[str, Any]] = {
     "recovery": {"hang_after": None, "warm_after": None},
@@ -80,6 +81,10 @@ class SpecBlocks:
 
         return self.objective or Objective()
 
+    def block(self, name: str) -> Any:
+        """Return the block of a feature, which knows its type."""
+        return getattr(self, name)
+
     if TYPE_CHECKING:
         resources: Resources
         checkpoint: Checkpoint
@@ -92,7 +97,6 @@ class SpecBlocks:
         parallel: Parallel | None
         telemetry: Telemetry
         code: Code
-        staging: Staging
     else:
 
         def __getattr__(self, name):
@@ -117,13 +121,23 @@ _LAST: dict[str, tuple[Any, Any, Any]] = {}
 
 
 def _typed(name: str, given: dict[str, Any] | None) -> Any:
-    # Readers of a plan's head alone are spared the import.
-    from hpcrun.state.spec import experiment
-
     if given is None and name in _OPTIONAL:
         return None
-    kind = getattr(experiment, name.capitalize())
-    return _block(kind, {**_ABSENT.get(name, {}), **(given or {})})
+    return _block(_kind(name), {**_absent(name), **(given or {})})
+
+
+def _kind(name: str) -> Any:
+    """Return the dataclass of a block."""
+    from hpcrun.state.spec import experiment
+
+    if name in feature.names():
+        return attribute_at(feature.every()[name].block)
+    return getattr(experiment, name.capitalize())
+
+
+def _absent(name: str) -> Mapping[str, Any]:
+    """Return what a plan does that was frozen before a block's key existed."""
+    return feature.every()[name].absent if name in feature.names() else _ABSENT.get(name, {})
 
 
 def _block(kind: Any, data: Mapping[str, Any]) -> Any:
@@ -246,8 +260,8 @@ def when_absent() -> dict[str, Any]:
     from hpcrun.state.spec.experiment import Spec
 
     spec = asdict(Spec())
-    for name, given in _ABSENT.items():
-        spec[name].update(given)
+    for name in (*_ABSENT, *feature.names()):
+        spec[name].update(_absent(name))
     return spec
 
 
@@ -261,7 +275,7 @@ def check(spec: Mapping[str, Any], blocks: Collection[str] = BLOCKS) -> None:
     from hpcrun.state.spec import experiment
 
     given = {name: spec.get(name) or {} for name in blocks}
-    kinds: dict[str, Any] = {name: getattr(experiment, name.capitalize()) for name in blocks}
+    kinds: dict[str, Any] = {name: _kind(name) for name in blocks}
     environment = given.get("environment", {})
     if isinstance(environment, dict) and isinstance(environment.get("container"), dict):
         key = "environment.container"

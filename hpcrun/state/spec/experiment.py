@@ -14,7 +14,7 @@ from hpcrun.state.spec.notify_block import Notify
 from hpcrun.state.spec.parallel_block import Parallel
 from hpcrun.state.spec.recovery_block import Recovery
 from hpcrun.state.spec.role_block import Role
-from hpcrun.state.spec.spec_dataclass import spec_dataclass
+from hpcrun.state.spec.spec_dataclass import spec_dataclass, with_features
 from hpcrun.state.spec.sweep_block import Sweep
 
 
@@ -393,16 +393,7 @@ class Code:
 
 
 @spec_dataclass
-class Staging:
-    """Data that each node copies to its own disk before its ranks start; see docs/data.md."""
-
-    paths: list[str] = field(default_factory=list)
-    """Files, directories and globs, relative to this file. Each has its last name in
-    ``${hpcrun:staged}``, which is ``HPCRUN_STAGED`` of the ranks; ``session.staged(path)`` finds
-    it, too."""
-
-
-@spec_dataclass
+@with_features
 class Spec:
     """An experiment."""
 
@@ -517,9 +508,6 @@ class Spec:
 
     progress: Progress = field(default_factory=Progress)
     """How the progress of a script or command is read."""
-
-    staging: Staging = field(default_factory=Staging)
-    """Data that each node copies to its own disk."""
 
     environment: Environment = field(default_factory=Environment)
     """Where and with what the job runs."""

@@ -6,10 +6,15 @@ most of what every rank and every command spends on reading a spec. Here all blo
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import MISSING, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["spec_dataclass"]
+from hpcrun import feature
+from hpcrun.extensions import attribute_at
+
+__all__ = ["spec_dataclass", "with_features"]
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as spec_dataclass
@@ -21,20 +26,32 @@ else:
         return dataclass(init=False, repr=False, eq=False)(cls)
 
 
+def with_features(cls: type[T]) -> type[T]:
+    """Add the block of each feature to a class, behind the key that it names."""
+    annotations = [*cls.__annotations__.items()]
+    for name, one in feature.every().items():
+        block = attribute_at(one.block)
+        keys = [key for key, _ in annotations]
+        annotations.insert(keys.index(one.after) + 1, (name, block))
+        setattr(cls, name, field(default_factory=block, metadata={"about": one.about}))
+    cls.__annotations__ = dict(annotations)
+    return cls
+
+
 def _init(self: Any, *values: Any, **named: Any) -> None:
     known = fields(self)
     if len(values) > len(known):
         raise TypeError(f"{type(self).__name__} has {len(known)} fields, not {len(values)}")
-    given = {**dict(zip((field.name for field in known), values, strict=False)), **named}
-    for field in known:
-        if field.name in given:
-            value = given.pop(field.name)
-        elif field.default is not MISSING:
-            value = field.default
+    given = {**dict(zip((one.name for one in known), values, strict=False)), **named}
+    for one in known:
+        if one.name in given:
+            value = given.pop(one.name)
+        elif one.default is not MISSING:
+            value = one.default
         else:
-            assert field.default_factory is not MISSING
-            value = field.default_factory()
-        setattr(self, field.name, value)
+            assert one.default_factory is not MISSING
+            value = one.default_factory()
+        setattr(self, one.name, value)
     if given:
         raise TypeError(f"{type(self).__name__} has no field {', '.join(given)}")
 

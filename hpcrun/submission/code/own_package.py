@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
 # Folders of which supervisors, agents, ranks and the local executor import something.
-_OF_JOBS = {"container", "policy", "run", "slurm", "state", "submission"}
+_OF_JOBS = {"container", "features", "policy", "run", "slurm", "state", "submission"}
 # Endings of what a zip file is no place for, as the system's loader opens it.
 _COMPILED = (*machinery.EXTENSION_SUFFIXES, ".so", ".dylib", ".pyd", ".dll")
 

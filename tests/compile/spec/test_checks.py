@@ -252,12 +252,6 @@ TABLE = [
     wrong("DeepSpeed file is no JSON", "ds.json:1", "not JSON", files={"ds.json": "{'a': 1}"}),
     wrong("duplicate key in JSON", "ds.json", "given twice", files={"ds.json": '{"a": 1, "a": 2}'}),
     wrong("missing link", "code.link.0:", "no 'data'", add="code: {link: [data]}"),
-    wrong("nothing to call it", "staging.paths.0:", "'..'", add="staging: {paths: [..]}"),
-    wrong("nothing staged", "args.0:", "names nothing", add="args: ['${hpcrun:staged}/a']"),
-    wrong(
-        *("staged later", "staging.paths.0:", "known only as an attempt starts"),
-        add="staging: {paths: ['${hpcrun:scratch}/a']}",
-    ),
     wrong("link that leaves", "code.link.0:", "'../data'", "below the code's root",
           add="code: {link: [../data]}"),
     wrong("missing code root", "code.root:", "no directory", add="code: {root: nowhere}"),

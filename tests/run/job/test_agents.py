@@ -97,7 +97,7 @@ def _crew(tmp_path: Path, nodes: int, **fates: tuple[str, float]) -> Agents:
             ranks_per_node=1,
             role_plans=(),
             entry=Entry("command"),
-            staging=SimpleNamespace(paths=()),
+            block=lambda _: SimpleNamespace(paths=()),
             environment=SimpleNamespace(is_frozen=False),
         ),  # type: ignore[arg-type]
         AttemptPaths(tmp_path / "1"),

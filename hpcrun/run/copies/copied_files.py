@@ -3,25 +3,92 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import stat
 import threading
 from collections.abc import Collection, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrun.errors import HpcrunError
-from hpcrun.state.staged_sources import SourceFile, StagedSource
+from hpcrun.errors import HpcrunError, UsageError
+from hpcrun.text import one_line
 
 _CHUNK = 1 << 22
 _THREADS = 4
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file as it was listed."""
+
+    name: str
+    """Relative to its source; empty where that is the file."""
+    size: int
+    mtime_ns: int
+
+
+class SourceProblem(UsageError):
+    """A path that cannot be copied."""
+
+
+@dataclass(frozen=True)
+class CopySource:
+    """A file or directory of shared storage, and what it is called on the nodes."""
+
+    name: str
+    path: str
+
+    def files(self) -> list[SourceFile]:
+        """List all files, those behind symbolic links included, in an order of their names.
+
+        Raises SourceProblem if something in it cannot be read, is no file, or links in a circle.
+        """
+        try:
+            return sorted(_walk(self.path, "", ()), key=lambda file: file.name)
+        except OSError as error:
+            where = one_line(str(error.filename or self.path))
+            raise SourceProblem(
+                f"{where} cannot be read: {error.strerror}",
+                hint="correct its permissions, or leave it out",
+            ) from error
+
+
+def _walk(path: str, name: str, above: tuple[tuple[int, int], ...]) -> Iterator[SourceFile]:
+    """Yield the files at and below a path; ``above`` are the directories that it lies in."""
+    found = os.stat(path)
+    if stat.S_ISREG(found.st_mode):
+        yield SourceFile(name, found.st_size, found.st_mtime_ns)
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        raise SourceProblem(
+            f"{one_line(path)} is neither a file nor a directory",
+            hint="leave it out: pipes, sockets and devices cannot be copied",
+        )
+    own = (found.st_dev, found.st_ino)
+    if own in above:
+        raise SourceProblem(f"{one_line(path)} is a link to a directory above it")
+    with os.scandir(path) as entries:
+        names = [entry.name for entry in entries]
+    for each in names:
+        yield from _walk(f"{path}/{each}", f"{name}/{each}" if name else each, (*above, own))
+
+
+def key(source: CopySource, files: Collection[SourceFile]) -> str:
+    """Return a digest of a source's place and of its files' names, sizes and times."""
+    found = hashlib.sha256(os.path.realpath(source.path).encode(errors="surrogateescape"))
+    for file in files:
+        line = f"\0{file.name}\0{file.size}\0{file.mtime_ns}"
+        found.update(line.encode(errors="surrogateescape"))
+    return found.hexdigest()[:20]
 
 
 class SourceChanged(HpcrunError):
     """A file is not the one that was listed."""
 
 
-class StagingStopped(HpcrunError):
+class CopyStopped(HpcrunError):
     """The attempt that wanted the copy is over."""
 
 
@@ -34,12 +101,12 @@ class CopyMeter:
         self._lock = threading.Lock()
 
     def add(self, count: int, *, copied: bool = True) -> None:
-        """Count bytes that are there now; raise StagingStopped if nobody wants more of them."""
+        """Count bytes that are there now; raise CopyStopped if nobody wants more of them."""
         with self._lock:
             self.done += count
             self.copied += count if copied else 0
         if self.stop.is_set():
-            raise StagingStopped("staging was stopped")
+            raise CopyStopped("the copy was stopped")
 
 
 def missing(files: Collection[SourceFile], target: Path) -> list[SourceFile]:
@@ -47,9 +114,7 @@ def missing(files: Collection[SourceFile], target: Path) -> list[SourceFile]:
     return [file for file in files if not _is_copy(file, _place(target, file))]
 
 
-def copy(
-    source: StagedSource, files: Collection[SourceFile], target: Path, meter: CopyMeter
-) -> None:
+def copy(source: CopySource, files: Collection[SourceFile], target: Path, meter: CopyMeter) -> None:
     """Copy files to ``target``, several at a time; each is the user's to read, and no more.
 
     Raises
@@ -107,7 +172,7 @@ def _is_copy(file: SourceFile, place: Path) -> bool:
     return is_complete and found.st_size == file.size and int(found.st_mtime) == seconds
 
 
-def _copy_file(source: StagedSource, file: SourceFile, place: Path, meter: CopyMeter) -> None:
+def _copy_file(source: CopySource, file: SourceFile, place: Path, meter: CopyMeter) -> None:
     origin = Path(source.path, file.name) if file.name else Path(source.path)
     with contextlib.suppress(FileNotFoundError):
         place.unlink()

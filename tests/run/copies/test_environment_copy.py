@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from hpcrun.errors import HpcrunError
-from hpcrun.run.staging.copied_files import CopyMeter
-from hpcrun.run.staging.environment_copy import EnvironmentCopy
-from hpcrun.run.staging.node_staging import NodeStaging
+from hpcrun.run.copies.copied_files import CopyMeter
+from hpcrun.run.copies.environment_copy import EnvironmentCopy
+from hpcrun.run.copies.node_copies import DataCopies
 from hpcrun.state.environment.environment_names import PYTHON
 from hpcrun.state.environment.frozen_environment import COPY, FrozenEnvironment
 from tests.support.users import STRANGER, needs_root
@@ -127,14 +127,12 @@ def test_another_users_archive(tar: Tar, base: Path) -> None:
 
 
 def _staged(base: Path, copy: EnvironmentCopy) -> dict[str, object]:
-    node = base / "hpcrun-0123456789ab"
-    node.mkdir(exist_ok=True)
-    staging, told = NodeStaging(node, [], copy), []
+    staging, told = DataCopies(base, [], copy), []
     staging.begin()
 
     def is_over() -> bool:
         staging.turn(told.append)
-        return any(one["type"] != "staging" for one in told)
+        return any(one["type"] != "copying" for one in told)
 
     until(is_over)
     staging.close()
@@ -144,7 +142,7 @@ def _staged(base: Path, copy: EnvironmentCopy) -> dict[str, object]:
 def test_a_node_says_that_it_has_it(tar: Tar, base: Path) -> None:
     found = tar.closed()
     told = _staged(base, EnvironmentCopy(base, found, tar.path))
-    assert told["type"] == "staged"
+    assert told["type"] == "copied"
     report = told["report"]
     assert isinstance(report, dict)
     assert (report["files"], report["bytes"], report["copied"]) == (3, found.bytes, found.bytes)

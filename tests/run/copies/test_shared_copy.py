@@ -12,18 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.run.copies.copied_files import CopyMeter, CopySource, CopyStopped
+from hpcrun.run.copies.shared_copy import SharedCopy
 from hpcrun.run.node.node_dir import sweep
-from hpcrun.run.staging.copied_files import CopyMeter, StagingStopped
-from hpcrun.run.staging.shared_copy import SharedCopy
-from hpcrun.state.staged_sources import StagedSource
 from tests.support.waiting import until
 
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from hpcrun.run.staging import copied_files, shared_copy
-from hpcrun.state.staged_sources import StagedSource
-source = StagedSource("tokens", sys.argv[2])
+from hpcrun.run.copies import copied_files, shared_copy
+source = copied_files.CopySource("tokens", sys.argv[2])
 copy = shared_copy.SharedCopy(Path(sys.argv[1]), source, source.files())
 meter = copied_files.CopyMeter()
 def slowly(count, copied=True):
@@ -39,12 +37,12 @@ copy.release()
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> StagedSource:
+def source(tmp_path: Path) -> CopySource:
     made = tmp_path / "tokens"
     made.mkdir()
     for number in range(3):
         (made / f"{number}.bin").write_bytes(os.urandom(1_000))
-    return StagedSource("tokens", str(made))
+    return CopySource("tokens", str(made))
 
 
 @pytest.fixture
@@ -53,7 +51,7 @@ def base(tmp_path: Path) -> Path:
     return tmp_path / "tmp"
 
 
-def _copy(base: Path, source: StagedSource) -> SharedCopy:
+def _copy(base: Path, source: CopySource) -> SharedCopy:
     return SharedCopy(base, source, source.files())
 
 
@@ -61,12 +59,12 @@ def _provide(copy: SharedCopy) -> str:
     return copy.provide(CopyMeter(), lambda: None, lambda: None)
 
 
-def _other(base: Path, source: StagedSource, seconds: float) -> subprocess.Popen[str]:
+def _other(base: Path, source: CopySource, seconds: float) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", HOLDER, str(base), source.path, str(seconds)]
     return subprocess.Popen(command, stdin=-1, stdout=-1, text=True)
 
 
-def test_it_is_copied_once_and_the_last_one_removes_it(base: Path, source: StagedSource) -> None:
+def test_it_is_copied_once_and_the_last_one_removes_it(base: Path, source: CopySource) -> None:
     mine, other = _copy(base, source), _copy(base, source)
     assert [_provide(mine), _provide(other), _provide(mine)] == ["copied", "shared", "kept"]
     assert base.joinpath(next(base.iterdir())).stat().st_mode & 0o777 == 0o700
@@ -78,7 +76,7 @@ def test_it_is_copied_once_and_the_last_one_removes_it(base: Path, source: Stage
     assert list(base.iterdir()) == []
 
 
-def test_another_version_of_the_source_has_its_own(base: Path, source: StagedSource) -> None:
+def test_another_version_of_the_source_has_its_own(base: Path, source: CopySource) -> None:
     before = _copy(base, source)
     _provide(before)
     Path(source.path, "0.bin").write_bytes(b"new")
@@ -91,7 +89,7 @@ def test_another_version_of_the_source_has_its_own(base: Path, source: StagedSou
     assert list(base.iterdir()) == []
 
 
-def test_who_comes_second_waits_for_the_first(base: Path, source: StagedSource) -> None:
+def test_who_comes_second_waits_for_the_first(base: Path, source: CopySource) -> None:
     first = _other(base, source, 0.3)
     assert first.stdout is not None
     assert first.stdout.readline() == "copies\n"
@@ -104,7 +102,7 @@ def test_who_comes_second_waits_for_the_first(base: Path, source: StagedSource) 
     assert list(base.iterdir()) == []
 
 
-def test_a_killed_copy_is_finished_by_the_next_one(base: Path, source: StagedSource) -> None:
+def test_a_killed_copy_is_finished_by_the_next_one(base: Path, source: CopySource) -> None:
     first = _other(base, source, 60)
     assert first.stdout is not None
     assert first.stdout.readline() == "copies\n"
@@ -116,13 +114,13 @@ def test_a_killed_copy_is_finished_by_the_next_one(base: Path, source: StagedSou
     assert list(base.iterdir()) == []
 
 
-def test_a_wait_can_be_stopped(base: Path, source: StagedSource) -> None:
+def test_a_wait_can_be_stopped(base: Path, source: CopySource) -> None:
     first = _other(base, source, 60)
     assert first.stdout is not None
     assert first.stdout.readline() == "copies\n"
     meter = CopyMeter()
     threading.Timer(0.3, meter.stop.set).start()
-    with pytest.raises(StagingStopped):
+    with pytest.raises(CopyStopped):
         _copy(base, source).provide(meter, lambda: None, lambda: None)
     first.kill()
     first.communicate()
@@ -131,7 +129,7 @@ def test_a_wait_can_be_stopped(base: Path, source: StagedSource) -> None:
 
 
 def test_a_copy_that_was_changed_is_mended_unless_it_is_read(
-    base: Path, source: StagedSource
+    base: Path, source: CopySource
 ) -> None:
     mine, other = _copy(base, source), _copy(base, source)
     _provide(mine)
@@ -145,7 +143,7 @@ def test_a_copy_that_was_changed_is_mended_unless_it_is_read(
     assert list(base.iterdir()) == []
 
 
-def test_a_place_that_is_not_private_is_not_used(base: Path, source: StagedSource) -> None:
+def test_a_place_that_is_not_private_is_not_used(base: Path, source: CopySource) -> None:
     copy = _copy(base, source)
     place = copy.path.parents[1]
     place.mkdir(mode=0o755)
@@ -162,7 +160,7 @@ def test_a_place_that_is_not_private_is_not_used(base: Path, source: StagedSourc
 
 @pytest.mark.parametrize("taken", [1, 3])
 def test_a_name_that_somebody_took_costs_the_name(
-    base: Path, source: StagedSource, taken: int
+    base: Path, source: CopySource, taken: int
 ) -> None:
     usual = _copy(base, source).path.parents[1]
     for more in ("", "-1", "-2")[:taken]:
@@ -176,7 +174,7 @@ def test_a_name_that_somebody_took_costs_the_name(
     assert len(list(base.iterdir())) == taken
 
 
-def test_without_room_nothing_is_left(base: Path, source: StagedSource) -> None:
+def test_without_room_nothing_is_left(base: Path, source: CopySource) -> None:
     def full() -> None:
         raise OSError(28, "No space left on device")
 
@@ -186,9 +184,7 @@ def test_without_room_nothing_is_left(base: Path, source: StagedSource) -> None:
     assert list(base.iterdir()) == []
 
 
-def test_another_agent_that_holds_it_to_copy_is_waited_for(
-    base: Path, source: StagedSource
-) -> None:
+def test_another_agent_that_holds_it_to_copy_is_waited_for(base: Path, source: CopySource) -> None:
     copy = _copy(base, source)
     copy._paths.directory.mkdir(mode=0o700)
     with open(copy._paths.lock, "w") as other:
@@ -199,7 +195,7 @@ def test_another_agent_that_holds_it_to_copy_is_waited_for(
     assert list(base.iterdir()) == []
 
 
-def test_agents_that_come_and_go_at_once_agree(base: Path, source: StagedSource) -> None:
+def test_agents_that_come_and_go_at_once_agree(base: Path, source: CopySource) -> None:
     """Six threads, each with locks of its own: each finds a whole copy, and nothing is left."""
     wrong: list[object] = []
 

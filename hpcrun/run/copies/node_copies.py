@@ -1,9 +1,8 @@
-"""A node's staging: all sources of its run are copied, or read where they are, and it says which.
+"""A node's copies: all sources of its run are copied, or read where they are, and it says which.
 
 The frozen environment, where the run has one, comes first; without it there are no ranks. A thread
-copies, so that the agent goes on hearing its supervisor. The directory of what is staged
-has a link for each source: to its copy, or to shared storage where there is none, so that programs
-find it by one path in both cases.
+copies, so that the agent goes on hearing its supervisor. Each source then has a place: that of its
+copy, or its own on shared storage where there is none, so that programs find it in both cases.
 """
 
 from __future__ import annotations
@@ -12,22 +11,25 @@ import shutil
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hpcrun import mounts
 from hpcrun.errors import HpcrunError
+from hpcrun.run.copies.copied_files import (
+    CopyMeter,
+    CopySource,
+    CopyStopped,
+    SourceChanged,
+    SourceFile,
+)
+from hpcrun.run.copies.environment_copy import EnvironmentCopy
+from hpcrun.run.copies.shared_copy import SharedCopy
 from hpcrun.run.node import cgroup
 from hpcrun.run.protocol.output import say
-from hpcrun.run.staging.copied_files import CopyMeter, SourceChanged, StagingStopped
-from hpcrun.run.staging.environment_copy import EnvironmentCopy
-from hpcrun.run.staging.shared_copy import SharedCopy
-from hpcrun.state import files, staged_sources
-from hpcrun.state.node_layout import NodePaths
-from hpcrun.state.staged_sources import SourceFile, StagedSource
 from hpcrun.text import one_line, size
 
 # Of the disk's size, and at most: what is left free for checkpoints and what the program writes.
@@ -42,9 +44,19 @@ class _NoRoom(OSError):
     """The node's disk has too little room for a copy."""
 
 
+class CopiedData(Protocol):
+    """Data of a feature that nodes copy, and how their ranks find it."""
+
+    def sources(self) -> Sequence[CopySource]:
+        """Return what is to be copied, in order; raise HpcrunError if it is not there."""
+
+    def show(self, places: Mapping[CopySource, Path]) -> None:
+        """Let ranks find each source at its place on this node; raise OSError."""
+
+
 @dataclass
-class StagingReport:
-    """Tells how the staging of a node ended."""
+class NodeCopyReport:
+    """Tells how the copies of a node ended."""
 
     files: int = 0
     bytes: int = 0
@@ -56,38 +68,37 @@ class StagingReport:
     """Sources that its ranks read where they are, and why."""
 
 
-class NodeStaging:
-    """Stages for one agent; all of its methods are called by the agent's own thread."""
+class DataCopies:
+    """Copies for one agent; all of its methods are called by the agent's own thread."""
 
     def __init__(
         self,
-        directory: Path,
-        patterns: Sequence[str],
+        base: Path,
+        data: Sequence[CopiedData],
         environment: EnvironmentCopy | None = None,
         about: Callable[[BaseException], str] = lambda _: "",
     ) -> None:
-        """``about`` returns what an error is about, for the supervisor."""
-        self._paths, self._patterns = NodePaths(directory), patterns
+        """``base`` holds the copies; ``about`` returns what an error is about."""
+        self._base, self._data = base, data
         self._environment, self._about_of, self._about = environment, about, ""
-        self._base = directory.parent
-        self._copies: dict[StagedSource, SharedCopy] = {}
+        self._copies: dict[CopySource, SharedCopy] = {}
         self._meter = CopyMeter()
-        self._report = StagingReport()
+        self._report = NodeCopyReport()
         self._problem: str | None = None
         self._thread: threading.Thread | None = None
         self._began = self._said = 0.0
         self._has_answered = True
 
     def begin(self) -> None:
-        """Begin to stage, for the attempt that is being prepared; raise HpcrunError."""
+        """Begin to copy, for the attempt that is being prepared; raise HpcrunError."""
         self.stop()
         if self._thread is not None:
             raise HpcrunError("an earlier attempt's copy of its data still waits for the storage")
-        self._meter, self._report, self._problem = CopyMeter(), StagingReport(), None
+        self._meter, self._report, self._problem = CopyMeter(), NodeCopyReport(), None
         self._about = ""
         self._began = self._said = time.monotonic()
         self._has_answered = False
-        self._thread = threading.Thread(target=self._work, name="staging", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="copies", daemon=True)
         self._thread.start()
 
     def turn(self, send: Callable[[dict[str, Any]], object]) -> None:
@@ -100,12 +111,12 @@ class NodeStaging:
             if self._problem is not None:
                 send({"type": "failed", "message": self._problem, "about": self._about})
             else:
-                send({"type": "staged", "report": asdict(self._report)})
+                send({"type": "copied", "report": asdict(self._report)})
         elif now - self._said >= max(SAY_EVERY, _SAY_PART * (now - self._began)):
             self._said = now
             done = f"{size(meter.done)} of {size(meter.total)}" if meter.total else "lists files"
             say(f"stages data: {done}, {now - self._began:.0f} s so far")
-            send({"type": "staging", "done": meter.done, "total": meter.total})
+            send({"type": "copying", "done": meter.done, "total": meter.total})
 
     def stop(self) -> None:
         """End a copy that is under way; what is complete of it is kept."""
@@ -127,29 +138,28 @@ class NodeStaging:
 
     def _work(self) -> None:
         try:
-            self._stage()
-        except StagingStopped:
-            self._problem = "staging was stopped"
+            self._provide_all()
+        except CopyStopped:
+            self._problem = "the copy was stopped"
         except HpcrunError as error:
             self._problem, self._about = error.message, self._about_of(error)
         except Exception as error:
             traceback.print_exc()
-            self._problem = f"staging failed: {type(error).__name__}: {error}"
+            self._problem = f"copying failed: {type(error).__name__}: {error}"
             self._about = self._about_of(error)
         self._report.seconds = round(time.monotonic() - self._began, 3)
 
-    def _stage(self) -> None:
-        sources = staged_sources.find(self._patterns)
-        listed = [source.files() for source in sources]
-        self._meter.total = sum(file.size for own in listed for file in own)
+    def _provide_all(self) -> None:
+        wanted = [(one, {source: source.files() for source in one.sources()}) for one in self._data]
+        sizes = (file.size for _, listed in wanted for own in listed.values() for file in own)
+        self._meter.total = sum(sizes)
         self._provide_environment()
-        place = self._paths.staged
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir()
-        for source, own in zip(sources, listed, strict=True):
-            copy = self._provided(source, own)
-            (place / source.name).symlink_to(source.path if copy is None else copy.path)
-        files.write_json(self._paths.staged_list, {one.path: one.name for one in sources})
+        for data, listed in wanted:
+            places = {}
+            for source, own in listed.items():
+                copy = self._provided(source, own)
+                places[source] = Path(source.path) if copy is None else copy.path
+            data.show(places)
         self._report.copied = self._meter.copied
 
     def _provide_environment(self) -> None:
@@ -172,7 +182,7 @@ class NodeStaging:
         if how != "copied":
             say(f"the frozen environment, {size(copy.bytes)}, is on this node already")
 
-    def _provided(self, source: StagedSource, listed: list[SourceFile]) -> SharedCopy | None:
+    def _provided(self, source: CopySource, listed: list[SourceFile]) -> SharedCopy | None:
         """Return the copy of a source; None, with a note, where its ranks read it as it is."""
         for last in (False, True):
             copy, bytes_ = self._copy_of(source, listed), sum(file.size for file in listed)
@@ -200,7 +210,7 @@ class NodeStaging:
                 return copy
         raise AssertionError("the last try returns")
 
-    def _copy_of(self, source: StagedSource, listed: list[SourceFile]) -> SharedCopy:
+    def _copy_of(self, source: CopySource, listed: list[SourceFile]) -> SharedCopy:
         """Return the copy of these files, the one that is held already where they are the same."""
         copy, held = SharedCopy(self._base, source, listed), self._copies.get(source)
         if held is not None and held.path == copy.path:
@@ -210,7 +220,7 @@ class NodeStaging:
         self._copies[source] = copy
         return copy
 
-    def _note(self, source: StagedSource, bytes_: int, why: str) -> None:
+    def _note(self, source: CopySource, bytes_: int, why: str) -> None:
         """Tell that a source is read where it is."""
         self._meter.done += bytes_
         note = one_line(f"{source.path} is not copied, and read where it is: {why}")

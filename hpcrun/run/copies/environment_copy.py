@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from hpcrun.errors import HpcrunError
-from hpcrun.run.staging.copied_files import CopyMeter
-from hpcrun.run.staging.shared_copy import SharedCopy
+from hpcrun.run.copies.copied_files import CopyMeter, CopySource, SourceFile
+from hpcrun.run.copies.shared_copy import SharedCopy
 from hpcrun.state import files
 from hpcrun.state.environment.environment_names import PYTHON
 from hpcrun.state.environment.frozen_environment import FrozenEnvironment, of_submission
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
-from hpcrun.state.staged_sources import SourceFile, StagedSource
 
 NAME = "environment"
 # Of the archive: what is read at once, files that are written by one of the threads, and how many.
@@ -40,7 +39,7 @@ class EnvironmentCopy(SharedCopy):
         self._environment = environment
         self.bytes, self.files = environment.bytes, environment.files
         # Its name says what is in it, whatever the time of its file.
-        source = StagedSource(NAME, str(archive))
+        source = CopySource(NAME, str(archive))
         super().__init__(base, source, [SourceFile("", environment.bytes, 0)])
 
     @classmethod

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.state import staged_sources
-from hpcrun.state.staged_sources import SourceProblem, StagedSource
+from hpcrun.errors import UsageError
+from hpcrun.features.staging import FEATURE, staged_sources
+from hpcrun.features.staging.staged_sources import StagedSource
+from hpcrun.run.copies.copied_files import SourceProblem
+from hpcrun.state.plan import Entry, RunPlan
 
 
 @pytest.fixture
@@ -50,30 +53,27 @@ def test_what_cannot_be_read_is_refused(data: Path) -> None:
         staged_sources.find([f"{data}/a.bin"])
 
 
-def test_links_are_followed_and_circles_found(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "c.bin").write_text("c")
-    (data / "images" / "more").symlink_to(tmp_path / "more")
-    (data / "link").symlink_to(data / "images")
-    source = StagedSource("link", f"{data}/link")
-    assert [file.name for file in source.files()] == ["index", "more/c.bin", "train/0.tar"]
-    (data / "images" / "train" / "up").symlink_to(data / "images")
-    with pytest.raises(SourceProblem, match="is a link to a directory above it"):
-        source.files()
-    (data / "images" / "train" / "up").unlink()
+def test_what_cannot_be_listed_names_the_key(data: Path) -> None:
     (data / "images" / "gone").symlink_to(data / "nothing")
-    with pytest.raises(SourceProblem, match="link/gone cannot be read: No such file"):
-        source.files()
+    with pytest.raises(SourceProblem, match=r"staging\.paths: .*images/gone cannot be read"):
+        StagedSource("images", f"{data}/images").files()
 
 
-def test_a_key_has_every_files_size_and_time(data: Path) -> None:
-    source = StagedSource("images", f"{data}/images")
-    keys = {staged_sources.key(source, source.files()) for _ in range(2)}
-    assert len(keys) == 1
-    file = data / "images" / "train" / "0.tar"
-    before = file.stat()
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000_000))
-    keys.add(staged_sources.key(source, source.files()))
-    (data / "images" / "new").touch()
-    keys.add(staged_sources.key(source, source.files()))
-    assert len(keys) == 3
+def test_what_is_to_be_staged_is_there(tmp_path: Path) -> None:
+    run, told = _run(str(tmp_path / "tokens")), list[str]()
+    with pytest.raises(UsageError, match="tokens cannot be staged: No such file"):
+        staged_sources.check([run], (), told.append)
+    staged_sources.check([run], {"prepare"}, told.append)
+    assert "run 0 will be refused by their nodes unless prepare makes it" in told[0]
+    (tmp_path / "tokens").mkdir()
+    staged_sources.check([run], (), pytest.fail)
+
+
+def test_a_container_shows_sources_and_the_directories_above_globs() -> None:
+    run = _run("/data/a/*/x-*.bin", "/other/file")
+    assert FEATURE.mounts(run) == ["/data/a", "/other/file"]
+
+
+def _run(*paths: str) -> RunPlan:
+    spec = {"staging": {"paths": [*paths]}}
+    return RunPlan(0, "", "", {}, Entry("command", argv=("true",)), spec)

@@ -16,12 +16,11 @@ import stat
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from hpcrun.run.copies import copied_files
+from hpcrun.run.copies.copied_files import CopyMeter, CopySource, CopyStopped, SourceFile, key
 from hpcrun.run.node.node_dir import discard
-from hpcrun.run.staging import copied_files
-from hpcrun.run.staging.copied_files import CopyMeter, StagingStopped
 from hpcrun.state import files
 from hpcrun.state.node_layout import PREFIX, SharedCopyPaths
-from hpcrun.state.staged_sources import SourceFile, StagedSource, key
 
 _LOOK_EVERY = 0.2
 # Some ten seconds of growing pauses.
@@ -31,7 +30,7 @@ _TRIES, _PAUSE = 100, 0.004
 class SharedCopy:
     """A hold on the copy of a source, from `provide` to `release`."""
 
-    def __init__(self, base: Path, source: StagedSource, listed: Collection[SourceFile]) -> None:
+    def __init__(self, base: Path, source: CopySource, listed: Collection[SourceFile]) -> None:
         self._source, self._files = source, listed
         name = f"{PREFIX}data-{os.geteuid()}-{key(source, listed)}"
         # Whoever has made a directory of the usual name costs the name, and the sharing at most.
@@ -113,7 +112,7 @@ class SharedCopy:
             self._fill(lacking, meter)
             files.write_json(self._paths.complete, {"source": self._source.path})
         except BaseException as error:
-            if not isinstance(error, StagingStopped):
+            if not isinstance(error, CopyStopped):
                 discard(self._paths.directory)
             self._let_go()
             raise

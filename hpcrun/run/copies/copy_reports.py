@@ -1,4 +1,4 @@
-"""Collect the staging reports of an attempt's nodes, to tell and record them together."""
+"""Collect what an attempt's nodes report of their copies, to tell and record it together."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hpcrun.run.copies.node_copies import SAY_EVERY, NodeCopyReport
 from hpcrun.run.protocol import messages
 from hpcrun.run.protocol.output import say
-from hpcrun.run.staging.node_staging import SAY_EVERY, StagingReport
-from hpcrun.state.ledger import staging_sentence
+from hpcrun.state.ledger import copies_sentence
 from hpcrun.text import agreeing, plural, size
 
 _MOST_BYTES = range(1 << 63)
@@ -20,17 +20,16 @@ _SAY_PART = 0.05
 _REMOVAL_OF_A_FILE, _REMOVAL_MOST = 1e-3, 120.0
 
 
-class StagingReports:
+class CopyReports:
     """The reports of the newest attempt's nodes."""
 
-    KINDS = ("staging", "staged")
+    KINDS = ("copying", "copied")
 
-    def __init__(self, patterns: Sequence[str], *, environment: bool = False) -> None:
-        parts = [*["its environment"] * environment, *["data"] * bool(patterns)]
-        self._what = " and ".join(parts)
+    def __init__(self, *, data: bool, environment: bool = False) -> None:
+        self._what = " and ".join([*["its environment"] * environment, *["data"] * data])
         self._nodes: Sequence[str] = ()
         self._done: dict[str, tuple[int, int]] = {}
-        self._reports: dict[str, StagingReport] = {}
+        self._reports: dict[str, NodeCopyReport] = {}
         self._began = self._said = 0.0
 
     @property
@@ -40,7 +39,7 @@ class StagingReports:
         return min(_REMOVAL_MOST, most * _REMOVAL_OF_A_FILE)
 
     def begins(self, nodes: Sequence[str]) -> bool:
-        """Expect the reports of these nodes; return whether there is anything to stage."""
+        """Expect the reports of these nodes; return whether there is anything to copy."""
         self._nodes = nodes
         self._done.clear()
         self._reports.clear()
@@ -51,7 +50,7 @@ class StagingReports:
 
     def take_in(self, node: str, message: Mapping[str, Any]) -> bool:
         """Take in what a node says; return whether it is done. Raises BadMessage."""
-        if message["type"] == "staging":
+        if message["type"] == "copying":
             counts = [messages.number(message.get(n), n, _MOST_BYTES) for n in ("done", "total")]
             self._done[node] = counts[0], counts[1]
             self._tell()
@@ -73,7 +72,7 @@ class StagingReports:
         )
 
     def record(self) -> dict[str, Any] | None:
-        """Tell what staging came to, and return it for the ledger; None where none was wanted."""
+        """Tell what the copies came to, and return that; None where none were wanted."""
         if not self._reports:
             return None
         slowest = max(self._reports, key=lambda node: self._reports[node].seconds)
@@ -89,14 +88,14 @@ class StagingReports:
             "notes": notes[:_MOST_RECORDED],
             "count": len(notes),
         }
-        say(staging_sentence(found))
+        say(copies_sentence(found))
         for note in found["notes"]:
-            say(f"staging, node {note}")
+            say(f"copies, node {note}")
         return found
 
 
-def _checked(found: Any) -> StagingReport:
-    names = set(StagingReport.__dataclass_fields__)
+def _checked(found: Any) -> NodeCopyReport:
+    names = set(NodeCopyReport.__dataclass_fields__)
     if not isinstance(found, dict) or found.keys() != names:
         raise messages.BadMessage("report")
     for name in ("files", "bytes", "copied"):
@@ -107,4 +106,4 @@ def _checked(found: Any) -> StagingReport:
     if not isinstance(notes, list) or len(notes) > _NOTES_MOST:
         raise messages.BadMessage("notes")
     notes = [messages.text(one, "notes")[:_NOTE_LONGEST] for one in notes]
-    return StagingReport(**{**found, "notes": notes})
+    return NodeCopyReport(**{**found, "notes": notes})

@@ -1,0 +1,142 @@
+"""The protocol of a feature, and the features that are there.
+
+A feature is a folder of `hpcrun.features` with all of its layers: its block of the spec, its part
+of the compiler, of the checks before submission, of nodes, ranks and the supervisor, and what it
+tells. The core calls the hooks below in the order of the folders' names, and knows no feature.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcrun.compile.source.problems import Reporter
+    from hpcrun.fields import Kinds
+    from hpcrun.run.copies.node_copies import CopiedData
+    from hpcrun.run.protocol.launch import Launch, LaunchNode
+    from hpcrun.state.layout import AttemptPaths
+    from hpcrun.state.ledger import Attempt
+    from hpcrun.state.plan import RunPlan
+    from hpcrun.state.spec.blocks import SpecBlocks
+
+
+class Event(NamedTuple):
+    """The fields of a feature's record in the ledger, beside those of every record."""
+
+    fields: Kinds
+    needed: Collection[str] = ()
+    """Those that a record may not be without."""
+
+
+class SupervisorPart(Protocol):
+    """A feature's part in the supervisor of one attempt."""
+
+    def begin(self) -> None:
+        """Act before the attempt looks for what it resumes from, in a thread of its own.
+
+        Raise HpcrunError to end the attempt.
+        """
+
+    def turn(self) -> None:
+        """Do what is due while ranks run: called several times a second, and must not block."""
+
+    def end(self, seconds: float) -> None:
+        """Finish after the last rank has ended, in at most so many seconds; raise nothing."""
+
+
+class Feature:
+    """What the core asks of a feature; each hook may be left out.
+
+    The name of its folder is that of its block in the spec. Modules that a hook needs are imported
+    by it: this class is made wherever a spec is read, on compute nodes by the standard library.
+    """
+
+    about = ""
+    """What its block is for, a sentence of docs/spec.md."""
+    after = ""
+    """The key of a spec that its block is listed behind."""
+    block = ""
+    """``module:attribute`` of the block's dataclass, made by `spec_dataclass`."""
+    absent: Mapping[str, Any] = {}
+    """Values of the block for a plan that was frozen before there was one, if not the defaults."""
+    at_least: Mapping[str, int] = {}
+    """Key of its block -> the least value."""
+    placeholders: Sequence[str] = ()
+    """The NAMES of ``${hpcrun:NAME}`` that `values` fills in."""
+    session: Mapping[str, str] = {}
+    """Name of a method of ``hpcrun.session()`` -> ``module:function``, which takes the launch file
+    (None outside hpcrun) and the arguments."""
+    events: Mapping[str, Event] = {}
+    """Its records in the ledger, the newest of which an attempt has in ``of_features``."""
+
+    def check(self, data: dict[str, Any], report: Reporter) -> None:
+        """Report what is wrong in a resolved spec's data, beyond its types."""
+
+    def settle(self, data: dict[str, Any], report: Reporter) -> None:
+        """Make paths in a resolved spec's data absolute, in place; report what is wrong."""
+
+    def preflight(
+        self, runs: Sequence[RunPlan], coming: Collection[str], say: Callable[[str], object]
+    ) -> None:
+        """Look before submission whether runs will find what they need; raise UsageError.
+
+        ``coming`` are the experiments that they wait for; ``say`` tells what may yet be mended.
+        """
+
+    def mounts(self, run: RunPlan) -> Sequence[str]:
+        """Return the absolute paths that a container is to show, to read."""
+        return ()
+
+    def copies(self, run: RunPlan, directory: Path) -> CopiedData | None:
+        """Return the data that a node copies before the ranks start; None for none.
+
+        ``directory`` is that of the node's agent.
+        """
+        return None
+
+    def values(self, run: SpecBlocks, node: LaunchNode) -> Mapping[str, str]:
+        """Return placeholder -> its value on a node; ranks have each as ``HPCRUN_NAME``, too."""
+        return {}
+
+    def in_supervisor(
+        self, run: RunPlan, paths: AttemptPaths, record: Callable[..., object]
+    ) -> SupervisorPart | None:
+        """Return the part in an attempt's supervisor; ``record(event, **fields)`` is the ledger."""
+        return None
+
+    def tell(self, attempt: Attempt) -> Sequence[str]:
+        """Return the sentences of ``hpcrun why`` about an attempt."""
+        return ()
+
+    def notice(self, attempt: Attempt) -> str | None:
+        """Return a clause for ``hpcrun status`` of a run, from its newest attempt."""
+        return None
+
+
+@functools.cache
+def names() -> tuple[str, ...]:
+    """Return the names of the features that are there, those of their folders."""
+    folders = importlib.import_module("hpcrun.features").__path__
+    return tuple(sorted(one.name for one in pkgutil.iter_modules(folders) if one.ispkg))
+
+
+@functools.cache
+def every() -> dict[str, Feature]:
+    """Return the features that are there, by name."""
+    return {name: importlib.import_module(f"hpcrun.features.{name}").FEATURE for name in names()}
+
+
+def session_method(name: str, launch: Launch | None) -> Callable[..., Any] | None:
+    """Return the method of ``hpcrun.session()`` that a feature adds; None if none adds it."""
+    from hpcrun.extensions import attribute_at
+
+    for one in every().values():
+        if name in one.session:
+            return functools.partial(attribute_at(one.session[name]), launch)
+    return None
