@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 PLAN, LOOK, INSIDE, ACT, HOUSE = "Plan and submit", "Look", "Look inside", "Act", "House"
 GROUPS = (PLAN, LOOK, INSIDE, ACT, HOUSE)
 """The titles of ``hpcrun --help``, in their order."""
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """A command's entry in ``--help``, completion, documentation and the names people mistype."""
 
     name: str
@@ -28,5 +28,5 @@ class Command:
     """What people type who know other programs, with blanks between."""
     hurts: bool = False
     """It changes or ends runs: it is suggested to those who nearly typed it, to nobody else."""
-    examples: Mapping[str, str] = field(default_factory=dict)
+    examples: Mapping[str, str] = MappingProxyType({})
     """Command line -> what it is for. tests/test_examples.py runs them."""

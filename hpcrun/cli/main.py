@@ -24,6 +24,17 @@ _WORDS = "hpcrun.words"
 class LazyGroup(click.Group):
     """Group of commands that are known by name and imported when they are needed."""
 
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        # As click itself would find it, with all of shutil.
+        extra.setdefault("terminal_width", max(min(_columns(), 80) - 2, 50))
+        return super().make_context(info_name, args, parent, **extra)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(commands.known())
 
@@ -56,6 +67,17 @@ class LazyGroup(click.Group):
                 formatter.write_dl(
                     [(f"{name:<{widest}}", command.about) for name, command in under.items()]
                 )
+
+
+def _columns() -> int:
+    """Return the width of the terminal, as `shutil.get_terminal_size` does."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given):
+        return int(given)
+    try:
+        return os.get_terminal_size(1).columns or 80
+    except OSError:
+        return 80
 
 
 def _is_known(name: str) -> bool:
