@@ -18,10 +18,9 @@ from hpcrun.compile.source.problems import Problems
 from hpcrun.compile.spec import profile, profile_files
 from hpcrun.errors import ClusterUnreachable, UsageError
 from hpcrun.host import expand_home
-from hpcrun.site import software
 from hpcrun.site.slurm_site import SlurmSite
 from hpcrun.text import listed, plural
-from hpcrun.tools.init.starter import job_choice, root_choice, starter_text, survey
+from hpcrun.tools.init.starter import job_choice, root_choice, site_software, starter_text, survey
 from hpcrun.tools.init.starter.file_plan import KEPT, REPLACED, PlannedFile
 from hpcrun.tools.init.starter.job_choice import JobChoice, PartitionUse
 from hpcrun.tools.init.starter.python_search import CPU, RUNNING, FoundPython
@@ -265,7 +264,7 @@ def _setup(found: Survey) -> tuple[list[str], list[str]]:
     loaded, python = found.software.loaded or {}, found.python
     if not loaded or python is None:
         return [], []
-    name = software.provider(python.executable, loaded)
+    name = site_software.provider(python.executable, loaded)
     if name and _MODULE.fullmatch(name):
         return [f"module load {name}"], []
     told = f"modules that are loaded in this shell are not in jobs: {listed([*loaded], 8)}; if "

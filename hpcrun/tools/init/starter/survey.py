@@ -13,14 +13,14 @@ from hpcrun import activity
 from hpcrun.host import current_user
 from hpcrun.run.fabric import adapters, compute_ports
 from hpcrun.run.node import network
-from hpcrun.site import shared_storage, slurm_site, software
+from hpcrun.site import shared_storage, slurm_site
 from hpcrun.site.shared_storage import StoragePlace
 from hpcrun.site.slurm_site import SlurmSite
-from hpcrun.site.software import SiteSoftware
 from hpcrun.slurm import client
 from hpcrun.slurm.background import BackgroundCall
-from hpcrun.tools.init.starter import python_search
+from hpcrun.tools.init.starter import python_search, site_software
 from hpcrun.tools.init.starter.python_search import FoundPython
+from hpcrun.tools.init.starter.site_software import SiteSoftware
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def take(
     user = current_user()
     storage = BackgroundCall(lambda: shared_storage.read(environ, user))
     pythons = BackgroundCall(lambda: python_search.search(environ, directory))
-    modules = BackgroundCall(lambda: software.read(environ, _image_places(environ, directory)))
+    modules = BackgroundCall(lambda: site_software.read(environ, _image_places(environ, directory)))
     networks = BackgroundCall(read_network)
     slurm = None
     if with_slurm and client.available():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.site import software
+from hpcrun.tools.init.starter import site_software as software
 
 
 def _file(path: Path, text: str = "#%Module\n") -> None:
