@@ -13,6 +13,7 @@ import click
 from hpcrun import resources
 from hpcrun.cli import commands
 from hpcrun.cli.main import group
+from hpcrun.cli.options import Output, common
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.extensions import COMMANDS
 from hpcrun.text import shortened
@@ -25,6 +26,7 @@ PARTS = {
         "new-cluster": ("init", "a profile, a spec and a program of yours, in one command"),
         "from-sbatch": ("from-sbatch", "make a spec of an sbatch script that you have"),
         "jobs": ("jobs", "language models, images, LoRA, distillation; exact evaluation"),
+        "questions": ("questions", "what to type, by what people ask"),
     },
     "How to": {
         "sweeps": ("sweeps", "make many runs of one spec"),
@@ -89,24 +91,31 @@ PARTS = {
 }
 TOPICS = {name: page for pages in PARTS.values() for name, page in pages.items()}
 _WIDEST_PAGE = 100
+# Lines of the best answer to a question.
+_MOST_LINES = 12
 
 
 @click.command("help")
-@click.argument("topic", required=False, metavar="[TOPIC | COMMAND]")
+@click.argument("words", nargs=-1, metavar="[TOPIC | COMMAND | WORDS]")
+@common
 @click.pass_context
-def command(context: click.Context, topic: str | None) -> None:
-    """A page of the documentation, a command's --help, or without either the list of all.
+def command(context: click.Context, words: tuple[str, ...], output: Output) -> None:
+    """A page, a command's --help, or what answers WORDS; without any of them the list of all.
 
-    Pages come with hpcrun and need no network. On a terminal they are shown by PAGER; in a pipe
-    they are Markdown.
+    WORDS are a question, a key of a spec or a profile, or a message that was pasted: all pages,
+    keys and commands are searched. Pages come with hpcrun and need no network. On a terminal they
+    are shown by PAGER; in a pipe they are Markdown.
     """
-    if topic is None:
+    topic = words[0] if len(words) == 1 else ""
+    if not words:
         click.echo(_contents())
-    elif asked := group.get_command(context.find_root(), topic):
+    elif topic and (asked := group.get_command(context.find_root(), topic)):
         inner = click.Context(asked, info_name=topic, parent=context.find_root())
         click.echo(asked.get_help(inner))
+    elif topic and (stem := _stem(topic)):
+        _show(_page(stem))
     else:
-        _show(_page(topic))
+        _answer(" ".join(words), output)
 
 
 def _contents() -> str:
@@ -135,23 +144,46 @@ def _offered(name: str) -> str:
     return f"{about} ({COMMANDS.package(name)})"
 
 
-def _page(topic: str) -> str:
-    """Return a topic's page; also found by the name of its file. Raise UsageError if unknown."""
-    from difflib import get_close_matches
-
+def _stem(topic: str) -> str | None:
+    """Return the file of a topic's page, which is also found by that name; None if unknown."""
     files = {stem: stem for stem, _ in TOPICS.values()} | {
         name: stem for name, (stem, _) in TOPICS.items()
     }
-    stem = files.get(topic.lower().removesuffix(".md"))
-    if stem is None:
-        near = get_close_matches(topic.lower(), [*TOPICS, *commands.known()], n=1)
-        shown = shortened(topic, 200)
-        raise UsageError(
-            f"there is neither a command nor a topic {shown!r}; topics are {', '.join(TOPICS)}",
-            hint=f"did you mean 'hpcrun help {near[0]}'?" if near else "hpcrun help lists all",
-        )
+    return files.get(topic.lower().removesuffix(".md"))
+
+
+def _page(stem: str) -> str:
     text = (resources.directory("docs") / f"{stem}.md").read_text(encoding="utf-8")
     return re.sub(r"<!--.*?-->\n", "", text, flags=re.DOTALL)
+
+
+def _answer(words: str, output: Output) -> None:
+    """Print what answers a question, the best first; raise UsageError where nothing does."""
+    from difflib import get_close_matches
+
+    from hpcrun.cli import ask
+
+    pages = {name: _page(stem) for name, (stem, _) in TOPICS.items()}
+    found = ask.answers(words, pages)
+    if output.json:
+        output.data([one._asdict() for one in found])
+        return
+    if not found:
+        near = get_close_matches(words.lower(), [*TOPICS, *commands.known()], n=1)
+        raise UsageError(
+            f"nothing that hpcrun says has a word of {shortened(words, 200)!r}",
+            hint=f"did you mean 'hpcrun help {near[0]}'?" if near else "hpcrun help lists all",
+        )
+    for number, one in enumerate(found):
+        # The best is shown as it stands, of the others the beginning.
+        text = ask.as_text(one.text)
+        lines = text.splitlines()
+        most = _MOST_LINES if number == 0 else 1
+        shown = lines[:most] if number == 0 else [shortened(" ".join(text.split()), 150)]
+        output.line(f"{one.title}  ({one.where})")
+        for line in [*shown, *["…"] * (number == 0 and len(lines) > most)]:
+            output.line(f"  {line}".rstrip())
+        output.line("")
 
 
 def _show(text: str) -> None:

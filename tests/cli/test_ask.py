@@ -1,0 +1,472 @@
+"""What people ask is answered: their questions and words, those of other programs, and messages."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from hpcrun.cli import ask, help
+from tests.support.command import hpcrun
+
+# What answers -> a question a line. The answer is a pattern of a passage's title and place.
+ANSWERS = {
+    r"Weights & Biases|tracking\.wandb": """
+        wandb
+        how do I add wandb
+        weights and biases
+        send my metrics to wandb
+        wandb api key
+        wandb project name
+    """,
+    r"tensorboard|TensorBoard": """
+        tensorboard
+        how do I use tensorboard
+        tensorboard logs of a run
+    """,
+    r"mlflow|MLflow": """
+        mlflow
+        log to an mlflow server
+    """,
+    r"conda environment|environment\.(python|setup|venv)": """
+        conda
+        how do I use a conda env
+        venv
+        virtualenv
+        uv
+        activate my virtual environment
+        which python does the job use
+        miniconda
+        source activate
+    """,
+    r"module load|environment\.setup|Modules": """
+        module load
+        modules
+        load cuda module
+        lmod
+        run shell commands before training
+    """,
+    r"email|notify\.|Being told|told|Notifications": """
+        email
+        mail
+        notify
+        how do I get an email
+        mail-type
+        mail-user
+        alert when a run fails
+        tell me on slack
+        notification when finished
+    """,
+    r"pending|waits|job wait": """
+        pending
+        why is my job pending
+        why does my job not start
+        job stuck in the queue
+        how long until it starts
+        PD
+    """,
+    r"torchrun": """
+        torchrun
+        how do I use 2 nodes with torchrun
+        torchrun on several nodes
+        torch.distributed.launch
+        multi-node torchrun rendezvous
+    """,
+    r"resources\.nodes|Two nodes|max_nodes|number of nodes": """
+        multi-node
+        number of nodes
+        nnodes
+        use four nodes
+    """,
+    r"gpus.per.node|gpu_type|GPUs, CPUs|Two nodes": """
+        gpus per node
+        how many gpus
+        gres
+        ask for 8 gpus
+    """,
+    r"resources\.gpu_type|gpu_types": """
+        gpu type
+        a100 or h100
+        which gpu type do I get
+    """,
+    r"resources\.mem\b|grow|more memory|GPUs, CPUs": """
+        memory of a job
+        ask for more memory
+        --mem
+    """,
+    r"cpus_per_task|GPUs, CPUs": """
+        cpus per task
+        how many cpus
+        number of cores
+    """,
+    r"resources\.time|time limit|max_time|GPUs, CPUs": """
+        time
+        walltime
+        time limit
+        timeout
+        how long may a job run
+    """,
+    r"Change the time limit": """
+        how do I change the time limit of queued jobs
+        change limit of a queued job
+        extend the time of a pending job
+    """,
+    r"jobs at a time|max_parallel|Sweeps|array": """
+        array
+        how do I limit to 4 jobs at a time
+        at most 4 jobs at once
+        array%4
+        concurrent jobs
+        max_parallel
+    """,
+    r"limit|max_": """
+        limit
+    """,
+    r"YAML|experiment\.yaml|Specs|spec": """
+        yaml
+        which keys may a spec have
+        spec reference
+        config file format
+    """,
+    r"Questions": """
+        faq
+        questions
+    """,
+    r"errors and messages|why|what they raise": """
+        errors
+        what does this error mean
+        why did my run fail
+        why did it die
+    """,
+    r"checkpoint": """
+        where are my checkpoints
+        checkpoint location
+        how often are checkpoints saved
+        keep more checkpoints
+        where does it save the model
+    """,
+    r"resume|go on|requeue|chains|recovery|weights of another": """
+        resume
+        continue from last checkpoint
+        resume training after a crash
+        go on from step 1000
+        restart from checkpoint
+    """,
+    r"weights|initialize_from": """
+        how do I start from another run's weights
+        initialize from a pretrained checkpoint
+        fine-tune from another run
+        load weights of another run
+    """,
+    r"hpcrun weights|Weights|export": """
+        export weights as safetensors
+        convert checkpoint to hugging face
+    """,
+    r"delete|clean|Deleting|Delete": """
+        delete
+        how do I delete old runs
+        remove an experiment
+        free disk space
+        clean up old checkpoints
+    """,
+    r"Stop everything|cancel": """
+        how do I stop everything
+        cancel all my jobs
+        scancel
+        kill a run
+        stop a run
+    """,
+    r"Rerun|requeue|only|fail": """
+        rerun failed
+        submit only failed runs again
+        retry failed jobs
+        restart failed runs
+    """,
+    r"log": """
+        tail log
+        where is the log of rank 3
+        follow the output
+        stdout of a job
+        see what rank 0 printed
+        grep in all logs
+    """,
+    r"cost|price": """
+        how much did it cost
+        gpu hours used
+        price of a run
+        budget
+    """,
+    r"GPU utilisation|screen|telemetry|hpcrun top|exec": """
+        how do I see gpu utilisation
+        gpu utilization
+        nvidia-smi
+        is my gpu busy
+        monitor a run live
+    """,
+    r"Share|group|Sharing|colleague|Export|With colleagues": """
+        how do I share results with my group
+        let colleagues see my runs
+        group permissions
+    """,
+    r"DeepSpeed|deepspeed": """
+        how do I use my own deepspeed json
+        deepspeed config
+        ds_config.json
+        zero stage 3
+    """,
+    r"node dies|When runs fail|node|recovery": """
+        what happens when a node dies
+        node failure
+        a node crashed
+        exclude a bad node
+    """,
+    r"sweep|repeat|seed|hyperparameter": """
+        how do I sweep over seeds
+        hyperparameter search
+        grid search
+        sweep over learning rates
+        random search
+    """,
+    r"without slurm|without a cluster|local|hpcrun run": """
+        how do I run without slurm
+        run on my laptop
+        try it locally first
+        debug locally
+    """,
+    r"list|args|flags|argument": """
+        how do I pass a list as an argument
+        command line arguments of my script
+        argparse flags
+    """,
+    r"flags|[Hh]ydra|key=value": """
+        hydra
+        hydra overrides
+    """,
+    r"scratch|directories|own disk|TMPDIR": """
+        scratch
+        local ssd of the node
+        copy data to the node first
+        TMPDIR
+    """,
+    r"torch|framework": """
+        pytorch
+        pytorch lightning
+        which frameworks work
+        huggingface trainer
+        accelerate
+    """,
+    r"preempt|stop": """
+        preempt
+        preemption
+        save before preemption
+        signal before the time limit
+    """,
+    r"memory|oom|out_of_memory": """
+        oom
+        out of memory
+        gpu memory
+        does it fit in memory
+    """,
+    r"NCCL|nccl|fabric|adapters|InfiniBand": """
+        nccl
+        infiniband
+        NCCL_SOCKET_IFNAME
+        which network interface is used
+        NCCL_DEBUG
+    """,
+    r"[Cc]ontainer|image|apptainer|Apptainer": """
+        docker
+        singularity
+        apptainer image
+        run in a container
+        enroot pyxis
+    """,
+    r"partition": """
+        partition
+        which partition
+        change partition
+    """,
+    r"account|qos": """
+        account
+        qos
+        charge another project
+    """,
+    r"depends_on|Chains|chain|From one run|another": """
+        run one job after another
+        dependency between experiments
+        afterok
+    """,
+    r"hang|stacks": """
+        hang
+        training hangs
+        my run is stuck
+        stack traces of ranks
+    """,
+    r"shell|exec|inside": """
+        ssh to the node
+        open a shell on the node
+        attach to a running job
+        run nvidia-smi beside a rank
+    """,
+    r"report": """
+        html report
+        plot the loss curves
+    """,
+    r"profil|training slow|mfu": """
+        profile a training step
+        mfu
+        why is training slow
+    """,
+    r"estimat": """
+        how long will it take
+        will it fit before I submit
+    """,
+    r"secret": """
+        secrets
+        where do I put my api token
+        huggingface token
+    """,
+    r"(default|site).*|Profile|profile|clusters": """
+        cluster profile
+        site-wide defaults
+        describe our cluster
+    """,
+    r"code|frozen|Code": """
+        does it copy my code
+        uncommitted changes
+        exclude files from the snapshot
+    """,
+    r"completion": """
+        tab completion
+        bash completion
+    """,
+    r"sbatch": """
+        convert my sbatch script
+        extra sbatch options
+        #SBATCH
+    """,
+    r"from python|help python": """
+        submit from python
+        python api
+        notebook
+    """,
+    r"results|metrics|hyperparameter|diff": """
+        compare results of runs
+        best run of a sweep
+        metrics as csv
+        accuracy table
+    """,
+    r"export|archive": """
+        share runs as an archive
+    """,
+    r"root|Root": """
+        where are experiments stored
+        change the root directory
+        HPCRUN_ROOT
+    """,
+    # Pasted as they were seen.
+    r"^Why a job waits": """
+        QOSMaxGRESPerUser
+        ReqNodeNotAvail, Reserved for maintenance
+        (QOSMaxCpuPerUserLimit)
+        AssocGrpGRES
+        (Priority)
+        (Resources)
+        PartitionTimeLimit
+        JobHeldUser
+        DependencyNeverSatisfied
+        BeginTime
+    """,
+    r"^The memory of a GPU ran out": """
+        CUDA out of memory. Tried to allocate
+        torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB
+        RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate
+    """,
+    r"^The memory of a node ran out": """
+        slurmstepd: error: Detected 1 oom_kill event
+        slurmstepd: error: Detected 2 oom-kill event(s) in StepId=12.0
+        OUT_OF_MEMORY
+        MemoryError: Unable to allocate 12.0 GiB
+    """,
+    r"^The job reached its time limit": """
+        DUE TO TIME LIMIT
+        slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-28T00:00:00 DUE TO TIME LIMIT ***
+        TIMEOUT
+    """,
+    r"^Slurm gave its nodes": """
+        DUE TO PREEMPTION
+        PREEMPTED
+    """,
+    r"^A process that torchrun": """
+        torch.distributed.elastic.multiprocessing.errors.ChildFailedError
+        torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated
+    """,
+    r"^What the message means": """
+        NCCL WARN Call to ibv_create_qp failed
+        Address already in use
+        OSError: [Errno 116] Stale file handle
+        OSError: [Errno 28] No space left on device
+        OSError: [Errno 122] Disk quota exceeded
+        ncclSystemError: System call (e.g. socket, malloc) or external library call failed
+        NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus
+        RuntimeError: DataLoader worker (pid 12) is killed by signal: Bus error
+        bad interpreter: /bin/bash^M: bad interpreter
+    """,
+}
+QUESTIONS = [
+    (question, pattern)
+    for pattern, lines in ANSWERS.items()
+    for question in map(str.strip, lines.strip().splitlines())
+]
+PAGES = {name: help._page(stem) for name, (stem, _) in help.TOPICS.items()}
+
+
+def _place(question: str, pattern: str) -> int | None:
+    """The first place of an answer; None where it is not among the first three."""
+    found = ask.answers(question, PAGES, 3)
+    shown = [f"{one.title} ({one.where})" for one in found]
+    hits = (place for place, one in enumerate(shown, 1) if re.search(pattern, one, re.IGNORECASE))
+    return next(hits, None)
+
+
+def test_what_people_ask_is_answered() -> None:
+    places = {question: _place(question, pattern) for question, pattern in QUESTIONS}
+    assert len(places) >= 200
+    missed = [question for question, place in places.items() if place is None]
+    assert len(missed) <= 0.05 * len(places), missed
+    later = [question for question, place in places.items() if place and place > 1]
+    assert len(later) + len(missed) <= 0.2 * len(places), later
+
+
+def test_a_key_is_explained_where_it_is_typed_as_it_stands() -> None:
+    told = hpcrun("help", "resources.time").stdout
+    assert told.startswith("resources.time  (hpcrun help specs)")
+    assert "by default 01:00:00" in told.splitlines()[1]
+
+
+def test_the_best_answer_is_shown_whole_and_others_in_a_line() -> None:
+    told = hpcrun("help", *["how", "do", "I", "use", "a", "conda", "env"]).stdout
+    first, second, *_ = told.split("\n\n")
+    assert "environment: {python: /home/me/miniconda3" in first
+    assert "](" not in told, "addresses of links"
+    assert len(second.splitlines()) == 2
+
+
+def test_what_was_found_is_json_too() -> None:
+    (found, *_) = json.loads(hpcrun("help", "--json", "wandb").stdout)
+    assert found.keys() == {"title", "text", "where", "names"}
+    assert found["where"] == "hpcrun help questions"
+
+
+def test_nothing_is_said_to_be_found_where_no_page_has_a_word() -> None:
+    told = hpcrun("help", "xylophone")
+    assert told.returncode == 2
+    assert "nothing that hpcrun says has a word of 'xylophone'" in told.stderr
+    assert "did you mean 'hpcrun help sweeps'?" in hpcrun("help", "swepes").stderr
+    assert hpcrun("help", "--json", "xylophone").stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("words", ["", "?", "a" * 10_000, "[[", "\x1b[31m", "é", "the"])
+def test_odd_words_do_no_harm(words: str) -> None:
+    assert ask.answers(words, PAGES) == [] or words == "the"
