@@ -28,6 +28,13 @@ Row = dict[str, Any]
 # Rows can be grouped by this too, not only by swept keys.
 EXPERIMENT = "experiment"
 
+# The columns between the values of a run and its metrics, and those of them that groups average.
+_FACTS: dict[str, Callable[[RunStatus], Any]] = {
+    "state": lambda status: status.state,
+    "step": lambda status: status.step,
+}
+_AVERAGED = frozenset({"step"})
+
 # Text that spreadsheets compute, and numbers, which begin alike.
 # A spreadsheet that parts cells at semicolons sees another cell after one, and after a line break.
 _FORMULA = re.compile(r"(\A|[;\n\r])(?=\s*[=+@|%\uff1d\uff0b\uff0d\uff20\u2212-]|[\t\r])")
@@ -153,8 +160,8 @@ def collect(
     others: list[str] = []
     each = [*zip(selected, statuses, strict=True)]
     for one, status in activity.counted(each, "reading metrics"):
-        row: Row = {EXPERIMENT: one.experiment.name, "run": one.name, "state": status.state}
-        row |= {"step": status.step}
+        row: Row = {EXPERIMENT: one.experiment.name, "run": one.name}
+        row |= {name: of(status) for name, of in _FACTS.items()}
         row |= {key: column_value(one, key) for key in keys}
         curve, objective = Curve(), None
         try:
@@ -171,7 +178,7 @@ def collect(
             best = curve.best(objective.metric, objective.better) or (None, None)
             row[f"{name}.best_step"], row[f"{name}.best"] = best
         rows.append(row)
-    columns = ["run", *keys, "state", "step"]
+    columns = ["run", *keys, *_FACTS]
     for name in dict.fromkeys(objectives):
         columns += [f"{name}.first", name, f"{name}.best", f"{name}.best_step"]
     columns += [name for name in dict.fromkeys(others) if name not in columns]
@@ -192,7 +199,7 @@ def narrowed(
     the table, so that ``loss.best<2`` is a condition too. Raises UsageError as
     `hpcrun.observe.read.filter.narrow` does.
     """
-    metrics = [one for one in results.columns if one not in {"run", "state", "step", *keys}]
+    metrics = [one for one in results.columns if one not in {"run", *_FACTS, *keys}]
     places = {id(one): place for place, one in enumerate(selected)}
 
     def look(runs: Sequence[Selected], _values: bool) -> list[RunStatus]:
@@ -217,7 +224,7 @@ def group(results: Results, keys: Sequence[str], swept: Sequence[str]) -> Result
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in results.rows:
         groups.setdefault(tuple(show(row.get(key)) for key in by), []).append(row)
-    left_out = {"run", "state", *swept}
+    left_out = {"run", *(_FACTS.keys() - _AVERAGED), *swept}
     measured = [
         column
         for column in results.columns

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.observe import results
+from hpcrun.observe.read.selection import Finder
+from hpcrun.observe.status.status import statuses
 from hpcrun.state import ledger
 from tests.support.command import hpcrun
 from tests.support.experiment import Experiment, path_with, slurm_shim
@@ -129,6 +132,20 @@ def test_columns(root: Path) -> None:
         "\\midrule",
         "0.001 & $2 \\pm 0.57735$ \\\\",
     ]
+
+
+def test_a_further_fact_is_a_column_and_no_metric(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(results._FACTS, "why", lambda status: status.last_cause)
+    selected = Finder(root).resolve(["study/1-5"])
+    known, keys = statuses(selected), ["config.lr", "config.seed"]
+    found = results.collect(selected, known)
+    assert found.columns[3:6] == ("state", "step", "why")
+    assert found.to_data()[0]["why"] is None
+    grouped = results.group(found, ["lr"], keys)
+    assert {"step", "step.se"} <= {*grouped.columns}
+    assert "why" not in grouped.columns
 
 
 def test_over_repeats(tmp_path: Path) -> None:
