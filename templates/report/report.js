@@ -34,14 +34,14 @@ function start(data) {
   // What one can filter by: parameters as they were given, the table's other columns, the cause.
   const cell = (row, column) => row.cells[column].textContent.trim();
   const { keys, swept, values } = data.parameters;
-  const own = ["run", "state", "attempts"];
   const cells = heads.map((head, column) => {
     const numeric = head.classList.contains("number");
     const known = byRun.map((row) => {
       const text = cell(row, column);
       return numeric ? (text === "" ? null : numberIn(text)) : text;
     });
-    return { key: head.title, metric: numeric && !own.includes(head.title), of: (run) => known[run] };
+    const fact = head.dataset.own !== undefined;
+    return { key: head.title, fact, metric: numeric && !fact, of: (run) => known[run] };
   });
   const columns = [
     ...keys.map((key, at) => ({ key, swept: at < swept, of: (run) => values[at][run] })),
@@ -51,8 +51,8 @@ function start(data) {
     { key: "note", of: (run) => data.runs[run].notes },
     { key: "experiment", of: (run) => names[run].split("/")[0] },
   ];
-  const facts = ["state", "attempts", "step", "cause", "tag", "note"];
-  const filtered = columns.map((one) => facts.includes(one.key) ? { ...one, key: `run.${one.key}`, fact: true } : one);
+  const facts = ["state", "step", "cause", "tag", "note"];
+  const filtered = columns.map((one) => one.fact || facts.includes(one.key) ? { ...one, key: `run.${one.key}`, fact: true } : one);
   const model = {
     data, matching, matchable: [...byRun.keys()], drawn: [], colors: null,
     results: cells.filter(({ key, metric }) => metric && !keys.includes(key)),

@@ -9,9 +9,10 @@ command.
 Of templates/report: `filter.js` is the language of ``--where``, `colors.js` what a colour means,
 `charts.js` and `relations.js` draw, `report.js` puts the page together, `live.js` renews it.
 
-To add a section: a field of `report.Report`, a value in `page.render`, and its markup in
-templates/report/report.html.j2. To add a quantity of telemetry: ``SERIES`` of
-`hpcrun.observe.read.node_usage`.
+To add a column of the table of runs: `hpcrun.observe.results` has those of ``hpcrun results``;
+``page._OWN_COLUMNS`` those of the report alone. To add a section: a field of `report.Report`, a
+value in `page.render`, and its markup in templates/report/report.html.j2. To add a quantity of
+telemetry: ``SERIES`` of `hpcrun.observe.read.node_usage`.
 """
 
 from hpcrun.command import LOOK, Command

@@ -15,7 +15,7 @@ import shlex
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeGuard
 from urllib.parse import quote
 
@@ -47,6 +47,10 @@ _SCRIPTS = ("tables.js", "filter.js", "colors.js", "charts.js", "relations.js", 
 # Keys by which one can filter and colour, and the longest value of one.
 _MOST_KEYS, _LONGEST = 40, 120
 WANDB = "https://wandb.ai"
+# The columns that only this table has, after the state: numbers that are no metrics.
+_OWN_COLUMNS: dict[str, Callable[[RunReport], int]] = {
+    "attempts": lambda run: len(run.story.attempts)
+}
 # An address that a page may link to: what a spec names is another's text.
 _ADDRESS = re.compile(r"https?://[A-Za-z0-9.-]{1,253}(?::\d{1,5})?(?:/[\w./~%+-]*)?")
 
@@ -143,9 +147,11 @@ def _columns(found: Report) -> list[dict[str, Any]]:
     for key in found.results.columns:
         end = key.rpartition(".")[2]
         name = end if key in swept and ends[end] == 1 else key
-        columns.append({"key": key, "name": name, "swept": key in swept, "number": key in numeric})
+        kind = {"swept": key in swept, "number": key in numeric, "own": False}
+        columns.append({"key": key, "name": name, **kind})
         if key == "state":
-            columns.append({"key": "attempts", "name": "attempts", "swept": False, "number": True})
+            kind = {"swept": False, "number": True, "own": True}
+            columns += [{"key": own, "name": own, **kind} for own in _OWN_COLUMNS]
     return columns
 
 
@@ -153,10 +159,11 @@ def _row(found: Report, place: int) -> dict[str, Any]:
     run, row = found.runs[place], found.results.rows[place]
     cells = found.results.cells(row)
     at = found.results.columns.index("state") + 1
+    own = [str(of(run) or "") for of in _OWN_COLUMNS.values()]
     color, dashes = svg.style_of(found.slots[place])
     return {
         "run": run,
-        "cells": [*cells[:at], str(len(run.story.attempts) or ""), *cells[at:]],
+        "cells": [*cells[:at], *own, *cells[at:]],
         "shown": place in found.shown,
         "best": place == next(iter(found.ranked), None),
         "color": color,

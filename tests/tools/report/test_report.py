@@ -213,6 +213,18 @@ def test_no_run_has_begun(small: Experiment, tmp_path: Path) -> None:
     assert page.data["metrics"] == []
 
 
+def test_a_further_column_of_its_own(
+    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(rendered._OWN_COLUMNS, "samples", lambda run: 70 + run.selected.run.number)
+    small.submit((0, 1))
+    page = Page(rendered.render(observed.collect(Finder(tmp_path / "root").resolve(["study"]))))
+    assert page.row("run")[-3:] == ["attempts", "samples", "step"]
+    assert page.row("study/1")[-3:] == ["", "71", ""]
+    own = [attributes["title"] for _, attributes in page.elements if "data-own" in attributes]
+    assert own == ["attempts", "samples"]
+
+
 def test_telemetry_that_is_left_out_is_told(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
