@@ -26,11 +26,11 @@ from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.policy import causes, next_attempt, recovery
 from hpcrun.policy.batch import Triple
 from hpcrun.policy.causes import End, Evidence, JobFacts
-from hpcrun.run.job import fewer_nodes, notify
+from hpcrun.run.job import fewer_nodes, launchers, notify
 from hpcrun.run.job.agents import Agents
 from hpcrun.run.job.attempt import RunningAttempt
 from hpcrun.run.job.attempt_end import AttemptEnd
-from hpcrun.run.job.launchers import Launcher, LocalLauncher, SlurmLauncher
+from hpcrun.run.job.launchers import Launcher
 from hpcrun.run.job.stop_request import StopRequest
 from hpcrun.run.job.warm_ranks import WarmRanks
 from hpcrun.run.protocol import stop_flag
@@ -169,7 +169,7 @@ class Supervisor:
     @cached_property
     def _launcher(self) -> Launcher:
         network = self.plan.cluster.get("fabric") or {}
-        kind = SlurmLauncher if self.plan.executor.queues else LocalLauncher
+        kind = launchers.of(self.plan.executor)
         return kind(self.run, network, RankPython.of(self.submission, self.plan, self.run))
 
     def _begin(

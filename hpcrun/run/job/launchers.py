@@ -25,6 +25,7 @@ from hpcrun.slurm.allocation import Allocation
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths, slurm_path
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.role_plan import RolePlan
+from hpcrun.state.spec.executors import Executor
 from hpcrun.text import signal_name
 
 # Seconds within which srun notices that agents have killed its ranks.
@@ -378,6 +379,11 @@ class _LocalWorkers(Workers):
         self.abandon()
         for process in self._processes:
             process.wait()
+
+
+def of(executor: Executor) -> type[SlurmLauncher] | type[LocalLauncher]:
+    """Return the class that starts the ranks of an executor's runs."""
+    return SlurmLauncher if executor.queues else LocalLauncher
 
 
 def agent_command(
