@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -248,7 +247,7 @@ def _superfluous(
         return [path for path, _ in complete]
     retention = Retention.of(one.run)
     if status.state == run_state.COMPLETED:
-        retention = dataclasses.replace(retention, newest=1, every=None)
+        retention = retention.of_completed()
     return retention.superfluous(complete)
 
 

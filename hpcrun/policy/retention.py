@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcrun.state.manifest import Manifest
@@ -30,6 +30,10 @@ class Retention:
         """Return the retention of a resolved spec."""
         kept, objective = spec.checkpoint, spec.effective_objective
         return cls(kept.keep, kept.keep_every, kept.keep_best, objective.metric, objective.better)
+
+    def of_completed(self) -> Retention:
+        """Return what `hpcrun clean` keeps of a completed run: the newest and the best."""
+        return replace(self, newest=1, every=None)
 
     def superfluous(self, complete: Sequence[tuple[Path, Manifest]]) -> list[Path]:
         """Return the checkpoints that may be deleted, of the complete ones given newest first."""

@@ -76,6 +76,8 @@ RATED = {10: 3.0, 20: 1.0, 30: 2.0, 40: 4.0, 50: 5.0}
         (Retention(newest=1, best=3, metric="accuracy"), RATED, [50]),
         # all of it together
         (Retention(newest=1, every=40, best=1), RATED, [20, 40, 50]),
+        # of a completed run
+        (Retention(newest=2, every=40, best=1).of_completed(), RATED, [20, 50]),
     ],
 )
 def test_what_is_kept(
