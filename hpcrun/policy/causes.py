@@ -294,10 +294,7 @@ def _rank_failed(evidence: Evidence, failure: Mapping[str, Any]) -> End:
     failed_on = [*dict.fromkeys(filter(None, (failure.get("node"), *alike.values())))]
     if alike:
         where += f" (and {_ranks(alike)})"
-    kind = _EXCEPTIONS.get(str(failure.get("exception")), RANK_CRASH)
-    if kind == RANK_CRASH and failure.get("exception") in _OF_ALLOCATORS:
-        no_memory = _NO_MEMORY.search(str(failure.get("message") or ""))
-        kind = OUT_OF_MEMORY if no_memory else RANK_CRASH
+    kind = of_exception(failure.get("exception"), failure.get("message"))
     if failure.get("exception"):
         said = str(failure.get("message") or "")
         message = f"{where} raised {failure['exception']}: {said}".rstrip(": ")
@@ -329,6 +326,13 @@ def _rank_failed(evidence: Evidence, failure: Mapping[str, Any]) -> End:
     if kind == RANK_CRASH:
         details |= {key: failure[key] for key in ("permanent", "seen_on") if key in failure}
     return _end(kind, message, details=details)
+
+
+def of_exception(name: object, message: object) -> str:
+    """Return the kind of cause that a rank's exception is, by its class's name and its message."""
+    if name in _OF_ALLOCATORS and _NO_MEMORY.search(str(message or "")):
+        return OUT_OF_MEMORY
+    return _EXCEPTIONS.get(str(name), RANK_CRASH)
 
 
 def _ranks(nodes: Mapping[int, str | None]) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hpcrun.errors import EXIT_FAILED, BrokenFile, HpcrunError
+from hpcrun.policy import causes
 from hpcrun.run.health import progress
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import tell
@@ -34,8 +35,6 @@ GoesOn = Callable[[list[float]], bool]
 _STEPS = itertools.count(1)
 Function = Callable[[Any], object]
 _FAILED = " failed: "
-# Exceptions that `hpcrun.policy.causes` knows for what they are.
-_OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError")
 
 
 class TrialOver(BaseException):
@@ -172,7 +171,7 @@ class _TrialLoop:
         except TrialOver:
             pass
         except Exception as error:
-            if type(error).__name__ in _OUT_OF_MEMORY:
+            if causes.of_exception(type(error).__name__, error) == causes.OUT_OF_MEMORY:
                 raise
             # One of ours, which no rule on hopeless programs takes for the end of the run.
             what = f"{type(error).__name__}: {error}"
