@@ -10,13 +10,16 @@ from hpcrun.compile.source.marked_tree import Key, Tree, dotted, keys
 from hpcrun.compile.source.problems import Reporter
 from hpcrun.compile.spec import schema
 from hpcrun.state.spec.experiment import Spec
+from hpcrun.state.spec.sweep_block import Block, When
+
+
+def _parts(*kinds: object) -> tuple[str, ...]:
+    return tuple(name for name, kind in schema.hints(When).items() if kind in kinds)
+
 
 # Parts of a sweep that are mappings of keys, and those that are lists of such mappings or of blocks
-_MAPPINGS, _LISTS, _BLOCKS = (
-    ("grid", "zip", "repeat", "match", "set"),
-    ("points", "exclude"),
-    ("union", "when"),
-)
+_MAPPINGS = _parts(dict[str, Any])
+_LISTS, _BLOCKS = _parts(list[dict[str, Any]]), _parts(list[Block], list[When])
 # Keys with one last part, among which no more than that part is looked for where they are more.
 _MOST_ALIKE = 1_000
 # Of a sweep's own keys, the one that may be changed by its short name; `seed` is the program's.
