@@ -95,8 +95,9 @@ def page() -> str:
             parts += _recipes()
             parts += _section(recovery_block.Grow, "recovery.grow.", "`recovery.grow`")
         if name == "tracking":
-            parts += _section(experiment.Wandb, "tracking.wandb.", "`tracking.wandb`")
-            parts += _section(experiment.Mlflow, "tracking.mlflow.", "`tracking.mlflow`")
+            for key, kind in schema.hints(experiment.Tracking).items():
+                if settings := schema.dataclass_of(kind):
+                    parts += _section(settings, f"tracking.{key}.", f"`tracking.{key}`")
         if name == "sweep":
             parts.append(_SWEEPS)
             parts += _section(sweep_block.Draw, "random.", "`sweep.random`")
