@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpcrun.run.health.progress import ENDING, GONE, PHASES, SAVING, STEPPING, RankProgress
+from hpcrun.run.protocol.heartbeat import INTERVAL
 
 # Multiple of `recovery.hang_after` in which ranks may move, or wait in a phase that may be long,
 # without a finished step.
@@ -23,8 +24,8 @@ STEPS = 10.0
 STOPPED = 10.0
 # Seconds within which the launcher reports a rank that ended badly.
 VANISHED = 5.0
-# Clock ticks that the main thread uses between two reports, two seconds apart, if it computes.
-BUSY = 20
+# Clock ticks that the main thread uses between two reports if it computes: ten each second.
+BUSY = 10 * INTERVAL
 # More seconds between two updates mean that the job or this process was suspended.
 GAP = 5.0
 _STOPPED_STATE = "T"

@@ -1,4 +1,4 @@
-"""Heartbeats and liveness: each end of a channel sends ``alive`` every 2 s."""
+"""Heartbeats and liveness: each end of a channel sends ``alive`` every `INTERVAL`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from hpcrun.errors import HpcrunError
 
+# Seconds between two of them, and between two reports of an agent.
 INTERVAL = 2.0
 # Seconds of silence that mean a power loss, which sends no last word.
 SILENCE = 10.0
@@ -20,7 +21,7 @@ ALIVE: dict[str, Any] = {"type": "alive"}
 
 
 class Heartbeat:
-    """Calls ``send(ALIVE)`` every two seconds from a thread, until it is stopped."""
+    """Calls ``send(ALIVE)`` every `INTERVAL` from a thread, until it is stopped."""
 
     def __init__(self, send: Callable[[dict[str, Any]], object]) -> None:
         self._send = send
