@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import re
@@ -14,7 +15,7 @@ from types import ModuleType
 import pytest
 import yaml
 
-from hpcrun import errors, extensions
+from hpcrun import errors, extensions, tools
 from hpcrun.cli import commands
 from hpcrun.cli.help import PARTS
 from hpcrun.extensions import Registry
@@ -173,6 +174,47 @@ def test_names_of_modules_are_those_of_now() -> None:
                 if is_module and not _exists(name):
                     found.append(f"{path.relative_to(ROOT)}: {name}")
     assert found == []
+
+
+def _places() -> list[str]:
+    """Where CONTRIBUTING.md says that changes go: paths in hpcrun, some with a name in the file."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    _, _, table = text.partition("| to change | go to |\n|---|---|\n")
+    rows = table.partition("\n\n")[0].splitlines()
+    return [place for row in rows for place in re.findall(r"`([^`]+)`", row.split(" | ")[1])]
+
+
+def _binds(statement: ast.stmt, name: str) -> bool:
+    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+        return statement.name == name
+    if isinstance(statement, ast.Assign):
+        bound = [node for target in statement.targets for node in ast.walk(target)]
+    else:
+        bound = [statement.target] if isinstance(statement, ast.AnnAssign) else []
+    return any(isinstance(node, ast.Name) and node.id == name for node in bound)
+
+
+def _is_place(place: str) -> bool:
+    path, _, name = place.partition(":")
+    file = ROOT / "hpcrun" / path
+    if not name:
+        return file.exists()
+    body = ast.parse(file.read_text()).body if file.is_file() else []
+    for part in name.split("."):
+        found = next((one for one in body if _binds(one, part)), None)
+        if found is None:
+            return False
+        body = getattr(found, "body", [])
+    return True
+
+
+def test_changes_go_where_there_is_such_a_place() -> None:
+    places = _places()
+    assert len(places) > 40
+    # A tool may have been taken away.
+    gone = re.compile(r"tools/(\w+)/")
+    there = [one for one in places if not (found := gone.match(one)) or tools.has(found[1])]
+    assert [one for one in there if not _is_place(one)] == []
 
 
 def test_the_documentation_is_short_enough_to_be_read() -> None:
