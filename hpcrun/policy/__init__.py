@@ -18,5 +18,6 @@ In reading order:
 - `faults`: what `hpcrun drill` can do to a run.
 
 To add a cause: a kind in `causes` with its place in ``decide``, its budget in `recovery`, its
-advice in `hpcrun.observe.diagnosis.advice`, and rows in the tables of ``tests/policy``.
+advice in `hpcrun.observe.diagnosis.advice`, and rows in the tables of ``tests/policy``. To add a
+recipe: a `Recipe` in `resume`, and its name in `hpcrun.extensions`.
 """

@@ -17,7 +17,9 @@ In reading order:
 - `requeue_nodes`: what to do about lost nodes before and after a requeue.
 - `suspect_exclusion`: the suspect nodes that a job excludes.
 
-To ask Slurm something new: a function in `client` that builds the command and returns plain values,
-with `client.command` in a test replaced by a recorded answer (``tests/slurm/recorded``). Only
-`hpcrun.submission.sbatch` submits jobs, through submitit.
+To know a new state of a job: `hpcrun.slurm_state`, with the sets that it is in; of a node, what is
+usable in `requeue_nodes` and `suspect_exclusion`. To ask Slurm something new: a function in
+`client` that builds the command and returns plain values, with `client.command` in a test replaced
+by a recorded answer (``tests/slurm/recorded``). Only `hpcrun.submission.sbatch` submits jobs,
+through submitit.
 """

@@ -5,5 +5,6 @@ collects the evidence, with the cluster's answers from `jobs`; `slurm_cache` spa
 `bad_batches` has the words for batches that are left out. `status_table` prints one row per run,
 with bars and curves, on a live screen too.
 
-To add a column: a field of `status.RunStatus`, its header and its cell in `status_table`.
+To add a column: a field of `status.RunStatus`, its header and its cell in `status_table`;
+``hpcrun top`` shows it too, and by ``_SPARE`` of its views leaves it out where there is no room.
 """

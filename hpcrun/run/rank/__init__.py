@@ -6,6 +6,9 @@ computes in), `optimization` (schedules and parameter groups), `replica_engine` 
 DeepSpeed), `rng`, `metrics` (what it logs), `async_allreduce`, `collectives` and `process_groups`
 (how ranks agree), `session_writer` (session.jsonl).
 
-To add an event to session.jsonl: write it through `session_writer.SessionLogWriter`, and give it a
-type in `hpcrun.state.session_log`, from where all readers have it.
+To set another variable, such as one of NCCL's: `rank_environment.environment`, among ``defaults``,
+over which the user's values go; what is ``forced`` is refused in a spec where ``_SET_BY_JOB`` of
+`hpcrun.compile.target.slurm_options` names it. To add an event to session.jsonl: write it through
+`session_writer.SessionLogWriter`, and give it a type in `hpcrun.state.session_log`, from where all
+readers have it.
 """
