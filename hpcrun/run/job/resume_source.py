@@ -226,8 +226,8 @@ def _glob(pattern: str, root: Path) -> Iterator[str]:
 
 def _trace(launch: Launch, earlier: Sequence[AttemptPaths]) -> str:
     """Return what an earlier attempt may have saved, without a pattern; raise `_Nothing`."""
-    for attempt in earlier:
-        for event in session_log.read_any(attempt).of(session_log.SAVED):
+    for attempt in reversed(earlier):
+        for event in reversed([*session_log.read_any(attempt).of(session_log.SAVED)]):
             return f"attempt {attempt.number} saved step {event.step}"
     began = min(_began(attempt) for attempt in earlier)
     places = [launch.run_paths.work]

@@ -284,8 +284,9 @@ def test_a_pattern_may_lie_elsewhere(launch: Launch) -> None:
 
 
 def _events(launch: Launch) -> None:
-    line = session_log.record(session_log.SAVED, step=5)
-    files.append(launch.run_paths.attempt(1).session, line)
+    for step in (5, 15):
+        line = session_log.record(session_log.SAVED, step=step)
+        files.append(launch.run_paths.attempt(1).session, line)
 
 
 def _log_files(launch: Launch) -> None:
@@ -326,7 +327,7 @@ def _elsewhere(launch: Launch) -> None:
     ("prepare", "message"),
     [
         (lambda launch: None, "starts from nothing: no earlier attempt has left a file in "),
-        (_events, "resumes: attempt 1 saved step 5"),
+        (_events, "resumes: attempt 1 saved step 15"),
         (lambda launch: archive(launch.directory_of() / "out/ckpt.pt"), "resumes: an earlier "),
         (lambda launch: archive(launch.run_paths.directory / "output/a.pt"), "resumes: an earlier"),
         (_elsewhere, "resumes: an earlier attempt left "),
