@@ -37,6 +37,15 @@ _OTHER_NAMES = {
 }
 _FIELD_OF = {other: name for name, others in _OTHER_NAMES.items() for other in others.split()}
 
+# Block -> the keys that earlier versions had in it, and what to do with them.
+_FORMER_KEYS = {
+    "suspects": (
+        ("directory", "days", "others_share"),
+        "earlier versions had this key; a node that failed a job of yours is left out of your "
+        "submissions for 12 hours now, and nobody else's: delete it",
+    )
+}
+
 
 @functools.cache
 def hints(cls: type) -> dict[str, Any]:
@@ -94,6 +103,9 @@ def suggest(cls: type, root: type, key: Key) -> str | None:
     """Return a hint at what an unknown key was perhaps meant to be."""
     accepted = accepted_keys(cls)
     word = key[-1]
+    former, hint = _FORMER_KEYS.get(dotted(key[:-1]), ((), ""))
+    if word in former:
+        return hint
     spelled = did_you_mean(word, accepted)
     near = _FIELD_OF.get(word.lower().replace("-", "_"))
     if near and not (spelled and word.lower() in spelled):
