@@ -97,13 +97,13 @@ def problem(check: Callable[[], object]) -> str:
 class Ward(Workbench):
     """The desk; its experiments are made of `SPEC`."""
 
-    def get_ready(self, name: str = "warm") -> None:
+    def get_ready(self, name: str = "warm", seconds: float = 240) -> None:
         """Write the training program, and have DeepSpeed's operator compiled."""
         for job in _JOBS.glob("*.py"):
             self.write(job.name, job.read_text())
         # The compiler needs more memory than the runs themselves.
         self.submit(name, resources={"mem": 6000}, config={"total_steps": 1})
-        self.wait_for_end(name)
+        self.wait_for_end(name, seconds=seconds)
 
     def submit(self, name: str, *overrides: str, **changes: Any) -> None:
         """Submit `SPEC`, or what is left of it after changes at its first two levels."""
@@ -179,6 +179,10 @@ class Ward(Workbench):
             json.loads((directory / f"digest-{rank}.json").read_text())["digest"]
             for rank in range(self.attempts(run)[-1].started["world_size"])
         ]
+        return digests, self.step_losses(run)
+
+    def step_losses(self, run: str) -> dict[int, float]:
+        """The loss of each step, which must be the same in each attempt that did this step."""
         losses: dict[int, float] = {}
         for attempt in self.attempts(run):
             name, _, number = run.partition("/")
@@ -187,7 +191,7 @@ class Ward(Workbench):
                     continue
                 known = losses.setdefault(record["step"], record["loss"])
                 assert known == record["loss"], f"step {record['step']} was replayed differently"
-        return digests, losses
+        return losses
 
     def lost_steps(self, run: str) -> list[int]:
         """Of each attempt that was followed by another: the steps that this one had to replay."""
