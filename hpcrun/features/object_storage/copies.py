@@ -1,0 +1,242 @@
+"""The supervisor's part of copies: it starts their process, and records what that reports."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hpcrun.bounded_json import parse_line
+from hpcrun.errors import HpcrunError
+from hpcrun.features.object_storage import copy_records, fetcher
+from hpcrun.features.object_storage.block import ObjectStorage
+from hpcrun.features.object_storage.copy_records import (
+    COPIED,
+    EVENT,
+    FETCHED,
+    NOT_COPIED,
+    PASSED_OVER,
+    TROUBLE,
+)
+from hpcrun.features.object_storage.process import EXIT_USELESS, FAILED
+from hpcrun.fields import wrong
+from hpcrun.policy import recovery
+from hpcrun.run.protocol.output import say
+from hpcrun.slurm.parse import parse_duration
+from hpcrun.state import ledger, manifest
+from hpcrun.state.layout import AttemptPaths, RunPaths, SubmissionPaths
+from hpcrun.text import size
+
+PROGRAM = "hpcrun.features.object_storage.process"
+# Seconds between starts of a process that died.
+PAUSE, LONGEST_PAUSE = 30.0, 960.0
+# Seconds that the end of a job whose run goes on waits for copies: its next start makes the rest.
+SHORT_WAIT = 20.0
+# Seconds after its time in which the process may leave by itself.
+_GRACE = 3.0
+
+Record = Callable[..., None]
+
+
+class CheckpointCopies:
+    """The copies of one run's checkpoints, during one start of its job.
+
+    ``record(event, attempt, **fields)`` writes to the ledger.
+    """
+
+    def __init__(
+        self, submission: SubmissionPaths, run: int, block: ObjectStorage, record: Record
+    ) -> None:
+        self._submission, self._number, self._block = submission, run, block
+        self._run: RunPaths = submission.experiment.run(run)
+        self._record = record
+        self._attempt = 0
+        self._reports: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._over, self._lock = threading.Event(), threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._keeper: threading.Thread | None = None
+        self._useless = False
+
+    def begin(self, attempt: AttemptPaths, turn: Callable[[], object] = bool) -> None:
+        """Fetch what the root has lost, then copy in the background.
+
+        ``turn`` is called several times a second meanwhile; what it raises ends the fetching.
+        Raises HpcrunError if the run would have nothing to begin from though there was a copy.
+        """
+        self._attempt = attempt.number
+        if wanted := fetcher.lost(self._run.checkpoints, copy_records.read(self._run)):
+            name, place = wanted[0]["checkpoint"], wanted[0]["place"]
+            say(f"the root has lost {name}: its copy is fetched from {place}")
+            self._fetch(turn)
+        if self._keeper is None:
+            arguments = [*self._command("follow"), "--start", str(attempt.number)]
+            self._keeper = threading.Thread(target=self._keep, args=(arguments,), daemon=True)
+            self._keeper.start()
+
+    def turn(self) -> None:
+        """Put into the ledger what was reported since; waits for nothing."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._take(self._reports.get_nowait())
+
+    def end(self, seconds_left: float = float("inf")) -> None:
+        """Wait for the last copies, as the spec and ``seconds_left`` allow; record the rest."""
+        if self._keeper is None:
+            return
+        goes_on = not self._is_over()
+        most = SHORT_WAIT if goes_on else float(parse_duration(self._block.wait) or SHORT_WAIT)
+        most = max(1.0, min(most, seconds_left - 2 * _GRACE))
+        with self._lock:
+            self._over.set()
+            if self._process is not None:
+                _close_input(self._process, most)
+        if not self._useless and self._missing():
+            say(f"the job waits for copies of checkpoints, {most:.0f} s at most")
+        deadline = time.monotonic() + most + _GRACE
+        while self._keeper.is_alive() and time.monotonic() < deadline:
+            self._keeper.join(0.2)
+            self.turn()
+        if self._process is not None and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._keeper.join(_GRACE)
+        self.turn()
+        self._tell_missing(goes_on)
+
+    def _tell_missing(self, goes_on: bool) -> None:
+        records = copy_records.read(self._run)
+        missing = self._missing()
+        # A run that has none and is over never had a session that saves.
+        if missing or not (goes_on or copy_records.copies(records)):
+            if not missing and ledger.intent(self._run) != ledger.FINISHED:
+                return
+            message = copy_records.not_copied_message(missing, goes_on)
+            say(message)
+            self._write(NOT_COPIED, names=missing[:100], message=message)
+
+    def _missing(self) -> list[str]:
+        """Return the names of complete checkpoints of which no copy is on record, newest first."""
+        made = {one["checkpoint"] for one in copy_records.copies(copy_records.read(self._run))}
+        found = [path.name for path, _ in manifest.complete(self._run.checkpoints)]
+        return [name for name in found[: self._block.keep] if name not in made]
+
+    def _is_over(self) -> bool:
+        last = ledger.read(self._run)[-1:]
+        return bool(last) and (last[0].outcome == "completed" or last[0].action == recovery.STOP)
+
+    def _command(self, task: str) -> list[str]:
+        # In the supervisor's Python, not in a container: there the place may not be mounted.
+        command = [sys.executable, "-m", PROGRAM, task, str(self._submission.directory)]
+        return [*command, "--run", str(self._number)]
+
+    def _fetch(self, turn: Callable[[], object]) -> None:
+        process = _start(self._command("fetch"))
+        reader = threading.Thread(target=self._read, args=(process,), daemon=True)
+        reader.start()
+        failure: Mapping[str, Any] = {}
+        try:
+            while reader.is_alive():
+                turn()
+                reader.join(0.1)
+        finally:
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            code = process.wait()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found = self._reports.get_nowait()
+                if found.get("what") == FAILED:
+                    failure = found
+                self._take(found)
+        if code == 0:
+            return
+        message = str(failure.get("message") or f"its process ended with {code}; see this log")
+        if (newest := fetcher.newest_whole(self._run.checkpoints)) is not None:
+            say(f"{message}; the run goes on from step {newest[0]:,}, which the root has")
+            self._write(TROUBLE, message=message)
+            return
+        raise HpcrunError(message, hint=failure.get("hint") or "hpcrun requeue tries it again")
+
+    def _keep(self, command: list[str]) -> None:
+        """Start the process, and start it again where it dies."""
+        pause = PAUSE
+        while True:
+            with self._lock:
+                if self._over.is_set():
+                    return
+                try:
+                    process = self._process = _start(command)
+                except OSError as error:
+                    self._reports.put({"what": TROUBLE, "message": f"no process starts: {error}"})
+                    return
+            self._read(process)
+            code = process.wait()
+            _close_input(process)
+            self._useless = code == EXIT_USELESS
+            if code in (0, EXIT_USELESS) or self._over.is_set():
+                return
+            message = f"the process that copies ended with {code}, and is started again"
+            self._reports.put({"what": None, "message": message})
+            if self._over.wait(pause):
+                return
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            found = parse_line(line)
+            if type(found) is dict:
+                self._reports.put(found)
+
+    def _take(self, report: dict[str, Any]) -> None:
+        what, message = report.get("what"), str(report.get("message") or "")
+        fields = {name: report[name] for name in copy_records.FIELDS if name in report}
+        if what not in (COPIED, FETCHED, PASSED_OVER, TROUBLE) or wrong(
+            fields, copy_records.FIELDS, copy_records.NEEDED
+        ):
+            if message and what != FAILED:
+                say(f"object storage: {message}")
+            return
+        name = fields.get("checkpoint")
+        if what == COPIED:
+            made = {one["checkpoint"]: one for one in copy_records.copies(self._on_record())}
+            known = made.get(name, {})
+            if (known.get("place"), known.get("digest")) == (fields["place"], fields["digest"]):
+                return
+            say(f"{name} is copied to {fields['place']} ({size(fields['bytes'])})")
+        elif what == TROUBLE:
+            say(f"checkpoints are not copied, and the run goes on: {message}")
+        elif what == FETCHED:
+            say(f"{name} is fetched from {fields['place']}")
+        else:
+            say(f"the copy of {name} is passed over: {message}")
+        self._write(**fields)
+
+    def _on_record(self) -> list[copy_records.Record]:
+        return copy_records.read(self._run)
+
+    def _write(self, what: str, **fields: Any) -> None:
+        self._record(EVENT, self._attempt, what=what, **fields)
+
+
+def _start(command: list[str]) -> subprocess.Popen[bytes]:
+    """Start a process whose end of input is this one's end; its errors go to the job's log."""
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+
+
+def _close_input(process: subprocess.Popen[bytes], seconds: float | None = None) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(OSError, ValueError):
+        if seconds is not None:
+            process.stdin.write(f"{int(seconds)}\n".encode())
+        process.stdin.close()
