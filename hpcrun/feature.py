@@ -89,6 +89,10 @@ class Feature:
         ``coming`` are the experiments that they wait for; ``say`` tells what may yet be mended.
         """
 
+    def needs(self, run: RunPlan) -> Mapping[str, str]:
+        """Return the packages that the job's Python must have -> what needs them."""
+        return {}
+
     def mounts(self, run: RunPlan) -> Sequence[str]:
         """Return the absolute paths that a container is to show, to read."""
         return ()

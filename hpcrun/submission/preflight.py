@@ -319,6 +319,8 @@ def check_python(
         trains = run.entry.kind == "function" and own.lock is None
         needs = dict.fromkeys(("torch", "deepspeed") if trains else (), "a function entry")
         needs |= _libraries_of_trackers(run)
+        for one in feature.every().values():
+            needs |= one.needs(run)
         modules: dict[str, str] = {}
         asked = code_root if own.lock is None else None
         for file in () if asked is None else code_files.entry_files(run.entry, asked):

@@ -12,6 +12,7 @@ from hpcrun.state.spec.spec_dataclass import spec_dataclass
 
 if TYPE_CHECKING:
     from hpcrun.compile.source.problems import Reporter
+    from hpcrun.state.plan import RunPlan
 
 NAME = "object_storage"
 # The scheme of a place -> the packages that the job's Python needs for it.
@@ -31,9 +32,9 @@ class ObjectStorage:
     docs/object-storage.md. One that the root has lost comes back from there as an attempt
     begins."""
 
-    to: str = ""
+    to: str | None = None
     """``s3://BUCKET/PREFIX`` or ``file:///DIRECTORY``. Below it each run has a directory of its
-    own, ``EXPERIMENT/RUN-IDENTITY``."""
+    own, ``EXPERIMENT/RUN-IDENTITY``. Null copies nothing."""
 
     options: dict[str, Any] = field(default_factory=dict)
     """What fsspec's file system takes, such as ``endpoint_url`` or ``profile``. No keys or
@@ -48,8 +49,19 @@ class ObjectStorage:
 
 def of(spec: Mapping[str, Any]) -> ObjectStorage | None:
     """Return the block of a resolved spec; None where it asks for no copies."""
-    found = spec.get(NAME)
-    return ObjectStorage(**found) if found else None
+    found = spec.get(NAME) or {}
+    return ObjectStorage(**found) if found.get("to") is not None else None
+
+
+def needs(run: RunPlan) -> dict[str, str]:
+    """Return the packages that the copies of a run need -> the key that asks for them.
+
+    None in a container: there the Python beside it copies, of which the job says what it lacks.
+    """
+    block = of(run.spec)
+    if block is None or run.container is not None:
+        return {}
+    return dict.fromkeys(LIBRARIES[str(block.to).partition("://")[0]], f"{NAME}.to")
 
 
 def check(data: Mapping[str, Any], report: Reporter) -> None:
@@ -57,17 +69,18 @@ def check(data: Mapping[str, Any], report: Reporter) -> None:
     block = of(data)
     if block is None:
         return
-    scheme, separator, rest = block.to.partition("://")
+    to = str(block.to)
+    scheme, separator, rest = to.partition("://")
     if not separator or scheme not in LIBRARIES:
         hint = "other stores of fsspec are not tested" if separator else None
-        report.at(f"{NAME}.to", f"found {block.to!r}; accepted is {FORMS}", hint)
+        report.at(f"{NAME}.to", f"found {to!r}; accepted is {FORMS}", hint)
     elif scheme == "file" and (not rest.startswith("/") or not rest.strip("/")):
         hint = "a path of its own, as file:///archive/me"
-        report.at(f"{NAME}.to", f"found {block.to!r}; accepted is {FORMS}", hint)
+        report.at(f"{NAME}.to", f"found {to!r}; accepted is {FORMS}", hint)
     elif scheme == "s3" and not rest.partition("/")[0]:
-        report.at(f"{NAME}.to", f"found {block.to!r}, which names no bucket; accepted is {FORMS}")
+        report.at(f"{NAME}.to", f"found {to!r}, which names no bucket; accepted is {FORMS}")
     elif any(part == ".." for part in rest.split("/")) or {*"?#*[\0"} & {*rest}:
-        found = f"found {block.to!r}; accepted is a plain path, without .., ?, #, * and ["
+        found = f"found {to!r}; accepted is a plain path, without .., ?, #, * and ["
         report.at(f"{NAME}.to", found)
     elif "@" in rest.partition("/")[0]:
         found = "found a user or a password in an address, which everybody who reads the plan sees"
@@ -78,7 +91,6 @@ def check(data: Mapping[str, Any], report: Reporter) -> None:
     for key in _secrets(block.options):
         found = "is a secret, which everybody who may read the plan would see"
         report.at(f"{NAME}.options.{key}", found, _WHERE_SECRETS_BELONG)
-    report.at_least(f"{NAME}.keep", block.keep, 1)
     if not parse_duration(block.wait):
         report.at(f"{NAME}.wait", f'found {block.wait!r}; accepted is a time such as "00:10:00"')
     _check_entry(data, report)

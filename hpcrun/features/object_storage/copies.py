@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from hpcrun.bounded_json import parse_line
@@ -19,18 +19,15 @@ from hpcrun.features.object_storage import copy_records, fetcher
 from hpcrun.features.object_storage.block import ObjectStorage
 from hpcrun.features.object_storage.copy_records import (
     COPIED,
-    EVENT,
     FETCHED,
     NOT_COPIED,
-    PASSED_OVER,
     TROUBLE,
 )
 from hpcrun.features.object_storage.process import EXIT_USELESS, FAILED
 from hpcrun.fields import wrong
-from hpcrun.policy import recovery
 from hpcrun.run.protocol.output import say
 from hpcrun.slurm.parse import parse_duration
-from hpcrun.state import ledger, manifest
+from hpcrun.state import ledger, manifest, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths, SubmissionPaths
 from hpcrun.text import size
 
@@ -42,43 +39,45 @@ SHORT_WAIT = 20.0
 # Seconds after its time in which the process may leave by itself.
 _GRACE = 3.0
 
-Record = Callable[..., None]
+Record = Callable[..., object]
 
 
 class CheckpointCopies:
     """The copies of one run's checkpoints, during one start of its job.
 
-    ``record(event, attempt, **fields)`` writes to the ledger.
+    ``record(event, **fields)`` writes to the ledger.
     """
 
     def __init__(
-        self, submission: SubmissionPaths, run: int, block: ObjectStorage, record: Record
+        self,
+        attempt: AttemptPaths,
+        submission: SubmissionPaths,
+        block: ObjectStorage,
+        record: Record,
     ) -> None:
-        self._submission, self._number, self._block = submission, run, block
-        self._run: RunPaths = submission.experiment.run(run)
+        self._attempt, self._submission, self._block = attempt, submission, block
+        self._run: RunPaths = attempt.run
         self._record = record
-        self._attempt = 0
         self._reports: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._over, self._lock = threading.Event(), threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._keeper: threading.Thread | None = None
+        self._fetching: subprocess.Popen[bytes] | None = None
         self._useless = False
 
-    def begin(self, attempt: AttemptPaths, turn: Callable[[], object] = bool) -> None:
+    def begin(self) -> None:
         """Fetch what the root has lost, then copy in the background.
 
-        ``turn`` is called several times a second meanwhile; what it raises ends the fetching.
         Raises HpcrunError if the run would have nothing to begin from though there was a copy.
         """
-        self._attempt = attempt.number
         if wanted := fetcher.lost(self._run.checkpoints, copy_records.read(self._run)):
             name, place = wanted[0]["checkpoint"], wanted[0]["place"]
             say(f"the root has lost {name}: its copy is fetched from {place}")
-            self._fetch(turn)
-        if self._keeper is None:
-            arguments = [*self._command("follow"), "--start", str(attempt.number)]
-            self._keeper = threading.Thread(target=self._keep, args=(arguments,), daemon=True)
-            self._keeper.start()
+            self._fetch()
+        first = ledger.first_of_start(ledger.read(self._run), self._attempt.number)
+        arguments = [*self._command("follow"), "--start", str(first)]
+        self._keeper = threading.Thread(target=self._keep, args=(arguments,), daemon=True)
+        self._keeper.start()
 
     def turn(self) -> None:
         """Put into the ledger what was reported since; waits for nothing."""
@@ -86,13 +85,15 @@ class CheckpointCopies:
             while True:
                 self._take(self._reports.get_nowait())
 
-    def end(self, seconds_left: float = float("inf")) -> None:
-        """Wait for the last copies, as the spec and ``seconds_left`` allow; record the rest."""
+    def end(self, seconds: float) -> None:
+        """Wait for the last copies, as the spec and ``seconds`` allow; record the rest."""
+        if self._fetching is not None and self._fetching.poll() is None:
+            _kill(self._fetching)  # the attempt was told to end meanwhile
         if self._keeper is None:
             return
-        goes_on = not self._is_over()
+        goes_on = not session_log.read_any(self._attempt).finished
         most = SHORT_WAIT if goes_on else float(parse_duration(self._block.wait) or SHORT_WAIT)
-        most = max(1.0, min(most, seconds_left - 2 * _GRACE))
+        most = max(1.0, min(most, seconds - 2 * _GRACE))
         with self._lock:
             self._over.set()
             if self._process is not None:
@@ -104,8 +105,7 @@ class CheckpointCopies:
             self._keeper.join(0.2)
             self.turn()
         if self._process is not None and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            _kill(self._process)
         self._keeper.join(_GRACE)
         self.turn()
         self._tell_missing(goes_on)
@@ -115,8 +115,6 @@ class CheckpointCopies:
         missing = self._missing()
         # A run that has none and is over never had a session that saves.
         if missing or not (goes_on or copy_records.copies(records)):
-            if not missing and ledger.intent(self._run) != ledger.FINISHED:
-                return
             message = copy_records.not_copied_message(missing, goes_on)
             say(message)
             self._write(NOT_COPIED, names=missing[:100], message=message)
@@ -127,29 +125,15 @@ class CheckpointCopies:
         found = [path.name for path, _ in manifest.complete(self._run.checkpoints)]
         return [name for name in found[: self._block.keep] if name not in made]
 
-    def _is_over(self) -> bool:
-        last = ledger.read(self._run)[-1:]
-        return bool(last) and (last[0].outcome == "completed" or last[0].action == recovery.STOP)
-
     def _command(self, task: str) -> list[str]:
         # In the supervisor's Python, not in a container: there the place may not be mounted.
         command = [sys.executable, "-m", PROGRAM, task, str(self._submission.directory)]
-        return [*command, "--run", str(self._number)]
+        return [*command, "--run", str(self._run.number)]
 
-    def _fetch(self, turn: Callable[[], object]) -> None:
-        process = _start(self._command("fetch"))
-        reader = threading.Thread(target=self._read, args=(process,), daemon=True)
-        reader.start()
-        failure: Mapping[str, Any] = {}
-        try:
-            while reader.is_alive():
-                turn()
-                reader.join(0.1)
-        finally:
-            if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-            code = process.wait()
+    def _fetch(self) -> None:
+        process = self._fetching = _start(self._command("fetch"))
+        self._read(process)
+        code, failure = process.wait(), dict[str, Any]()
         with contextlib.suppress(queue.Empty):
             while True:
                 found = self._reports.get_nowait()
@@ -199,17 +183,16 @@ class CheckpointCopies:
     def _take(self, report: dict[str, Any]) -> None:
         what, message = report.get("what"), str(report.get("message") or "")
         fields = {name: report[name] for name in copy_records.FIELDS if name in report}
-        if what not in (COPIED, FETCHED, PASSED_OVER, TROUBLE) or wrong(
-            fields, copy_records.FIELDS, copy_records.NEEDED
-        ):
+        known = copy_records.EVENTS.get(str(what))
+        if known is None or wrong(fields, known.fields, known.needed):
             if message and what != FAILED:
                 say(f"object storage: {message}")
             return
         name = fields.get("checkpoint")
         if what == COPIED:
             made = {one["checkpoint"]: one for one in copy_records.copies(self._on_record())}
-            known = made.get(name, {})
-            if (known.get("place"), known.get("digest")) == (fields["place"], fields["digest"]):
+            mine = made.get(str(name), {})
+            if (mine.get("place"), mine.get("digest")) == (fields["place"], fields["digest"]):
                 return
             say(f"{name} is copied to {fields['place']} ({size(fields['bytes'])})")
         elif what == TROUBLE:
@@ -218,13 +201,24 @@ class CheckpointCopies:
             say(f"{name} is fetched from {fields['place']}")
         else:
             say(f"the copy of {name} is passed over: {message}")
-        self._write(**fields)
+        self._write(str(what), **fields)
 
     def _on_record(self) -> list[copy_records.Record]:
         return copy_records.read(self._run)
 
     def _write(self, what: str, **fields: Any) -> None:
-        self._record(EVENT, self._attempt, what=what, **fields)
+        self._record(what, **fields)
+
+
+def of_attempt(
+    attempt: AttemptPaths, block: ObjectStorage, record: Record
+) -> CheckpointCopies | None:
+    """Return the part in an attempt's supervisor; None for one that is not on record."""
+    found = {one.number: one.submission for one in ledger.read(attempt.run)}
+    number = found.get(attempt.number)
+    if number is None:
+        return None
+    return CheckpointCopies(attempt, attempt.run.experiment.submission(number), block, record)
 
 
 def _start(command: list[str]) -> subprocess.Popen[bytes]:
@@ -240,3 +234,8 @@ def _close_input(process: subprocess.Popen[bytes], seconds: float | None = None)
         if seconds is not None:
             process.stdin.write(f"{int(seconds)}\n".encode())
         process.stdin.close()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

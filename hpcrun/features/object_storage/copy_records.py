@@ -6,28 +6,33 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from hpcrun.feature import Event
 from hpcrun.fields import COUNT, NAME, NUMBER, TEXT, TEXTS, WHOLE, Kinds, wrong
 from hpcrun.state import files
 from hpcrun.state.layout import RunPaths
-from hpcrun.text import agreeing, listed, one_line, size, time_spent
+from hpcrun.text import agreeing, listed, one_line, shortened, size, time_spent
 
-EVENT = "object_storage"
-# The values of a record's ``what``.
-COPIED = "copied"  # a checkpoint is complete there
-FETCHED = "fetched"  # one that the root had lost is complete here again
-PASSED_OVER = "passed_over"  # a copy that is damaged, gone or another one than was made
-TROUBLE = "trouble"  # nothing is copied for now
-NOT_COPIED = "not_copied"  # checkpoints of which there was no copy as the job ended
+# The events.
+COPIED = "checkpoint_copied"  # it is complete there
+FETCHED = "checkpoint_fetched"  # one that the root had lost is complete here again
+PASSED_OVER = "copy_passed_over"  # it is damaged, gone or another one than was made
+TROUBLE = "copying_fails"  # nothing is copied for now
+NOT_COPIED = "not_copied"  # checkpoints of which there was no copy as the attempt ended
 FIELDS: Kinds = {
-    **dict.fromkeys(("what", "place", "digest", "message"), TEXT),
+    **dict.fromkeys(("place", "digest", "message"), TEXT),
     "checkpoint": NAME,
     "step": WHOLE,
     "bytes": COUNT,
     "seconds": NUMBER,
     "names": TEXTS,
 }
-NEEDED = ("what",)
-_NEEDED_OF_COPY = ("what", "checkpoint", "step", "place", "digest", "bytes")
+EVENTS: Mapping[str, Event] = {
+    COPIED: Event(FIELDS, ("checkpoint", "step", "place", "digest", "bytes")),
+    FETCHED: Event(FIELDS, ("checkpoint", "place")),
+    PASSED_OVER: Event(FIELDS, ("checkpoint", "message")),
+    TROUBLE: Event(FIELDS, ("message",)),
+    NOT_COPIED: Event(FIELDS, ("message",)),
+}
 _NAME = re.compile("step-([0-9]{1,15})-a([0-9]{1,9})")
 _SHOWN = 3
 
@@ -48,13 +53,11 @@ def read(run: RunPaths) -> list[Record]:
     found: list[Record] = []
     try:
         for record in files.read_lines(run.ledger):
-            if record.get("event") != EVENT:
+            if (known := EVENTS.get(str(record.get("event")))) is None:
                 continue
-            is_of_copy = record.get("what") == COPIED
-            needed = _NEEDED_OF_COPY if is_of_copy else NEEDED
             name = record.get("checkpoint")
-            is_named = not name or (type(name) is str and step_and_attempt(name) is not None)
-            if not wrong(record, FIELDS, needed) and is_named:
+            is_named = name is None or (type(name) is str and step_and_attempt(name) is not None)
+            if not wrong(record, known.fields, known.needed) and is_named:
                 found.append(record)
     except FileNotFoundError:
         pass
@@ -68,51 +71,43 @@ def copies(records: Iterable[Record]) -> list[Record]:
     """
     last: dict[str, Record] = {}
     for record in records:
-        if record["what"] in (COPIED, PASSED_OVER) and record.get("checkpoint"):
+        if record["event"] in (COPIED, PASSED_OVER) and record.get("checkpoint"):
             last[record["checkpoint"]] = record
-    found = [record for record in last.values() if record["what"] == COPIED]
+    found = [record for record in last.values() if record["event"] == COPIED]
     return sorted(found, key=lambda one: step_and_attempt(one["checkpoint"]) or (), reverse=True)
 
 
 def passed_over(records: Iterable[Record]) -> set[str]:
     """Return the names of checkpoints whose copies were found to be of no use."""
-    seen = [one for one in records if one["what"] in (COPIED, PASSED_OVER)]
+    seen = [one for one in records if one["event"] in (COPIED, PASSED_OVER)]
     known = {one["checkpoint"] for one in copies(seen)}
     return {one["checkpoint"] for one in seen if one.get("checkpoint")} - known
 
 
-def word(records: Sequence[Record]) -> str | None:
-    """Return a few words on the copies, for ``status``; None where nothing is known of any."""
-    made = copies(records)
-    trouble = _open_trouble(records)
+def notice(of_attempt: Mapping[str, Record]) -> str | None:
+    """Return a clause on the copies of an attempt, from its newest records; None without any."""
+    made, trouble = of_attempt.get(COPIED), _open_trouble(of_attempt)
     if trouble is not None:
-        return "not copied: " + str(trouble.get("message") or "")
-    return f"copied up to step {made[0]['step']:,}" if made else None
+        return f"checkpoints are not copied: {shortened(one_line(trouble['message']), 120)}"
+    return f"checkpoints copied up to step {made['step']:,}" if made else None
 
 
-def sentences(records: Sequence[Record]) -> Iterator[str]:
-    """Describe the copies of a run, for ``why``."""
-    for record in records:
-        message, name = record.get("message") or "", record.get("checkpoint") or "?"
-        if record["what"] == FETCHED:
-            spent = ""
-            if record.get("bytes") is not None and record.get("seconds") is not None:
-                spent = f" ({size(record['bytes'])} in {time_spent(record['seconds'])})"
-            where = record.get("place") or "?"
-            attempt = record.get("attempt")
-            yield one_line(
-                f"The root had lost {name}: attempt {attempt} fetched it from {where}{spent}."
-            )
-        elif record["what"] == PASSED_OVER:
-            yield one_line(f"The copy of {name} was not used: {message}.")
-    if made := copies(records):
-        yield one_line(f"Copied to {made[0]['place']}, up to step {made[0]['step']:,}.")
-    trouble = _open_trouble(records)
-    if trouble is not None:
-        yield one_line(f"Checkpoints are not copied: {trouble.get('message') or ''}")
-    last = records[-1] if records else {}
-    if last.get("what") == NOT_COPIED:
-        yield one_line(f"{last.get('message') or ''}")
+def sentences(of_attempt: Mapping[str, Record]) -> Iterator[str]:
+    """Describe the copies of an attempt, from its newest records."""
+    if record := of_attempt.get(PASSED_OVER):
+        yield one_line(f"The copy of {record['checkpoint']} was not used: {record['message']}.")
+    if record := of_attempt.get(FETCHED):
+        spent = ""
+        if record.get("bytes") is not None and record.get("seconds") is not None:
+            spent = f" ({size(record['bytes'])} in {time_spent(record['seconds'])})"
+        name, place = record["checkpoint"], record["place"]
+        yield one_line(f"The root had lost {name}: it was fetched from {place}{spent}.")
+    if record := of_attempt.get(COPIED):
+        yield one_line(f"Copied to {record['place']}, up to step {record['step']:,}.")
+    if record := _open_trouble(of_attempt):
+        yield one_line(f"Checkpoints were not copied: {record['message']}")
+    if record := of_attempt.get(NOT_COPIED):
+        yield one_line(record["message"])
 
 
 def not_copied_message(names: Sequence[str], goes_on: bool) -> str:
@@ -128,9 +123,9 @@ def not_copied_message(names: Sequence[str], goes_on: bool) -> str:
     return f"{listed(list(names), _SHOWN)} {was} not copied before the job ended; {then}."
 
 
-def _open_trouble(records: Sequence[Record]) -> Record | None:
-    """Return the newest trouble after which nothing was copied; None without one."""
-    for record in reversed(records):
-        if record["what"] in (COPIED, TROUBLE):
-            return record if record["what"] == TROUBLE else None
-    return None
+def _open_trouble(of_attempt: Mapping[str, Record]) -> Record | None:
+    """Return the newest trouble, unless something was copied after it."""
+    made, trouble = of_attempt.get(COPIED) or {}, of_attempt.get(TROUBLE)
+    if trouble is None or (made.get("time") or 0.0) > (trouble.get("time") or 0.0):
+        return None
+    return trouble

@@ -54,7 +54,9 @@ class RunCopies:
         assert block is not None
         self._block, self._start = block, start
         self._run = submission.experiment.run(number)
-        self._place = "/".join([block.to.rstrip("/"), plan.name, f"{number}-{identity(self._run)}"])
+        self._place = "/".join(
+            [str(block.to).rstrip("/"), plan.name, f"{number}-{identity(self._run)}"]
+        )
         os.environ.update(secrets_file.read(run.environment.secrets_file))
         self._over = threading.Event()
         self._leave_by = float("inf")

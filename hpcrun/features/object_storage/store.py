@@ -104,6 +104,7 @@ class Store:
         if self._is_directory:
             with contextlib.suppress(FileNotFoundError):
                 self._files.rm_file(f"{self._path}/{name}/{manifest.NAME}")
+            with contextlib.suppress(FileNotFoundError):
                 self._files.rm(f"{self._path}/{name}", recursive=True)
             return
         # One by one: fsspec's own removal of many tells nothing of those that stay.

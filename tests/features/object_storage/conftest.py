@@ -68,7 +68,8 @@ def bucket(s3: S3Server, request: pytest.FixtureRequest) -> Storage:
     """A new bucket of the server's."""
     name = f"bucket-{abs(hash(request.node.nodeid)):x}"
     options = {"endpoint_url": s3.endpoint}
-    return Storage(f"s3://{name}/copies", s3.bucket(name) / "copies", options, s3)
+    s3.make_bucket(name)
+    return Storage(f"s3://{name}/copies", s3.directory / name / "copies", options, s3)
 
 
 @pytest.fixture(params=["file", "s3"])
@@ -95,10 +96,9 @@ class Reports(list[tuple[Any, dict[str, Any]]]):
     @property
     def records(self) -> list[dict[str, Any]]:
         """The ledger's records of them."""
-        return [{"what": kind, "attempt": 1, **fields} for kind, fields in self if kind]
+        return [{"event": kind, "attempt": 1, **fields} for kind, fields in self if kind]
 
 
 @pytest.fixture
 def reports() -> Reports:
     return Reports()
-
