@@ -50,6 +50,10 @@ PARTS = {
         "estimates": ("estimate", "learn before the queue what a run takes: memory, time, money"),
         "tuning": ("tune", "find the fastest configuration that fits; measure how speed scales"),
         "profiling": ("profile", "see where a step's time and memory go, and its MFU"),
+        "object-storage": (
+            "object-storage",
+            "copy checkpoints to S3, and have lost ones come back",
+        ),
         "trackers": ("tracking", "send metrics to TensorBoard, Weights & Biases and MLflow"),
         "where": ("choosing-runs", "choose the runs of a command: names, patterns, state=failed"),
         "recovery": ("when-runs-fail", "bring failed runs to their end; what comes back by itself"),

@@ -126,11 +126,11 @@ class RunCopies:
         return not self._start or ledger.first_of_start(attempts, newest) <= self._start
 
     def _tell(self, error: Exception) -> None:
-        """Report an error once, until something else happens."""
-        message = words(error)
-        if message != self._reported:
-            report(TROUBLE, message=message, place=self._place)
-        self._reported = message
+        """Report an error once, until one of another kind or a success; each names its object."""
+        kind = type(error).__name__
+        if kind != self._reported:
+            report(TROUBLE, message=words(error), place=self._place)
+        self._reported = kind
 
     def _listen(self) -> None:
         given = sys.stdin.buffer.read().split()
