@@ -87,7 +87,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 ON_COMPUTE_NODES = {"base", "state", "policy", "slurm", "container", "run", "features"}
 TRAINING = {"torch", "deepspeed", "numpy", "xxhash"}
 # Of the job's Python too, and done without where they are not.
-OPTIONAL = {"mlflow", "pynvml", "tensorboard", "torchao", "transformer_engine", "wandb"}
+OPTIONAL = {"fsspec", "mlflow", "pynvml", "tensorboard", "torchao", "transformer_engine", "wandb"}
 NEVER = {"torch", "deepspeed", "submitit", "textual", *OPTIONAL}
 NOT_FOR_HELP = {*NEVER, "omegaconf", "rich", "jinja2", "yaml", "pathspec"}
 
@@ -261,7 +261,7 @@ def test_compute_nodes_need_the_standard_library_alone() -> None:
     assert [
         str(one) for one in outside if not (one.lazy and _top(one) in {*TRAINING, *OPTIONAL})
     ] == []
-    assert {_part(one.importer) for one in outside} <= {"run"}
+    assert {_part(one.importer) for one in outside} <= {"run", "features"}
 
 
 def test_every_library_is_declared() -> None:
@@ -273,7 +273,7 @@ def test_every_library_is_declared() -> None:
             *project["dependencies"],
             *(
                 line
-                for name in ("train", "tensorboard", "wandb", "mlflow", "top")
+                for name in ("train", "tensorboard", "wandb", "mlflow", "top", "s3")
                 for line in extras[name]
             ),
         ]

@@ -9,7 +9,7 @@ record alone is fetched, with the digest of the manifest that was copied: so nei
 objects nor what somebody has put in their place is loaded, and no listing is needed. The store's
 library is imported in `process` alone, so that neither submission nor the supervisor needs it.
 
-A further store is an entry of `block.LIBRARIES`, with tests against a real server of it.
+To add a store: an entry of `block.LIBRARIES`, and tests against a real server of it.
 """
 
 from __future__ import annotations

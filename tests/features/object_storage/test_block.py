@@ -57,7 +57,7 @@ def test_a_command_whose_saves_would_not_be_copied_is_refused(tmp_path: Path) ->
 def test_without_the_library_submission_says_what_to_install(tmp_path: Path) -> None:
     _plan(tmp_path)
     spec, root = str(tmp_path / "e.yaml"), tmp_path / "root"
-    to, bare = "object_storage.to=s3://b", "environment.variables.PYTHONPATH=/nowhere"
+    to, bare = "object_storage.to=s3://b", "+environment.variables.PYTHONPATH=/nowhere"
     answer = command.hpcrun("submit", spec, to, bare, "--root", root)
     if answer.returncode == 0:
         pytest.skip("this Python has s3fs of its own")
