@@ -30,7 +30,7 @@ from hpcrun.text import size
 PATIENCE, PAUSE = 120.0, 5.0
 
 
-class CopySource(Protocol):
+class FetchableCopies(Protocol):
     """The part of a `store.Store` that is used here."""
 
     def manifest(self, name: str) -> bytes | None: ...
@@ -68,7 +68,7 @@ def lost(checkpoints: Path, records: Sequence[Record]) -> list[Record]:
 def fetch_newest(
     wanted: Sequence[Record],
     checkpoints: Path,
-    store_at: Callable[[str], CopySource],
+    store_at: Callable[[str], FetchableCopies],
     report: Report,
     patience: float = PATIENCE,
 ) -> None:
@@ -104,7 +104,7 @@ def fetch_newest(
                 time.sleep(PAUSE)
 
 
-def _fetch(record: Record, checkpoints: Path, store: CopySource) -> Manifest | None:
+def _fetch(record: Record, checkpoints: Path, store: FetchableCopies) -> Manifest | None:
     """Fetch one copy; None where the root turns out to have the checkpoint."""
     name = record["checkpoint"]
     data = store.manifest(name)
@@ -131,7 +131,7 @@ def _fetch(record: Record, checkpoints: Path, store: CopySource) -> Manifest | N
         raise
 
 
-def _fetch_file(store: CopySource, name: str, file: str, found: Manifest, aside: Path) -> None:
+def _fetch_file(store: FetchableCopies, name: str, file: str, found: Manifest, aside: Path) -> None:
     """Fetch a file, unless it is there whole, of an earlier try; once more if it comes damaged."""
     target, expected = aside / file, found.files[file]
     try:
