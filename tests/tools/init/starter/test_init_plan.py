@@ -21,10 +21,10 @@ from hpcrun.compile.spec import json_schema
 from hpcrun.errors import ClusterUnreachable, SpecError, UsageError
 from hpcrun.site.shared_storage import StoragePlace
 from hpcrun.site.slurm_site import SlurmSite
-from hpcrun.site.software import SiteSoftware
 from hpcrun.tools.init.starter import init_plan, survey
 from hpcrun.tools.init.starter.init_plan import InitPlan, InitRequest
 from hpcrun.tools.init.starter.python_search import RUNNING, FoundPython
+from hpcrun.tools.init.starter.site_software import SiteSoftware
 from hpcrun.tools.init.starter.survey import LoginNetwork, Survey
 from tests.support import made_site
 from tests.support.made_site import nodes, partition
