@@ -21,7 +21,6 @@ PACKAGES = sorted({path.parent for path in MODULES} - {PACKAGE})
 # Modules without a test at the mirrored path, and the test that covers each.
 COVERED_BY: dict[str, str] = {
     "features/object_storage/copies": "features/object_storage/test_feature.py",
-    "features/object_storage/copy_records": "features/object_storage/test_fetcher.py",
     "features/object_storage/process": "features/object_storage/test_feature.py",
     "features/object_storage/store": "features/object_storage/test_copier.py",
     "run/node/container_start": "cluster/test_containers.py",

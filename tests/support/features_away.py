@@ -16,3 +16,8 @@ def without(text: str) -> str:
         text = re.sub(rf'\n( *)"{name}": \{{.*?\n\1\}},', "", text, flags=re.DOTALL)
         text = text.replace(f"{name}, ", "")
     return text
+
+
+def shows(page: str) -> bool:
+    """Check whether a text has an example of a feature that is not there."""
+    return any(re.search(rf"\b{name}:", page) for name in AWAY)
