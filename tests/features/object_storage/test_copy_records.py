@@ -74,7 +74,7 @@ def test_records_of_another_kind_are_refused() -> None:
     known = EVENTS[COPIED]
     assert not wrong(_copied(1) | {}, {**known.fields, "event": known.fields["place"]}, ())
     assert wrong({"checkpoint": "../x"}, known.fields, known.needed)
-    assert wrong(_copied(1, step="1"), known.fields, known.needed)
+    assert wrong({**_copied(1), "step": "1"}, known.fields, known.needed)
 
 
 def test_what_is_left_is_said_at_the_end() -> None:
