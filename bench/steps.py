@@ -23,11 +23,7 @@ SHAPES = {
     *("CompiledRun", "Compiled", "Plan", "Array", "Draft"),
 }
 TARGETS = {"status": 120, "submit": 400, "modules": 20, "returns": 30}
-SPEC = """\
-framework: none
-entry: [sh, -c, echo hello]
-resources: {nodes: 1, ntasks_per_node: 2, time: "00:05:00"}
-"""
+SPEC = "framework: none\nentry: [sh, -c, echo hello]\nresources: {ntasks_per_node: 2}\n"
 COMMANDS = {"status": "status one/0", "submit": "submit one.yaml cluster=slurm --no-check"}
 
 
@@ -68,7 +64,7 @@ def record(output: Path, words: list[str]) -> None:
 
 
 def measure(checkout: Path) -> dict[str, Any]:
-    """Return the counts of a checkout by the names of `TARGETS`, and what they count in ``lists``."""
+    """Return the counts of a checkout, as `TARGETS` has them, and ``lists`` of what they count."""
     with tempfile.TemporaryDirectory(prefix="hpcrun-steps-") as name:
         place = Path(name)
         (place / "one.yaml").write_text(SPEC)
@@ -79,8 +75,9 @@ def measure(checkout: Path) -> dict[str, Any]:
         environment["PATH"] = f"{place}{os.pathsep}{os.environ['PATH']}"
 
         def run(*words: str, root: str) -> None:
-            argv, variables = (sys.executable, *words), {**environment, "HPCRUN_ROOT": root}
-            subprocess.run(argv, cwd=place, env=variables, check=True, capture_output=True)
+            its = {**environment, "HPCRUN_ROOT": root}
+            argv = [sys.executable, *words]
+            subprocess.run(argv, cwd=place, env=its, check=True, capture_output=True)
 
         run("-m", "hpcrun", "submit", "one.yaml", "cluster=local", "--wait", root="status")
         calls = {}
