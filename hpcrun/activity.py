@@ -157,7 +157,7 @@ def reported(stream: TextIO | None) -> Iterator[None]:
 @contextlib.contextmanager
 def doing(what: str | Callable[[], str]) -> Iterator[None]:
     """Tell the person who waits, if there is one, what is done in the block."""
-    with contextlib.nullcontext() if (one := current()) is None else one.doing(what):
+    with contextlib.nullcontext() if (one := _current.get()) is None else one.doing(what):
         yield
 
 
@@ -173,5 +173,5 @@ def counted(items: Sequence[_Item], what: str) -> Iterator[_Item]:
 @contextlib.contextmanager
 def printing() -> Iterator[None]:
     """Print in the block, in place of the line that is on the terminal."""
-    with contextlib.nullcontext() if (one := current()) is None else one.printing():
+    with contextlib.nullcontext() if (one := _current.get()) is None else one.printing():
         yield

@@ -44,8 +44,9 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and not _is_known(args[0]):
-            name, near = args[0], commands.near(args[0])
+        name = args[0] if args else "-"
+        if not (name.startswith("-") or commands.find(name) or name in COMMANDS):
+            near = commands.near(name)
             hint = f" Did you mean '{near}'? {commands.known()[near].about}" if near else ""
             every = ", ".join(commands.known())
             raise click.UsageError(f"There is no command '{name}'.{hint}\nCommands: {every}.", ctx)
@@ -78,10 +79,6 @@ def _columns() -> int:
         return os.get_terminal_size(1).columns or 80
     except OSError:
         return 80
-
-
-def _is_known(name: str) -> bool:
-    return commands.find(name) is not None or name in COMMANDS
 
 
 @click.group(

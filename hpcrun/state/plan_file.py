@@ -122,6 +122,8 @@ def _run(
     changes: Changes,
 ) -> RunPlan:
     original, entry = models[model]
+    if changes == []:
+        return RunPlan(number, identity, label, swept, entry, original["spec"])
     patched = Patched(original)
     touched: set[str] = set()
     for path, value in changes:

@@ -236,11 +236,12 @@ def unmatched(selected: Selected, attempt: int, *, well: bool) -> str | None:
 
     Unless the attempt ended ``well``, that may be so for some lines and minutes.
     """
-    pattern = (selected.run.spec.get("progress") or {}).get("pattern")
+    if (selected.run.spec.get("progress") or {}).get("pattern") is None:
+        return None
     paths = selected.paths.attempt(attempt)
     log = session_log.read_any(paths)
     read = (log.read_from or {}).get("source") is not None
-    if pattern is None or read or any(log.of(session_log.STARTED, session_log.RESTORED)):
+    if read or any(log.of(session_log.STARTED, session_log.RESTORED)):
         return None
     lines = _lines(selected, attempt)
     if not (well or _is_enough(paths, lines)):

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -74,7 +75,6 @@ class LastAnswers:
     given the answer.
     """
 
-    path: Path = field(default_factory=lambda: default_path())
     clock: Callable[[], float] = time.time
     """Returns the seconds since the epoch."""
     spares: bool = False
@@ -88,6 +88,11 @@ class LastAnswers:
     _limit: float = patience.READER
     _due: float = 0.0
     _silent: Answers | None = None
+
+    @cached_property
+    def path(self) -> Path:
+        """The file of the answers, which a command that asks Slurm nothing does not look for."""
+        return default_path()
 
     def ask(self, refs: Iterable[JobRef]) -> Answers:
         """Return the states of jobs, as `jobs.ask` does."""
