@@ -243,7 +243,8 @@ class _Compiler:
         wrong = 0
         for point in points:
             problems = Problems()
-            resolved = resolve(point, problems)
+            # Only points that share a structure are worth finding it.
+            resolved = resolve(point, problems) if point else resolve.slowly(point, problems)
             swept = {dotted(one.key): _swept(one, resolved.data) for one in point if not one.is_set}
             name = label(swept, names)
             run = None

@@ -180,14 +180,15 @@ def prepare(
     numbers = _numbers(compiled, plans, request.new)
     plan = freeze(compiled, numbers=numbers, select=(), depends_on=depends_on)
     preflight.check_counterparts(plan)
-    preflight.tell_earlier(plan, plans.values(), say)
+    if plans:
+        preflight.tell_earlier(plan, plans.values(), say)
     wanted = [run.number for run in plan.runs]
     permissions.check_mine(paths, wanted, "change")
     decisions = run_actions.settle(paths, wanted, say)
     decisions = _asked_for(compiled, request, plans, plan, decisions)
     over = [one for one in decisions if one.action == run_actions.EXTENDED]
     run_actions.wait_for_ends(over, say)
-    older = _report_other_code(paths, plans, plan, decisions, say)
+    older = _report_other_code(paths, plans, plan, decisions, say) if plans else frozenset()
     chosen = {decision.run for decision in decisions if decision.is_submitted}
     if not chosen:
         say(summary(plan, decisions))

@@ -60,6 +60,8 @@ class ShortKeys:
         full = {tuple(name.split(".")) for name in _names(block)}
         self._swept = {key: None for key in sorted(full) if self._is_key(key)}
         self._alike = None
+        if not full:
+            return block
         renamed: dict[Key, str] = {}
         block = self._block(block, place, report, renamed)
         if renamed:

@@ -74,6 +74,8 @@ class Expansion:
 
         In order; a single empty one where nothing is swept.
         """
+        if not sweeps and not any(block[part] for part in block if part != "max_parallel"):
+            return [()]
         block = {**block, "grid": dict(block["grid"]), "repeat": dict(block["repeat"])}
         for text in sweeps:
             self._take(text, block, directory)
