@@ -119,9 +119,10 @@ class _Compiler:
         resolve = Resolver(base, self._with_deepspeed)
         expansion = Expansion(report, exists, resolve, short_keys.full)
         points = expansion.expand(block, sweeps, self.directory)
-        if not problems:
-            misreadings.check_swept_overrides(applied, points, problems)
-        misreadings.note_swept(points, known, problems)
+        if any(points):
+            if not problems:
+                misreadings.check_swept_overrides(applied, points, problems)
+            misreadings.note_swept(points, known, problems)
         misreadings.note_values(base, problems)
         prerequisites = chain.prerequisites(Reporter(base, problems), points)
         whole = Reporter(self._with_deepspeed(base, Problems()), problems)

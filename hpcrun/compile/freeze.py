@@ -119,7 +119,7 @@ def freeze(
     shapes: dict[str, list[RunPlan]] = {}
     texts: dict[tuple[int, ...], str] = {}
     for run in runs:
-        if _selected(run, select):
+        if select is None or (select(run) if callable(select) else run.number in select):
             # Most runs of a sweep share these, the same objects.
             shared = tuple(id(run.spec.get(name)) for name in _SHAPING)
             if shared not in texts:
@@ -147,12 +147,6 @@ def _shape(run: RunPlan) -> str:
     """Return a text that is the same for runs that may be in one array."""
     own = [run.spec["resources"], run.spec["environment"], len(run.own_parts)]
     return json.dumps([*own, run.outlives_nodes, sbatch_script.mail(run)])
-
-
-def _selected(run: RunPlan, select: Select) -> bool:
-    if select is None:
-        return True
-    return select(run) if callable(select) else run.number in select
 
 
 def _arrays(

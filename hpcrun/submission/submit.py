@@ -187,7 +187,8 @@ def prepare(
     decisions = run_actions.settle(paths, wanted, say)
     decisions = _asked_for(compiled, request, plans, plan, decisions)
     over = [one for one in decisions if one.action == run_actions.EXTENDED]
-    run_actions.wait_for_ends(over, say)
+    if over:
+        run_actions.wait_for_ends(over, say)
     older = _report_other_code(paths, plans, plan, decisions, say) if plans else frozenset()
     chosen = {decision.run for decision in decisions if decision.is_submitted}
     if not chosen:

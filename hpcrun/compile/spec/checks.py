@@ -87,7 +87,8 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
     for key, least in AT_LEAST.items():
         report.at_least(key, get_at(data, tuple(key.split("."))), least)
     _check_checkpoint(data["checkpoint"], report.below("checkpoint"))
-    _check_environment(data["environment"], report.below("environment"))
+    check_variables(data["environment"]["variables"], report.below("environment.variables"))
+    check_setup(data["environment"]["setup"], report.below("environment.setup"))
     _check_recovery(data, report.below("recovery"))
     _check_progress(data["progress"], report.below("progress"))
     _check_notify(data["notify"], report.below("notify"))
@@ -195,11 +196,6 @@ def check_limits(resources: dict[str, Any], limits: dict[str, Any], report: Repo
     wanted = parse_duration(resources["time"])
     if longest is not None and wanted is not None and wanted > (parse_duration(longest) or wanted):
         report.at("time", f"found {resources['time']!r}; {accepted} {longest}")
-
-
-def _check_environment(environment: dict[str, Any], report: Reporter) -> None:
-    check_variables(environment["variables"], report.below("variables"))
-    check_setup(environment["setup"], report.below("setup"))
 
 
 def _check_budgets(budgets: dict[str, Any], report: Reporter) -> None:

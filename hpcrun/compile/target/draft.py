@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from hpcrun.compile.source.problems import Reporter
@@ -35,12 +36,12 @@ class SpecDraft:
         found: dict[str, Any] = self.spec["deepspeed"]
         return found
 
-    @property
+    @cached_property
     def below(self) -> Reporter:
         """The reporter for keys of the DeepSpeed configuration."""
         return self.report.below("deepspeed")
 
-    @property
+    @cached_property
     def gpus(self) -> int:
         """GPUs of a node."""
         return int(self.spec["resources"]["gpus_per_node"])

@@ -14,18 +14,14 @@ _PLACEHOLDER = "${hpcrun:deepspeed_config}"
 
 def check(draft: SpecDraft) -> None:
     """Report what of ``recovery`` could not be done, once the batch triple is solved."""
-    _check_fewer_nodes(draft)
-    if not draft.report.problems.under("deepspeed", "recovery", "framework"):
-        _check_smaller_batches(draft)
-        _check_left_out_batches(draft)
-
-
-def _check_fewer_nodes(draft: SpecDraft) -> None:
-    kept = isinstance(draft.config.get(batch.TRAIN), int)
-    if draft.spec["recovery"]["shrink"] and draft.kind != "function" and not kept:
+    says_what = isinstance(draft.config.get(batch.TRAIN), int)
+    if draft.spec["recovery"]["shrink"] and draft.kind != "function" and not says_what:
         draft.note(
             f"recovery.shrink does nothing: no deepspeed.{batch.TRAIN} says what is to be kept"
         )
+    if not draft.report.problems.under("deepspeed", "recovery", "framework"):
+        _check_smaller_batches(draft)
+        _check_left_out_batches(draft)
 
 
 def _check_smaller_batches(draft: SpecDraft) -> None:

@@ -47,17 +47,14 @@ class NamedPath:
 def of_runs(plan: Plan) -> dict[str, NamedPath]:
     """Return what arguments, ``config`` and ``environment.variables`` name to be read, by path."""
     found: dict[str, NamedPath] = {}
-    seen: dict[tuple[str, str], str | None] = {}
+    seen: dict[tuple[str, str], NamedPath | None] = {}
     for run in plan.runs:
         for where, key, text in _texts(run):
-            place = (key, text)
-            if place not in seen:
+            if (key, text) not in seen:
                 if len(seen) == _MOST_PATHS:
                     return found
-                seen[place] = _here(plan, key, text)
-            path = seen[place]
-            if path is not None:
-                named = NamedPath(plan.inside(path), plan.place(path), where)
+                seen[key, text] = _here(plan, where, key, text)
+            if (named := seen[key, text]) is not None:
                 found.setdefault(named.path, named).runs.add(run.number)
     return found
 
@@ -90,12 +87,13 @@ def _strings(key: str, value: Any) -> Iterator[tuple[str, str]]:
             yield from _strings(key, inner)
 
 
-def _here(plan: Plan, key: str, text: str) -> str | None:
+def _here(plan: Plan, where: str, key: str, text: str) -> NamedPath | None:
     """Return a path that a run names, if it is here and seems to be read; else None."""
     path = path_literals.cleaned(text)
     if path is None or (key and path_literals.is_bare(path) and not path_literals.says_path(key)):
         return None
-    return path if plan.inside(path) != "." and _is_read(plan.place(path), key, path) else None
+    named = NamedPath(plan.inside(path), plan.place(path), where)
+    return named if named.path != "." and _is_read(named.place, key, path) else None
 
 
 def _is_read(place: Path, key: str, path: str) -> bool:
