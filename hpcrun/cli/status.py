@@ -98,7 +98,7 @@ def looker(
 
     def look(warn: Say) -> tuple[list[Selected], list[RunStatus]]:
         selected = select(output, where, conditions, ask=last_answers.ask, kept=kept)
-        if not chooses(where, conditions):
+        if any(one.plan.depends_on for one in selected) and not chooses(where, conditions):
             selected = finder(output).with_chains(selected, where)
         return selected, statuses(selected, warn=warn, ask=last_answers.ask)
 

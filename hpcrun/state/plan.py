@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from hpcrun.errors import UsageError
 from hpcrun.fields import (
@@ -125,9 +125,6 @@ class Dependence:
         return (run,) if self.each else self.runs
 
 
-_OfRuns = TypeVar("_OfRuns", Array, Dependence)
-
-
 @dataclass(frozen=True)
 class Plan:
     """A compiled experiment."""
@@ -237,15 +234,13 @@ class Plan:
         return cls(
             **{name: data[name] for name in simple},
             runs=runs,
-            arrays=tuple(_of_runs(Array, data["arrays"])),
+            arrays=tuple(Array(**{**one, "runs": tuple(one["runs"])}) for one in data["arrays"]),
             repeats=tuple(data.get("repeats") or ()),
-            depends_on=tuple(_of_runs(Dependence, data.get("depends_on") or ())),
+            depends_on=tuple(
+                Dependence(**{**one, "runs": tuple(one["runs"])})
+                for one in data.get("depends_on") or ()
+            ),
         )
-
-
-def _of_runs(kind: type[_OfRuns], records: Iterable[dict[str, Any]]) -> Iterator[_OfRuns]:
-    """Yield the records of arrays, or of dependences, whose ``runs`` JSON has as a list."""
-    return (kind(**{**one, "runs": tuple(one["runs"])}) for one in records)
 
 
 def _fields(one: Any) -> dict[str, Any]:

@@ -232,9 +232,6 @@ class Finder:
 
     def with_chains(self, selected: list[Selected], where: Sequence[str]) -> list[Selected]:
         """Insert, before runs of whole experiments, those of the experiments they depend on."""
-        plans = {id(one.plan): one.plan for one in selected}
-        if not any(plan.depends_on for plan in plans.values()):
-            return selected
         found: dict[Path, Selected] = {}
         seen: set[str] = set()
 
