@@ -68,15 +68,15 @@ def measure(checkout: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="hpcrun-steps-") as name:
         place = Path(name)
         (place / "one.yaml").write_text(SPEC)
-        sbatch = place / "sbatch"
-        sbatch.write_text("#!/bin/sh\necho Submitted batch job 100\n")
-        sbatch.chmod(0o755)
+        # submitit looks for srun.
+        for program in (place / "sbatch", place / "srun"):
+            program.write_text("#!/bin/sh\necho Submitted batch job 100\n")
+            program.chmod(0o755)
         environment = {**os.environ, "PYTHONPATH": str(checkout)}
         environment["PATH"] = f"{place}{os.pathsep}{os.environ['PATH']}"
 
         def run(*words: str, root: str) -> None:
-            its = {**environment, "HPCRUN_ROOT": root}
-            argv = [sys.executable, *words]
+            argv, its = [sys.executable, *words], {**environment, "HPCRUN_ROOT": root}
             subprocess.run(argv, cwd=place, env=its, check=True, capture_output=True)
 
         run("-m", "hpcrun", "submit", "one.yaml", "cluster=local", "--wait", root="status")

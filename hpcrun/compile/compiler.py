@@ -73,6 +73,8 @@ def compile_chain(
     UsageError if they do not go together.
     """
     last = compile_spec(spec, overrides, sweeps, root=root)
+    if not last.prerequisites:
+        return [last]
     shared = [override for override in overrides if override.startswith("cluster=")]
     return [*chain.before(last, lambda path: compile_spec(path, shared, root=root)), last]
 
@@ -125,8 +127,10 @@ class _Compiler:
             misreadings.note_swept(points, known, problems)
         misreadings.note_values(base, problems)
         prerequisites = chain.prerequisites(Reporter(base, problems), points)
-        whole = Reporter(self._with_deepspeed(base, Problems()), problems)
-        extendable_keys = identity.extendable(whole, points, exists)
+        extendable_keys: tuple[Key, ...] = ()
+        if base.data["extendable"]:
+            whole = Reporter(self._with_deepspeed(base, Problems()), problems)
+            extendable_keys = identity.extendable(whole, points, exists)
         arrived = _referred(base, points)
         is_slurm = loaded is None or Executor.of(loaded.data).queues
         templates = RunTemplates(self.directory, limits, arrived, is_slurm=is_slurm)
