@@ -33,8 +33,7 @@ def record(output: Path, words: list[str]) -> None:
 
     package = str(Path(main.__file__).parents[1]) + os.sep
     calls: list[tuple[str, str, int, bool]] = []
-    # How many modules are being imported, and whether sbatch was called.
-    imports, is_there = 0, False
+    imports, is_there = 0, False  # modules that are being imported; whether sbatch was called
 
     def look(frame: FrameType, event: str, _argument: object) -> None:
         nonlocal imports, is_there
@@ -96,8 +95,7 @@ def measure(checkout: Path) -> dict[str, Any]:
 def main() -> None:
     if sys.argv[1:2] == ["--record"]:
         return record(Path(sys.argv[2]), sys.argv[3:])
-    # A checkout that is measured need not have it.
-    from bench.publish import add_options, publish
+    from bench.publish import add_options, publish  # which a measured checkout need not have
 
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--against", type=Path, help="another checkout, to be measured too")
