@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpcrun.fields import Kinds
     from hpcrun.run.copies.node_copies import CopiedData
     from hpcrun.run.protocol.launch import Launch, LaunchNode
-    from hpcrun.state.layout import AttemptPaths
+    from hpcrun.state.layout import AttemptPaths, RunPaths
     from hpcrun.state.ledger import Attempt
     from hpcrun.state.plan import RunPlan
     from hpcrun.state.spec.blocks import SpecBlocks
@@ -112,6 +112,10 @@ class Feature:
         self, run: RunPlan, paths: AttemptPaths, record: Callable[..., object]
     ) -> SupervisorPart | None:
         """Return the part in an attempt's supervisor; ``record(event, **fields)`` is the ledger."""
+        return None
+
+    def outside(self, run: RunPaths) -> str | None:
+        """Return what a run has elsewhere, which stays when it is deleted, as a noun; or None."""
         return None
 
     def tell(self, attempt: Attempt) -> Sequence[str]:

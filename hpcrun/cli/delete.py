@@ -63,6 +63,8 @@ def command(
         )
     for line in told:
         output.say(f"left alone: {line}")
+    for line in delete.kept_elsewhere(going):
+        output.say(line)
     what = f"delete {plural(len(going), 'run')} ({_amount(going)})"
     if dry_run:
         output.say(f"would {what}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun import activity, shared_look
+from hpcrun import activity, feature, shared_look
 from hpcrun.control import cleanup, removal
 from hpcrun.control.cleanup import measure, over
 from hpcrun.errors import HpcrunError, Interrupted
@@ -26,7 +26,10 @@ from hpcrun.observe.status.status import RunStatus
 from hpcrun.state import history, journal, layout, permissions
 from hpcrun.state.layout import DELETED, ExperimentPaths
 from hpcrun.submission import lock
-from hpcrun.text import Say, listed, size
+from hpcrun.text import Say, listed, plural, size
+
+# Lines on what stays elsewhere.
+_MOST_ELSEWHERE = 10
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,18 @@ def whole(runs: Iterable[Selected]) -> set[ExperimentPaths]:
     for one in runs:
         numbers.setdefault(one.experiment, set()).add(one.run.number)
     return {one for one, these in numbers.items() if history.read(one).runs.keys() <= these}
+
+
+def kept_elsewhere(found: Sequence[Deletion]) -> list[str]:
+    """Return lines on what runs have outside of the root, which stays."""
+    told = [
+        f"{one.run.name}: {what} stay there"
+        for one in found
+        for each in feature.every().values()
+        if (what := each.outside(one.run.paths))
+    ]
+    more = len(told) - _MOST_ELSEWHERE
+    return told[:_MOST_ELSEWHERE] + [f"and of {plural(more, 'more run')}"] * (more > 0)
 
 
 def delete(found: Sequence[Deletion], say: Say) -> list[Deletion]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hpcrun.compile.source.problems import Reporter
     from hpcrun.feature import Event
     from hpcrun.features.object_storage.copies import CheckpointCopies
-    from hpcrun.state.layout import AttemptPaths
+    from hpcrun.state.layout import AttemptPaths, RunPaths
     from hpcrun.state.ledger import Attempt
     from hpcrun.state.plan import RunPlan
 
@@ -63,6 +63,12 @@ class ObjectStorageFeature(Feature):
         from hpcrun.features.object_storage import copies
 
         return copies.of_attempt(paths, asked, record)
+
+    def outside(self, run: RunPaths) -> str | None:
+        from hpcrun.features.object_storage import copy_records
+
+        places = {one["place"]: None for one in copy_records.copies(copy_records.read(run))}
+        return f"copies of its checkpoints in {', '.join(places)}" if places else None
 
     def tell(self, attempt: Attempt) -> Sequence[str]:
         from hpcrun.features.object_storage import copy_records

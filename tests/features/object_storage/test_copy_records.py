@@ -17,7 +17,10 @@ from hpcrun.features.object_storage.copy_records import (
     passed_over,
 )
 from hpcrun.fields import wrong
+from hpcrun.state import ledger
 from hpcrun.state.ledger import Attempt
+from tests.support import command
+from tests.support.place import Place
 
 PLACE = "s3://bucket/e/0-aa"
 
@@ -68,6 +71,18 @@ def test_a_copy_that_was_passed_over_is_no_copy_until_it_is_made_again() -> None
     assert [one["step"] for one in copies(before)] == [30]
     assert passed_over(before) == {"step-00000040-a1"}
     assert [one["step"] for one in copies([*before, _copied(40)])] == [40, 30]
+
+
+def test_delete_says_that_copies_stay(place: Place) -> None:
+    place.submit("true")
+    place.run.directory.mkdir(parents=True)
+    ledger.write(place.run, ledger.STARTED, 1)
+    fields = {name: value for name, value in _copied(40).items() if name not in ("event", "time")}
+    ledger.write(place.run, COPIED, 1, **fields)
+    ledger.set_intent(place.run, ledger.CANCELLED)
+    name = place.run.experiment.name
+    said = command.hpcrun("delete", name, "--dry-run", root=place.run.experiment.root).stderr
+    assert f"copies of its checkpoints in {PLACE} stay there" in said
 
 
 def test_records_of_another_kind_are_refused() -> None:
