@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpcrun.features.object_storage import copy_records
+from hpcrun.features.object_storage import copies, copy_records
 from hpcrun.features.object_storage.copy_records import COPIED, FETCHED, NOT_COPIED, TROUBLE
 from hpcrun.state import manifest, session_log
 from tests.features.object_storage.conftest import Storage
@@ -142,3 +144,27 @@ def test_a_server_that_is_killed_in_the_middle_of_a_copy_and_comes_back(
     made = copy_records.copies(copy_records.read(place.run))
     assert made[0]["step"] == 40
     assert _records(place, NOT_COPIED) == []
+
+
+def test_what_was_not_copied_is_copied_by_hand(
+    place: Place, bucket: Storage, running: S3Server
+) -> None:
+    running.kill()
+    _submit(place, bucket, wait="00:00:02")
+    code, said = place.supervise(120, **_variables(bucket))
+    assert code == 0, said
+    assert [*bucket.objects.rglob("manifest.json")] == []
+    running.start()
+    number = place.run.directory.name
+    words = ["once", str(place.submission.directory), "--run", number]
+    done = subprocess.run(
+        [sys.executable, "-m", copies.PROGRAM, *words],
+        env={**os.environ, **_variables(bucket)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    names = sorted(path.parent.name for path in bucket.objects.rglob("manifest.json"))
+    assert names == ["step-00000030-a1", "step-00000040-a1"]
