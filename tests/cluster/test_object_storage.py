@@ -23,12 +23,12 @@ def test_a_root_that_was_cleaned(reference: Reference) -> None:
 
     def copied() -> int:
         records = (one.of_features.get("checkpoint_copied") for one in ward.attempts("archived"))
-        return max((one["step"] for one in records if one), default=0)
+        return max((one["newest"] for one in records if one), default=0)
 
     until(lambda: copied() >= 10, "copied", 60)
     assert "checkpoints copied up to step" in str(ward.status("archived")[0]["reason"])
     ward.hpcrun("cancel", "archived", "--yes")
-    ward.wait_for_end("archived", "cancelled")
+    until(lambda: ward.attempts("archived")[-1].ended is not None, "ended", 60)
     newest = copied()
     shutil.rmtree(ward.paths("archived").checkpoints)
     ward.hpcrun("requeue", "archived", "--yes")

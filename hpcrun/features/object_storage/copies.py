@@ -194,6 +194,8 @@ class CheckpointCopies:
             mine = made.get(str(name), {})
             if (mine.get("place"), mine.get("digest")) == (fields["place"], fields["digest"]):
                 return
+            # The newest is copied first, so that the last record may be of an older one.
+            fields["newest"] = max([fields["step"], *(one["step"] for one in made.values())])
             say(f"{name} is copied to {fields['place']} ({size(fields['bytes'])})")
         elif what == TROUBLE:
             say(f"checkpoints are not copied, and the run goes on: {message}")

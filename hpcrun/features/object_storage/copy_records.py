@@ -21,7 +21,7 @@ NOT_COPIED = "not_copied"  # checkpoints of which there was no copy as the attem
 FIELDS: Kinds = {
     **dict.fromkeys(("place", "digest", "message"), TEXT),
     "checkpoint": NAME,
-    "step": WHOLE,
+    **dict.fromkeys(("step", "newest"), WHOLE),
     "bytes": COUNT,
     "seconds": NUMBER,
     "names": TEXTS,
@@ -89,7 +89,7 @@ def notice(of_attempt: Mapping[str, Record]) -> str | None:
     made, trouble = of_attempt.get(COPIED), _open_trouble(of_attempt)
     if trouble is not None:
         return f"checkpoints are not copied: {shortened(one_line(trouble['message']), 120)}"
-    return f"checkpoints copied up to step {made['step']:,}" if made else None
+    return f"checkpoints copied up to step {_newest(made):,}" if made else None
 
 
 def sentences(of_attempt: Mapping[str, Record]) -> Iterator[str]:
@@ -103,11 +103,16 @@ def sentences(of_attempt: Mapping[str, Record]) -> Iterator[str]:
         name, place = record["checkpoint"], record["place"]
         yield one_line(f"The root had lost {name}: it was fetched from {place}{spent}.")
     if record := of_attempt.get(COPIED):
-        yield one_line(f"Copied to {record['place']}, up to step {record['step']:,}.")
+        yield one_line(f"Copied to {record['place']}, up to step {_newest(record):,}.")
     if record := _open_trouble(of_attempt):
         yield one_line(f"Checkpoints were not copied: {record['message']}")
     if record := of_attempt.get(NOT_COPIED):
         yield one_line(record["message"])
+
+
+def _newest(record: Record) -> int:
+    """Return the highest step of which there is a copy."""
+    return int(record.get("newest", record["step"]))
 
 
 def not_copied_message(names: Sequence[str], goes_on: bool) -> str:

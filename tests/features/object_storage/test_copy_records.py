@@ -38,6 +38,7 @@ def _attempt(*records: dict[str, Any]) -> Attempt:
 def test_status_says_how_far_copies_are_and_why_there_are_none() -> None:
     assert FEATURE.notice(_attempt()) is None
     assert FEATURE.notice(_attempt(_copied(40))) == "checkpoints copied up to step 40"
+    assert FEATURE.notice(_attempt(_copied(40, newest=50))) == "checkpoints copied up to step 50"
     trouble = {"event": TROUBLE, "message": "no\nbucket", "time": 41.0}
     told = FEATURE.notice(_attempt(_copied(40), trouble))
     assert told is not None
