@@ -259,10 +259,15 @@ def check_exists(key: Key, tree: Tree, problems: Problems, place: SourceMark | N
         if len(key) > 1 and block is not None:
             message += f"; '{dotted(key[:-1])}' accepts {listing(schema.accepted_keys(block))}"
         elif len(key) == 1 and isinstance(config, dict) and config:
-            hint = hint or did_you_mean(key[0], config)
+            # A field that is spelled a little like it is another thing than a value of the program.
+            hint = did_you_mean(key[0], config) or (hint if "." in (hint or "") else None)
             message += f"; config has {listing(config, 12)}"
-            if place is None:
-                hint = f"{hint or ''} +config.{key[0]}=VALUE adds it".strip()
+            adds = f"+config.{key[0]}=VALUE adds it"
+            if place is not None:
+                adds = (
+                    f"write config: {{{key[0]}: VALUE}} into the spec: a sweep varies what is there"
+                )
+            hint = f"{hint or ''} {adds}".strip()
     Reporter(tree, problems).marked(mark, key, message, hint)
     return False
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from hpcrun.compile import added_keys
 from hpcrun.compile.source.marked_tree import Key, dotted
 from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of, listing
+from hpcrun.compile.spec import value_hints
 from hpcrun.errors import HpcrunError
 
 # A field -> what users of other launchers call it.
@@ -26,6 +27,12 @@ _OTHER_NAMES = {
     "environment.variables": "env env_vars",
     "extends": "dependencies include inherit",
     "name": "job_name",
+    "parallel.data": "dp dp_size data_parallel_size",
+    "parallel.expert": "ep ep_size",
+    "parallel.pipeline": "pp pp_size pipeline_parallel_size",
+    "parallel.sequence": "sp cp context_parallel_size",
+    "parallel.tensor": "tp tp_size tensor_parallel_size",
+    "recovery.max_failures": "max_retries retries max_requeue",
     "resources.cpus_per_task": "cores cpus",
     "resources.gpus_per_node": "gpu gpus gpus_per_task gres num_gpus",
     "resources.mem": "memory mem_gb",
@@ -38,6 +45,8 @@ _OTHER_NAMES = {
 _FIELD_OF = {other: name for name, others in _OTHER_NAMES.items() for other in others.split()}
 
 # Block -> the keys that earlier versions had in it, and what to do with them.
+# What these blocks call so is meant there alone.
+_OF_THEIR_OWN = ("sweep.", "estimate.", "roles.")
 _FORMER_KEYS = {
     "suspects": (
         ("directory", "days", "others_share"),
@@ -110,7 +119,11 @@ def suggest(cls: type, root: type, key: Key) -> str | None:
     near = _FIELD_OF.get(word.lower().replace("-", "_"))
     if near and not (spelled and word.lower() in spelled):
         return f"did you mean '{near}'?"
-    elsewhere = [full for full in fields(root) if full.rsplit(".", 1)[-1] == word]
+    elsewhere = [
+        full
+        for full in fields(root)
+        if full.rsplit(".", 1)[-1] == word and not full.startswith(_OF_THEIR_OWN)
+    ]
     nearest = min(elsewhere, key=lambda full: full.count("."), default=None)
     return f"did you mean '{nearest}'?" if nearest else spelled
 
@@ -134,7 +147,8 @@ class SchemaChecker:
         """
         result = defaults(cls)
         if not isinstance(data, dict):
-            self._wrong(key, data, f"a mapping of {listing(result)}")
+            hint = value_hints.of_block(key, data, result)
+            self._wrong(key, data, f"a mapping of {listing(result)}", hint)
             return result
         for name, value in data.items():
             try:
@@ -143,7 +157,7 @@ class SchemaChecker:
                 self.report.at((*key, name), error.message, error.hint)
                 continue
             if annotation is None:
-                self._unknown((*key, name), cls)
+                self._unknown((*key, name), value, cls)
                 continue
             converted = self.value(value, annotation, (*key, name))
             if converted is not _WRONG:
@@ -204,14 +218,15 @@ class SchemaChecker:
                 return _WRONG
             return value
         every = [*accepted, *added]
-        hint = did_you_mean(value, every) if isinstance(value, str) else None
+        near = did_you_mean(value, every) if isinstance(value, str) else None
+        hint = value_hints.of_word(key, value, every) or near
         return self._wrong(key, value, " or ".join(every), hint)
 
     def _list(self, value: Any, item: Any, key: Key) -> Any:
         if not isinstance(value, list):
             accepted = {str: "strings", float: "numbers"}.get(item, "mappings")
             is_item = isinstance(value, (str, int, float) if item in (str, float) else dict)
-            hint = f"write a list: [{value}]" if is_item else None
+            hint = value_hints.of_list(key, value) if is_item else None
             return self._wrong(key, value, f"a list of {accepted}", hint)
         items = [self.value(one, item, (*key, str(index))) for index, one in enumerate(value)]
         return _WRONG if _WRONG in items else items
@@ -220,7 +235,7 @@ class SchemaChecker:
         if value is None:
             return {}
         if not isinstance(value, dict):
-            return self._wrong(key, value, "a mapping")
+            return self._wrong(key, value, "a mapping", value_hints.of_mapping(key, value))
         items = {name: self.value(one, item, (*key, name)) for name, one in value.items()}
         return _WRONG if _WRONG in items.values() else items
 
@@ -229,7 +244,7 @@ class SchemaChecker:
             return int(value)
         if isinstance(value, int) and not isinstance(value, bool):
             return value
-        return self._wrong(key, value, "a whole number")
+        return self._wrong(key, value, "a whole number", value_hints.of_number(key, value))
 
     def _float(self, value: Any, key: Key) -> Any:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -260,10 +275,15 @@ class SchemaChecker:
         self.report.at(key, f"found {kind_of(value)}{shown}; accepted is {accepted}", hint)
         return _WRONG
 
-    def _unknown(self, key: Key, cls: type) -> None:
+    def _unknown(self, key: Key, value: Any, cls: type) -> None:
         where = f"'{dotted(key[:-1])}'" if len(key) > 1 else "the top level"
         message = f"unknown key; {where} accepts {listing(accepted_keys(cls))}"
-        self.report.at(key, message, suggest(cls, self.root, key))
+        hint = value_hints.of_unknown(key, value) or suggest(cls, self.root, key)
+        near = re.fullmatch(r"did you mean '(\w+)'\?", hint or "")
+        if near and len(key) == 1 and not isinstance(value, dict):
+            # A value of the program's own is no block, however a block is spelled.
+            hint = None if dataclass_of(hints(cls).get(near[1])) else hint
+        self.report.at(key, message, hint or value_hints.of_own_value(key, value))
 
 
 # Stands for a value that did not fit.

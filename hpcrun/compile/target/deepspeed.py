@@ -118,7 +118,11 @@ def check(draft: SpecDraft) -> None:
             for name in inner:
                 look((*key, name), accepted)
         elif inner is not None and inner != batch.AUTO and block not in _NOT_ONLY_BLOCKS:
-            report.at(key, f"found {kind_of(inner)} ({inner!r}); accepted is a mapping")
+            hint = f"write {key[-1]}: {{enabled: true}}" if inner is True else None
+            report.at(key, f"found {kind_of(inner)} ({inner!r}); accepted is a mapping", hint)
+        elif type(inner) is int:
+            hint = f"write zero_optimization: {{stage: {inner}}}"
+            report.at(key, f"found a whole number ({inner}); accepted is a mapping", hint)
     for key in ignored[:_MOST_IGNORED]:
         mark = report.mark(key)
         place = mark.file if mark.line is None else f"{mark.file}:{mark.line}"

@@ -1,0 +1,126 @@
+"""Hints on values and keys that do not fit: what to write in their place."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from hpcrun.compile.source.marked_tree import Key, dotted
+
+# A block -> the field that a text in its place is meant for.
+_MAIN_FIELD = {
+    "environment.container": "image",
+    "tracking.wandb": "project",
+    "tracking.mlflow": "uri",
+    "objective": "metric",
+    "code": "root",
+    "notify": "mail",
+}
+# A word that others use for one that a key accepts.
+_WORDS = {
+    "framework": {
+        **dict.fromkeys(("pytorch", "torch", "ddp"), "none: hpcrun starts one rank a GPU"),
+        **dict.fromkeys(("transformers", "trl", "hf"), "huggingface"),
+        **dict.fromkeys(("pytorch-lightning", "pl", "ptl"), "lightning"),
+    },
+    "objective.mode": {"maximize": "max", "minimize": "min", "higher": "max", "lower": "min"},
+    "precision": {"16-mixed": "fp16", "bf16-mixed": "bf16", "32-true": "fp32", "16": "fp16"},
+    "tracking.wandb.mode": {"disabled": "no `wandb` at all (null)"},
+}
+# A block -> keys that other programs have there, and what there is in their place.
+_ELSEWHERE: Mapping[str, tuple[Collection[str], str]] = {
+    "sweep": (
+        ("parameters", "method", "metric", "parameter"),
+        "of a W&B sweep, `parameters` are `grid: {config.lr: [0.1, 1]}`, or with `method: random` "
+        "`random: {samples: 20, keys: {config.lr: {uniform: [0.1, 1]}}}`, and `metric` is the "
+        "spec's own `objective: {metric: loss, mode: min}`",
+    ),
+    "checkpoint": (
+        ("dir", "directory", "path", "save_dir", "output_dir"),
+        "checkpoints lie in the run's directory, which `hpcrun show RUN` tells: no key is needed",
+    ),
+}
+
+
+def of_block(key: Key, value: Any, defaults: Mapping[str, Any]) -> str | None:
+    """Return what to write where a block was expected, and a text, true or a list was found.
+
+    ``defaults`` are those of the block's fields.
+    """
+    place, full, fields = key[-1:] and key[-1], dotted(key), [*defaults]
+    if isinstance(value, str) and value in fields:
+        inner = "true" if isinstance(defaults[value], bool) else "{}"
+        return f"write {place}: {{{value}: {inner}}}"
+    if isinstance(value, str) and full in _MAIN_FIELD:
+        return f"write {place}: {{{_MAIN_FIELD[full]}: {value}}}"
+    if isinstance(value, str) and len(fields) == 1 and isinstance(defaults[fields[0]], list):
+        return f"write {place}: {{{fields[0]}: [{value}]}}"
+    if value is True:
+        return f"write {place}: {{}} for its defaults"
+    return of_mapping(key, value)
+
+
+def of_mapping(key: Key, value: Any) -> str | None:
+    """Return what to write where a mapping was expected, and a list of ``key=value`` was found."""
+    pairs = (
+        [one.partition("=") for one in value or () if isinstance(one, str)]
+        if (isinstance(value, list))
+        else []
+    )
+    if not pairs or not all(name and sign for name, sign, _ in pairs):
+        return None
+    return f"write {key[-1]}: {{{', '.join(f'{name}: {text}' for name, _, text in pairs)}}}"
+
+
+def of_list(key: Key, value: Any) -> str:
+    """Return what to write where a list was expected, and one value was found."""
+    words = value.split() if isinstance(value, str) else []
+    if len(words) > 1 and key[-1:] and str(key[-1]).endswith("args"):
+        try:
+            return f"write a list of its words: [{', '.join(map(_word, shlex.split(value)))}]"
+        except ValueError:
+            return "write a list of its words"
+    return f"write a list: [{value}]"
+
+
+def of_word(key: Key, value: Any, accepted: Collection[str]) -> str | None:
+    """Return the word that another program's stands for; None if it is not known."""
+    known = _WORDS.get(dotted(key), {}).get(str(value).lower())
+    if known is None:
+        return None
+    return f"did you mean {known if ' ' in known else repr(known)}?"
+
+
+def of_number(key: Key, value: Any) -> str | None:
+    """Return what to write where a whole number was expected, and a text was found."""
+    text = str(value)
+    if key[-1:] == ("gpus_per_node",):
+        if match := re.fullmatch(r"(?:gpu:)?([A-Za-z][\w-]*):(\d+)", text):
+            return f"write gpus_per_node: {match[2]} and gpu_type: {match[1]}"
+        return "write how many a node has, as `sinfo -o '%P %G'` tells it"
+    if key[-1:] == ("nodes",) and re.fullmatch(r"\d+-\d+", text):
+        return "a run has as many nodes from its start: write one number"
+    return None
+
+
+def of_unknown(key: Key, value: Any) -> str | None:
+    """Return what there is in place of an unknown key; None where no other program has it."""
+    keys, hint = _ELSEWHERE.get(dotted(key[:-1]), ((), ""))
+    if key[-1] in keys:
+        return hint
+    return None
+
+
+def of_own_value(key: Key, value: Any) -> str | None:
+    """Return where a value of the program's own stands, of a key that is at the top of the spec."""
+    if len(key) > 1 or isinstance(value, dict):
+        return None
+    shown = json.dumps(value) if isinstance(value, (bool, list)) or value is None else value
+    return f"what the program itself reads stands below config: `config: {{{key[0]}: {shown}}}`"
+
+
+def _word(word: str) -> str:
+    return json.dumps(word) if not re.fullmatch(r"[\w./=-]+", word) or word.isdecimal() else word
