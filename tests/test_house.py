@@ -201,7 +201,7 @@ BUDGETS = {
     "run": 25_850,
     "observe": 9_300,
     # With what to write in place of other programs' words.
-    "compile": 9_050,
+    "compile": 9_100,
     "submission": 6_900,
     "state": 5_900,
     # With the search of `hpcrun help`.

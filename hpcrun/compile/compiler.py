@@ -167,6 +167,7 @@ class _Compiler:
                 *run_notes.trained_by_deepspeed(runs),
                 *run_notes.not_compared(runs),
                 *run_notes.not_grown(loaded.data, runs),
+                *run_notes.not_mailed(loaded.data, runs),
                 *run_notes.missing_gpus(loaded.data, runs),
             ),
             names_array_size=loaded.names_array_size,

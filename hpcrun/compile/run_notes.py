@@ -82,6 +82,15 @@ def not_grown(cluster: Mapping[str, Any], runs: Sequence[CompiledRun]) -> Iterat
         yield "recovery.grow does nothing on this machine, where Slurm is not asked for anything"
 
 
+def not_mailed(cluster: Mapping[str, Any], runs: Sequence[CompiledRun]) -> Iterator[str]:
+    """Yield a note if Slurm is to mail of runs on this machine."""
+    if Executor.of(cluster).is_here and any(run.spec["notify"]["mail"] for run in runs):
+        yield (
+            "notify.mail does nothing on this machine, as Slurm sends it; notify.command is run "
+            "here too"
+        )
+
+
 def not_compared(runs: Sequence[CompiledRun]) -> Iterator[str]:
     """Yield a note if ranks are to be compared that nothing compares."""
     asked = (run for run in runs if isinstance(run.spec["recovery"]["check_replicas"], int))

@@ -207,7 +207,8 @@ class RunTemplates:
             name, note = framework_detection.detect(located, spec, directory)
         else:
             note = framework_detection.doubt(name, located, spec["resources"])
-        self.notes.update(dict.fromkeys(filter(None, (note, unused))))
+        saves = framework_detection.unused_checkpoint(located, spec, directory)
+        self.notes.update(dict.fromkeys(filter(None, (note, unused, saves))))
         framework, wanted = frameworks.of(name), spec["resources"]
         framework_detection.check(name, located.kind, wanted, report, is_slurm=self._is_slurm)
         if wanted["gpus_per_node"] > 1 and (

@@ -40,6 +40,15 @@ _VARIABLE = re.compile(r"\$([A-Z_][A-Z0-9_]*)")
 _SCRIPT = re.compile(r"-[a-z]*c")
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
 _DAY = 24 * 60
+_TIMES: tuple[Key, ...] = (
+    ("resources", "time"),
+    ("recovery", "hang_after"),
+    ("recovery", "stop_before"),
+    ("recovery", "warm_after"),
+)
+_MEMORY: Key = ("resources", "mem")
+# Fewer MB than a Python with torch takes.
+_LITTLE = 2_000
 # Notes of one kind.
 _MOST = 5
 
@@ -128,11 +137,26 @@ def note_values(tree: Tree, problems: Problems) -> None:
         words = value if isinstance(value, list) else []
         if not any(_SCRIPT.fullmatch(str(word)) for word in words):
             _note_some(report, _unexpanded(value, block))
+    _note_some(report, _bare_numbers(tree))
     time = get_at(tree.data, ("resources", "time"))
     if isinstance(time, (str, int)) and (reading := time_reading(str(time))):
         hours = parse_duration(f"{time}:00") if ":" in str(time) else None
         hint = None if hours is None else f'"{time}:00" is {duration(hours)}'
         report.note(("resources", "time"), f"{time} is read as {reading}, as sbatch does", hint)
+
+
+def _bare_numbers(tree: Tree) -> Iterator[tuple[Key, str, str]]:
+    """Yield times and sizes without a unit, of which few mean Slurm's."""
+    for key in _TIMES:
+        text = str(get_at(tree.data, key))
+        if text.isdecimal() and 0 < int(text) < _DAY:
+            found = f"{text} is read as {duration(60.0 * int(text))}, as sbatch does"
+            minutes, seconds = divmod(int(text), 60)
+            meant = f"{text}:00:00" if key[0] == "resources" else f"00:{minutes:02}:{seconds:02}"
+            yield key, found, f'"{meant}" is {duration(parse_duration(meant) or 0.0)}'
+    memory = str(get_at(tree.data, _MEMORY))
+    if memory.isdecimal() and 0 < int(memory) < _LITTLE:
+        yield _MEMORY, f"{memory} is read as {memory} MB, as sbatch does", f"{memory}G is in GB"
 
 
 def time_reading(text: str) -> str | None:

@@ -134,6 +134,20 @@ def unused_progress(located: LocatedEntry, spec: dict[str, Any], directory: Path
     )
 
 
+def unused_checkpoint(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> str | None:
+    """Return a note on ``checkpoint`` where a script seems to have no session; None otherwise."""
+    given = [name for name in _OF_SESSIONS if spec["checkpoint"][name]]
+    if not given or located.kind == "function":
+        return None
+    path = _python_file(located, spec["entry"] if located.kind == "command" else [], directory)
+    if path is None or _of_path(path).has_session:
+        return None
+    return (
+        f"checkpoint.{given[0]} acts where the program asks for hpcrun.session(), which "
+        f"{path.name} does not do: what it saves by itself goes by options of its own"
+    )
+
+
 def check(
     name: str, kind: str, resources: dict[str, Any], report: Reporter, *, is_slurm: bool = True
 ) -> None:
@@ -279,6 +293,17 @@ def _python_file(located: LocatedEntry, words: Sequence[str], directory: Path) -
     if path is None and (target := _python_target(words)) is not None:
         path = directory / target[1] if target[0] == "" else None
     return path if path is not None and path.suffix == ".py" else None
+
+
+# Keys of ``checkpoint`` that only a session acts on.
+_OF_SESSIONS = (
+    "every",
+    "nearby_every",
+    "asynchronous",
+    "initialize_from",
+    "keep_every",
+    "keep_best",
+)
 
 
 class _Uses(NamedTuple):

@@ -78,3 +78,38 @@ def test_a_number_in_place_of_a_block_of_deepspeed_is_refused(tmp_path: Path) ->
         hint = _problem(tmp_path, f"deepspeed: {{train_batch_size: 8, {typed}}}")
         assert better in hint
         assert re.match("write ", hint)
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        (
+            "resources: {time: 24}",
+            '24 is read as 24 min, as sbatch does ("24:00:00"',
+        ),
+        (
+            "recovery: {hang_after: 300}",
+            '300 is read as 5 h 00 min, as sbatch does ("00:05:00"',
+        ),
+        ("resources: {mem: 64}", "64 is read as 64 MB, as sbatch does (64G is in GB)"),
+        (
+            "checkpoint: {every: 5}",
+            "checkpoint.every acts where the program asks for",
+        ),
+        ("notify: {mail: a@example.org}", "notify.mail does nothing on this machine"),
+    ],
+)
+def test_what_is_read_otherwise_or_does_nothing_is_told(
+    written: str, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "e.yaml").write_text(BASE + written)
+    notes = compile_spec(tmp_path / "e.yaml", root=tmp_path / "root").notes
+    assert any(told in one for one in notes), notes
+
+
+def test_what_is_plain_is_not_told(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import hpcrun\nhpcrun.session()\n")
+    plain = 'resources: {time: "02:00:00", mem: 64G}\ncheckpoint: {every: 5}\n'
+    (tmp_path / "e.yaml").write_text(BASE + plain)
+    assert compile_spec(tmp_path / "e.yaml", root=tmp_path / "root").notes == ()
