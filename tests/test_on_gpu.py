@@ -16,6 +16,7 @@ import pytest
 
 from bench.on_gpu import packages
 from bench.on_gpu.record import Part, Record
+from tests.support.needs_tool import needs_tool
 from tests.support.place import REPOSITORY
 
 THOROUGH = bool(os.environ.get("HPCRUN_THOROUGH"))
@@ -26,6 +27,7 @@ def _on_gpu(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
 
 
+@needs_tool("perf")
 @pytest.mark.training
 @pytest.mark.timeout(900)
 def test_all_parts_on_processors(tmp_path: Path) -> None:

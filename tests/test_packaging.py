@@ -16,6 +16,7 @@ import pytest
 
 from hpcrun.cli.help import TOPICS
 from tests.support import wheels
+from tests.support.needs_tool import needs_tool
 
 ROOT = Path(__file__).parent.parent
 
@@ -145,6 +146,7 @@ def test_plan(installed: Installed) -> None:
     assert list(installed.directory.iterdir()) == []
 
 
+@needs_tool("completion")
 def test_topics_and_completion_come_along(installed: Installed) -> None:
     assert installed("hpcrun", "help", "specs").stdout.startswith("# Specs\n")
     assert "_HPCRUN_COMPLETE" in installed("hpcrun", "completion", "zsh").stdout

@@ -68,7 +68,7 @@ def test_a_short_option_means_one_thing() -> None:
             for opt in option.opts:
                 if re.fullmatch("-[A-Za-z]", opt):
                     long[opt].add(option.opts[-1])
-    assert {"-n", "-f", "-w", "-W", "-y", "-o", "-s", "-t"} <= long.keys()
+    assert {"-n", "-f", "-w", "-W", "-y", "-s", "-t"} <= long.keys()
     assert {short: names for short, names in long.items() if len(names) > 1} == {}
 
 

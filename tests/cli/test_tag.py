@@ -86,6 +86,7 @@ def test_conditions(keyboard: Keyboard) -> None:
     assert "compares numbers; tag is good, wip" in keyboard.type("status", "tag>3", code=2).err
 
 
+@needs_tool("completion")
 def test_tab_offers_tags(keyboard: Keyboard, monkeypatch: pytest.MonkeyPatch) -> None:
     keyboard.type("tag", "study", "+good", "+paper")
     keyboard.type("note", "study", "-m", "text")

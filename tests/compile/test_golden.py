@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import features_away
+from tests.support import away
 
 GOLDEN = Path(__file__).parent / "golden"
 CASES = {
@@ -38,4 +38,4 @@ def test_the_plan_is_byte_for_byte_the_golden_file(
     path = GOLDEN / f"{name}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
-    assert text == features_away.without(path.read_text())
+    assert text == away.without(path.read_text())

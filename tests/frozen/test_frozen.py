@@ -19,7 +19,7 @@ from tests.frozen import fresh
 from tests.frozen.cases import CASES
 from tests.frozen.desk import EXPECTED, Case, Desk
 from tests.frozen.files import FILES
-from tests.support import features_away
+from tests.support import away
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 def _expected(name: str) -> str:
     path = EXPECTED / name
     assert path.exists(), f"nothing is recorded for {name}: see tests/frozen/record.py"
-    return features_away.without(path.read_text())
+    return away.without(path.read_text())
 
 
 def test_each_command_has_a_name_of_its_own() -> None:

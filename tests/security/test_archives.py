@@ -27,6 +27,7 @@ from hpcrun.submission.code.code_diff import CodeDiff
 from hpcrun.submission.code.code_files import CodeScope
 from tests.support.command import hpcrun
 from tests.support.experiment import Experiment
+from tests.support.needs_tool import needs_tool
 from tests.support.plans import command_plan, submission_of
 from tests.support.users import STRANGER, needs_root
 
@@ -317,6 +318,7 @@ def nested() -> bytes:
     return gzip.compress(info.tobuf() * 5000)
 
 
+@needs_tool("report")
 @pytest.mark.parametrize("attack", ["bomb", "sparse", "nested", "fifo", "torn"])
 def test_a_colleagues_archive_of_code_costs_its_own_row(tmp_path: Path, attack: str) -> None:
     study = Experiment(tmp_path)
@@ -391,6 +393,7 @@ def export(study: Experiment, *more: str) -> tuple[Path, str]:
     return target, done.stderr
 
 
+@needs_tool("export")
 def test_no_link_in_an_experiment_brings_a_file_into_its_export(study: Experiment) -> None:
     outside = study.paths.root.parent / "id_rsa"
     attempt = study.run().attempt(1)
@@ -413,6 +416,7 @@ def test_no_link_in_an_experiment_brings_a_file_into_its_export(study: Experimen
     assert "runs/0/attempts/2/launch.json of study, it is reached through a symbolic link" in said
 
 
+@needs_tool("export")
 @needs_root
 def test_another_users_file_in_an_experiment_is_not_exported(study: Experiment) -> None:
     path = study.run().attempt(1).telemetry("node1")
@@ -423,6 +427,7 @@ def test_another_users_file_in_an_experiment_is_not_exported(study: Experiment) 
     assert "telemetry-node1.jsonl of study, it belongs to another user" in said
 
 
+@needs_tool("export")
 def test_no_record_leads_an_export_out_of_the_experiment(study: Experiment) -> None:
     outside = study.paths.root.parent / "theirs.tar.gz"
     outside.write_bytes(archive_of(("x", SECRET, "")))
@@ -438,6 +443,7 @@ def test_no_record_leads_an_export_out_of_the_experiment(study: Experiment) -> N
         assert "names no frozen code" in shown.stderr
 
 
+@needs_tool("export")
 def test_an_older_archive_with_secrets_in_it_is_not_exported(study: Experiment) -> None:
     study.paths.code.mkdir()
     frozen = study.paths.code / "abc.tar.gz"
@@ -447,6 +453,7 @@ def test_an_older_archive_with_secrets_in_it_is_not_exported(study: Experiment) 
     assert f"left out: {frozen}, because it holds deploy/.env, which is named like a secret" in said
 
 
+@needs_tool("export")
 def test_an_export_has_no_more_readers_than_its_files(study: Experiment) -> None:
     study.run().attempt(1).metrics.chmod(0o640)
     with umask(0o022):
@@ -455,6 +462,7 @@ def test_an_export_has_no_more_readers_than_its_files(study: Experiment) -> None
         assert mode(export(study, "--force")[0]) == 0o600
 
 
+@needs_tool("export")
 def test_what_is_no_file_is_left_out_of_an_export_and_named(study: Experiment) -> None:
     os.mkfifo(study.run().attempt(1).stacks(0))
     _, said = export(study)

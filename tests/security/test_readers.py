@@ -34,6 +34,7 @@ from hpcrun.state import files, init_from, layout, manifest
 from hpcrun.state.layout import RunPaths
 from tests.support import command, users
 from tests.support.experiment import T0, Experiment, path_with, slurm_shim
+from tests.support.needs_tool import needs_tool
 from tests.support.place import Place
 from tests.support.users import ME, STRANGER
 
@@ -373,6 +374,7 @@ def test_a_manifest_that_is_none_is_no_checkpoint(
         init_from.Origin.parse("study/0@\u00b2").find(study.paths.root)
 
 
+@needs_tool("completion")
 def test_completion_answers_beside_what_would_block_it(study: Experiment, tmp_path: Path) -> None:
     a_fifo(Experiment(tmp_path / "root", "other").submit((0,), job_id=None).journal)
     plan = Experiment(tmp_path / "root", "third").submit((0,)).plan

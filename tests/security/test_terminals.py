@@ -33,6 +33,7 @@ from hpcrun.state import files, plan_file
 from hpcrun.state.layout import experiment
 from tests.support.command import hpcrun
 from tests.support.experiment import Experiment, path_with, slurm_shim
+from tests.support.needs_tool import needs_tool
 
 ACTS = "\x1b]0;title\x07\x1b[2J\x9b31m\x90q\x9c\x7f\u202etxt\u2066\ufeff\u2028\x1b[8m"
 POISON = f"{ACTS}\udcff\rover\r\nFORGED by\nFORGED line"
@@ -392,12 +393,14 @@ def test_the_live_screen_draws_no_control_characters(place: Path) -> None:
     assert "\x1b[8m" not in taken.getvalue()
 
 
+@needs_tool("report")
 def test_the_report_holds_no_control_characters(place: Path, piped: list[Said]) -> None:
     page = (place / "out/study.html").read_bytes().decode(errors="strict")
     assert "it failed" in page
     assert acting(page) == set()
 
 
+@needs_tool("export")
 def test_what_an_archive_tells_holds_no_control_characters(place: Path, piped: list[Said]) -> None:
     with tarfile.open(place / "out/study.tar.gz") as tar:
         for name in ("study/README.txt", "study/results.csv"):
@@ -467,6 +470,7 @@ def complete(root: Path, shell: str, words: str) -> subprocess.CompletedProcess[
     return hpcrun(root=root, cwd=root, env=asked, timeout=20)
 
 
+@needs_tool("completion")
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_offers_only_names(names: Path, shell: str) -> None:
     done = complete(names, shell, "hpcrun status ")
@@ -477,6 +481,7 @@ def test_completion_offers_only_names(names: Path, shell: str) -> None:
         assert done.stderr == ""
 
 
+@needs_tool("completion")
 def test_a_shell_that_completes_executes_nothing(names: Path, tmp_path: Path) -> None:
     script = hpcrun("completion", "bash", root=names).stdout
     program = names / "hpcrun"
