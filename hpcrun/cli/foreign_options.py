@@ -43,6 +43,19 @@ _TOLD = {
     "ntasks": "ranks are counted per node, resources.nodes=N resources.ntasks_per_node=M",
     "watch": "`hpcrun status --watch` shows how runs go",
 }
+# A command's name and an option that others have -> the words to type; None stands for its value.
+_IN_PLACE: dict[tuple[str, str], tuple[str | None, ...]] = {
+    **{(name, "--all"): ("*",) for name in ("status", "why", "results", "clean", "cancel", "logs")},
+    **{("logs", option): ("--tail", None) for option in ("-n", "--lines", "--last", "--limit")},
+    ("logs", "--job"): (None,),
+    **{("results", f"--{form}"): ("--format", form) for form in ("csv", "latex")},
+    ("results", "-o"): ("--format", "csv", ">", None),
+    ("results", "--output"): ("--format", "csv", ">", None),
+    ("results", "--best"): ("--sort", "METRIC"),
+    ("results", "--top"): ("--sort", "METRIC", "|", "head", "-n", None),
+}
+# What a condition may be of, typed as an option.
+_CONDITIONS = frozenset({"state", "cause", "tag", "attempts", "step", "note"})
 _FLAGS = frozenset({"exclusive", "follow", "multirun", "requeue", "test-only", "wait", "watch"})
 _SPEC = (".yaml", ".yml")
 _NEARLY = 0.8
@@ -55,17 +68,54 @@ def explained(
 
     ``words`` are those after the command's name.
     """
-    takes = {parameter.name for parameter in context.command.params}
+    takes, command = {one.name for one in context.command.params}, context.command.name or ""
     given = next((word for word in words if word.startswith(f"{error.option_name}=")), "")
     if "overrides" in takes:
         typed, notes = _translated(context.command, words)
-    elif "where" in takes and given.startswith("--"):
-        typed, notes = [given[2:]], ["conditions are words without dashes"]
+    elif (
+        "where" in takes
+        and given.startswith("--")
+        and (command, error.option_name) not in _IN_PLACE
+    ):
+        typed = [word[2:] if word == given else word for word in words]
+        notes = ["conditions are words without dashes"]
+    elif "where" in takes and (found := _replaced(command, words)):
+        typed, notes = found
     else:
         return error
-    line = one_line(shlex.join([*context.command_path.split(), *typed]))
+    shown = [word if word in (">", "|") else shlex.quote(word) for word in typed]
+    line = one_line(" ".join([*context.command_path.split(), *shown]))
     message = f"No such option {error.option_name!r}: {'; '.join(notes)}; type\n  {line}"
     return click.UsageError(message, context)
+
+
+def _replaced(command: str, words: Sequence[str]) -> tuple[list[str], list[str]] | None:
+    """Return the words of a command that reads, with its own in place of others' options."""
+    typed: list[str] = []
+    last: list[str] = []
+    notes: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        wanted = _IN_PLACE.get((command, name))
+        if wanted is None and not (name[:2] == "--" and name[2:] in _CONDITIONS):
+            typed.append(word)
+            continue
+        if not equals and (wanted is None or None in wanted):
+            if not rest:
+                return None
+            value = rest.pop(0)
+        if wanted is None:
+            typed.append(f"{name[2:]}={value}")
+            notes.append("conditions are words without dashes")
+            continue
+        filled = [value if one is None else one for one in wanted]
+        # What a shell reads of a line is the last of it.
+        cut = next((place for place, one in enumerate(filled) if one in (">", "|")), len(filled))
+        typed, last = [*typed, *filled[:cut]], [*last, *filled[cut:]]
+        notes.append("here it is called otherwise")
+    return ([*typed, *last], list(dict.fromkeys(notes))) if notes else None
 
 
 def _translated(command: click.Command, words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -69,6 +69,11 @@ def command(
         )
     selected = select(output, where, conditions)
     names = {one.experiment.name for one in selected}
+    if file is not None and file.suffix.lower() == ".pdf":
+        raise UsageError(
+            f"-o: found {file}; a report is an HTML page",
+            hint=f"-o {file.with_suffix('.html')}, and print that to a PDF in a browser",
+        )
     file = file or Path(f"{names.pop() if len(names) == 1 else 'report'}.html")
     to_stdout = str(file) == "-"
     if to_stdout and output.json:
