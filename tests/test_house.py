@@ -204,8 +204,8 @@ BUDGETS = {
     "compile": 9_100,
     "submission": 6_900,
     "state": 5_900,
-    # With the search of `hpcrun help`.
-    "cli": 4_350,
+    # With the search of `hpcrun help`, and what to type for the options of others.
+    "cli": 4_400,
     "tools/init": 3_800,
     "tools/estimate": 3_600,
     "tools/doctor": 3_500,
