@@ -100,26 +100,26 @@ _MOST_LINES = 12
 
 
 @click.command("help")
-@click.argument("words", nargs=-1, metavar="[TOPIC | COMMAND | WORDS]")
+@click.argument("topic", nargs=-1, metavar="[TOPIC | COMMAND | WORDS]")
 @common
 @click.pass_context
-def command(context: click.Context, words: tuple[str, ...], output: Output) -> None:
+def command(context: click.Context, topic: tuple[str, ...], output: Output) -> None:
     """A page, a command's --help, or what answers WORDS; without any of them the list of all.
 
     WORDS are a question, a key of a spec or a profile, or a message that was pasted: all pages,
     keys and commands are searched. Pages come with hpcrun and need no network. On a terminal they
     are shown by PAGER; in a pipe they are Markdown.
     """
-    topic = words[0] if len(words) == 1 else ""
-    if not words:
+    name = topic[0] if len(topic) == 1 else ""
+    if not topic:
         click.echo(_contents())
-    elif topic and (asked := group.get_command(context.find_root(), topic)):
-        inner = click.Context(asked, info_name=topic, parent=context.find_root())
+    elif name and (asked := group.get_command(context.find_root(), name)):
+        inner = click.Context(asked, info_name=name, parent=context.find_root())
         click.echo(asked.get_help(inner))
-    elif topic and (stem := _stem(topic)):
+    elif name and (stem := _stem(name)):
         _show(_page(stem))
     else:
-        _answer(" ".join(words), output)
+        _answer(" ".join(topic), output)
 
 
 def _contents() -> str:
