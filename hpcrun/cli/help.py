@@ -111,13 +111,19 @@ def command(context: click.Context, topic: tuple[str, ...], output: Output) -> N
     are shown by PAGER; in a pipe they are Markdown.
     """
     name = topic[0] if len(topic) == 1 else ""
-    if not topic:
+    if not topic and output.json:
+        every = {one: about for pages in PARTS.values() for one, (_, about) in pages.items()}
+        every |= {one: known.about for one, known in commands.known().items()}
+        output.data([{"name": one, "about": about} for one, about in every.items()])
+    elif not topic:
         click.echo(_contents())
     elif name and (asked := group.get_command(context.find_root(), name)):
         inner = click.Context(asked, info_name=name, parent=context.find_root())
-        click.echo(asked.get_help(inner))
+        text = asked.get_help(inner)
+        output.data({"name": name, "text": text}) if output.json else click.echo(text)
     elif name and (stem := _stem(name)):
-        _show(_page(stem))
+        page = _page(stem)
+        output.data({"name": name, "text": page}) if output.json else _show(page)
     else:
         _answer(" ".join(topic), output)
 

@@ -459,6 +459,13 @@ def test_what_was_found_is_json_too() -> None:
     assert found["where"] == "hpcrun help questions"
 
 
+def test_lists_pages_and_commands_are_json_too() -> None:
+    names = {one["name"] for one in json.loads(hpcrun("help", "--json").stdout)}
+    assert {"sweeps", "submit"} <= names
+    assert json.loads(hpcrun("help", "specs", "--json").stdout)["text"].startswith("# Specs")
+    assert "Usage: hpcrun list" in json.loads(hpcrun("help", "list", "--json").stdout)["text"]
+
+
 def test_nothing_is_said_to_be_found_where_no_page_has_a_word() -> None:
     told = hpcrun("help", "xylophone")
     assert told.returncode == 2
