@@ -1,4 +1,4 @@
-"""How many functions `status` and `submit` of one run call, and the way of a spec to sbatch.
+"""Count the functions that `status` and `submit` of a run call, and a spec's steps to sbatch.
 
     python -m bench.steps [--against CHECKOUT] [--list] [--json] [--output bench/results]
 

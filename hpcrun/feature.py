@@ -31,7 +31,7 @@ class Event(NamedTuple):
 
     fields: Kinds
     needed: Collection[str] = ()
-    """Those that a record may not be without."""
+    """The fields that every such record has."""
 
 
 class SupervisorPart(Protocol):
@@ -51,14 +51,14 @@ class SupervisorPart(Protocol):
 
 
 class Feature:
-    """What the core asks of a feature; each hook may be left out.
+    """The hooks of a feature, which the core calls; each may be left out.
 
     The name of its folder is that of its block in the spec. Modules that a hook needs are imported
     by it: this class is made wherever a spec is read, on compute nodes by the standard library.
     """
 
     about = ""
-    """What its block is for, a sentence of docs/spec.md."""
+    """The purpose of its block, a sentence of docs/spec.md."""
     after = ""
     """The key of a spec that its block is listed behind."""
     block = ""
@@ -115,7 +115,7 @@ class Feature:
         return None
 
     def outside(self, run: RunPaths) -> str | None:
-        """Return what a run has elsewhere, which stays when it is deleted, as a noun; or None."""
+        """Return a noun for the files of a run that stay elsewhere when it is deleted, or None."""
         return None
 
     def tell(self, attempt: Attempt) -> Sequence[str]:

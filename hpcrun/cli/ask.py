@@ -176,7 +176,6 @@ SYNONYMS = {
     "zero": "deepspeed zero_optimization",
 }
 
-
 # What an answer is worth beside others, by its topic: those first that say what to type.
 _WORTH = {
     "questions": 1.7,
@@ -233,7 +232,7 @@ class Passage(NamedTuple):
 
 
 def answers(words: str, pages: Mapping[str, str], most: int = 5) -> list[Passage]:
-    """Return what answers a question, the best first; empty where no page has one of its words.
+    """Return the passages that answer a question, the best first; none where no word is found.
 
     ``pages`` are those of the documentation, by topic, as Markdown.
     """
@@ -344,7 +343,7 @@ def _of_pages(pages: Mapping[str, str]) -> Iterator[Passage]:
 
 
 def _of_message(words: str) -> Passage | None:
-    """Return what a message means that was pasted: a reason of Slurm's, or an error."""
+    """Return the meaning of a message that was pasted: a reason of Slurm's, or an error."""
     if words == words.lower() and " " not in words:
         return None
     from hpcrun.observe.diagnosis import advice

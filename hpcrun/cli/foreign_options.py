@@ -69,17 +69,9 @@ def explained(
     ``words`` are those after the command's name.
     """
     takes, command = {one.name for one in context.command.params}, context.command.name or ""
-    given = next((word for word in words if word.startswith(f"{error.option_name}=")), "")
     if "overrides" in takes:
         typed, notes = _translated(context.command, words)
-    elif (
-        "where" in takes
-        and given.startswith("--")
-        and (command, error.option_name) not in _IN_PLACE
-    ):
-        typed = [word[2:] if word == given else word for word in words]
-        notes = ["conditions are words without dashes"]
-    elif "where" in takes and (found := _replaced(command, words)):
+    elif "where" in takes and (found := _replaced(command, words, error.option_name)):
         typed, notes = found
     else:
         return error
@@ -89,8 +81,14 @@ def explained(
     return click.UsageError(message, context)
 
 
-def _replaced(command: str, words: Sequence[str]) -> tuple[list[str], list[str]] | None:
-    """Return the words of a command that reads, with its own in place of others' options."""
+def _replaced(
+    command: str, words: Sequence[str], option: str
+) -> tuple[list[str], list[str]] | None:
+    """Return the words of a command that reads, with its own in place of others' options.
+
+    ``option`` is the one that is not known: with a value behind ``=`` it is a condition, if it is
+    nothing else.
+    """
     typed: list[str] = []
     last: list[str] = []
     notes: list[str] = []
@@ -99,7 +97,8 @@ def _replaced(command: str, words: Sequence[str]) -> tuple[list[str], list[str]]
         word = rest.pop(0)
         name, equals, value = word.partition("=")
         wanted = _IN_PLACE.get((command, name))
-        if wanted is None and not (name[:2] == "--" and name[2:] in _CONDITIONS):
+        is_condition = name[2:] in _CONDITIONS or (equals and name == option)
+        if wanted is None and not (name[:2] == "--" and is_condition):
             typed.append(word)
             continue
         if not equals and (wanted is None or None in wanted):

@@ -125,9 +125,9 @@ class Agent:
         self._reader: ProgramReader | None = None
         self._link_test = LinkTest(secret)
         about = partial(patient_look.about, self.submission, "copy")
-        data = [one.copies(self.run, base) for one in feature.every().values()]
-        data_there = [one for one in data if one is not None]
-        self._copies = DataCopies(base.parent, data_there, environment, about)
+        copied = (one.copies(self.run, base) for one in feature.every().values())
+        data = [one for one in copied if one is not None]
+        self._copies = DataCopies(base.parent, data, environment, about)
         self._work = NodeWork(self.run, plan.directory, self.node, self._node_dir)
         self._down = network.down()  # looked at twice
         for number in stop_flag.SIGNALS:

@@ -169,7 +169,7 @@ class Supervisor:
     @cached_property
     def _launcher(self) -> Launcher:
         network = self.plan.cluster.get("fabric") or {}
-        kind = launchers.of(self.plan.executor)
+        kind = launchers.launcher_class(self.plan.executor)
         return kind(self.run, network, RankPython.of(self.submission, self.plan, self.run))
 
     def _begin(

@@ -117,6 +117,12 @@ TABLE = [
             type="hpcrun results study --sort METRIC | head -n 3\n"),
     Mistake("an option without its value", "hpcrun logs study -n", read="No such option '-n'",
             accepted="Usage: hpcrun logs", type="hpcrun logs --help"),
+    Mistake("a misspelt key of the top", "hpcrun plan finetune.yaml nam=foo",
+            read="there is no key nam", accepted="config has lr, steps",
+            type="did you mean 'name'?"),
+    Mistake("a misspelt block", "hpcrun plan finetune.yaml 'resurces={nodes: 2}'",
+            read="there is no key resurces", accepted="config has lr, steps",
+            type="did you mean 'resources'?"),
     # the spec
     Mistake("a misspelt spec", "hpcrun plan finetun.yaml",
             read="there is no spec 'finetun.yaml'", accepted="experiments that ship",

@@ -253,14 +253,13 @@ def check_exists(key: Key, tree: Tree, problems: Problems, place: SourceMark | N
         if place is None:
             hint = f"{hint or ''} +{dotted(key)}=VALUE adds it".strip()
     else:
-        hint = _schema_hint(key) or did_you_mean(dotted(key), names)
+        hint = _schema_hint(key)
         block = schema.dataclass_of(schema.find(Spec, key[:-1]))
         config = get_at(tree.data, ("config",))
         if len(key) > 1 and block is not None:
             message += f"; '{dotted(key[:-1])}' accepts {listing(schema.accepted_keys(block))}"
         elif len(key) == 1 and isinstance(config, dict) and config:
-            # A field that is spelled a little like it is another thing than a value of the program.
-            hint = did_you_mean(key[0], config) or (hint if "." in (hint or "") else None)
+            hint = hint or did_you_mean(key[0], config)
             message += f"; config has {listing(config, 12)}"
             adds = f"+config.{key[0]}=VALUE adds it"
             if place is not None:
@@ -268,6 +267,7 @@ def check_exists(key: Key, tree: Tree, problems: Problems, place: SourceMark | N
                     f"write config: {{{key[0]}: VALUE}} into the spec: a sweep varies what is there"
                 )
             hint = f"{hint or ''} {adds}".strip()
+        hint = hint or did_you_mean(dotted(key), names)
     Reporter(tree, problems).marked(mark, key, message, hint)
     return False
 

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import re
 import types
+from difflib import SequenceMatcher
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hpcrun.compile import added_keys
@@ -44,16 +45,10 @@ _OTHER_NAMES = {
 }
 _FIELD_OF = {other: name for name, others in _OTHER_NAMES.items() for other in others.split()}
 
-# Block -> the keys that earlier versions had in it, and what to do with them.
 # What these blocks call so is meant there alone.
 _OF_THEIR_OWN = ("sweep.", "estimate.", "roles.")
-_FORMER_KEYS = {
-    "suspects": (
-        ("directory", "days", "others_share"),
-        "earlier versions had this key; a node that failed a job of yours is left out of your "
-        "submissions for 12 hours now, and nobody else's: delete it",
-    )
-}
+# A key at the top is a block's if it is spelled so much like it, else rather the program's own.
+_TYPO = 0.75
 
 
 @functools.cache
@@ -112,20 +107,30 @@ def suggest(cls: type, root: type, key: Key) -> str | None:
     """Return a hint at what an unknown key was perhaps meant to be."""
     accepted = accepted_keys(cls)
     word = key[-1]
-    former, hint = _FORMER_KEYS.get(dotted(key[:-1]), ((), ""))
-    if word in former:
-        return hint
-    spelled = did_you_mean(word, accepted)
+    if elsewhere := value_hints.of_unknown(key):
+        return elsewhere
+    spelled = did_you_mean(word, [name for name in accepted if _may_be(word, name, cls, key)])
     near = _FIELD_OF.get(word.lower().replace("-", "_"))
     if near and not (spelled and word.lower() in spelled):
         return f"did you mean '{near}'?"
-    elsewhere = [
+    alike = [
         full
         for full in fields(root)
         if full.rsplit(".", 1)[-1] == word and not full.startswith(_OF_THEIR_OWN)
     ]
-    nearest = min(elsewhere, key=lambda full: full.count("."), default=None)
+    nearest = min(alike, key=lambda full: full.count("."), default=None)
     return f"did you mean '{nearest}'?" if nearest else spelled
+
+
+def _may_be(word: str, name: str, cls: type, key: Key) -> bool:
+    """Check that a key may be meant by a word: any other than a block of the top level, or a typo.
+
+    ``seed`` is spelled a little like ``sweep``, and is a value of the program's own.
+    """
+    annotation = hints(cls).get(name)
+    if len(key) > 1 or not (dataclass_of(annotation) or get_origin(annotation) is dict):
+        return True
+    return SequenceMatcher(None, str(word).lower(), name).ratio() >= _TYPO
 
 
 class SchemaChecker:
@@ -219,7 +224,7 @@ class SchemaChecker:
             return value
         every = [*accepted, *added]
         near = did_you_mean(value, every) if isinstance(value, str) else None
-        hint = value_hints.of_word(key, value, every) or near
+        hint = value_hints.of_word(key, value) or near
         return self._wrong(key, value, " or ".join(every), hint)
 
     def _list(self, value: Any, item: Any, key: Key) -> Any:
@@ -278,12 +283,8 @@ class SchemaChecker:
     def _unknown(self, key: Key, value: Any, cls: type) -> None:
         where = f"'{dotted(key[:-1])}'" if len(key) > 1 else "the top level"
         message = f"unknown key; {where} accepts {listing(accepted_keys(cls))}"
-        hint = value_hints.of_unknown(key, value) or suggest(cls, self.root, key)
-        near = re.fullmatch(r"did you mean '(\w+)'\?", hint or "")
-        if near and len(key) == 1 and not isinstance(value, dict):
-            # A value of the program's own is no block, however a block is spelled.
-            hint = None if dataclass_of(hints(cls).get(near[1])) else hint
-        self.report.at(key, message, hint or value_hints.of_own_value(key, value))
+        hint = suggest(cls, self.root, key) or value_hints.of_own_value(key, value)
+        self.report.at(key, message, hint)
 
 
 # Stands for a value that did not fit.

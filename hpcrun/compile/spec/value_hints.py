@@ -30,7 +30,7 @@ _WORDS = {
     "precision": {"16-mixed": "fp16", "bf16-mixed": "bf16", "32-true": "fp32", "16": "fp16"},
     "tracking.wandb.mode": {"disabled": "no `wandb` at all (null)"},
 }
-# A block -> keys that other programs have there, and what there is in their place.
+# A block -> keys that other programs or earlier versions have there, and what is in their place.
 _ELSEWHERE: Mapping[str, tuple[Collection[str], str]] = {
     "sweep": (
         ("parameters", "method", "metric", "parameter"),
@@ -42,11 +42,16 @@ _ELSEWHERE: Mapping[str, tuple[Collection[str], str]] = {
         ("dir", "directory", "path", "save_dir", "output_dir"),
         "checkpoints lie in the run's directory, which `hpcrun show RUN` tells: no key is needed",
     ),
+    "suspects": (
+        ("directory", "days", "others_share"),
+        "earlier versions had this key; a node that failed a job of yours is left out of your "
+        "submissions for 12 hours now, and nobody else's: delete it",
+    ),
 }
 
 
 def of_block(key: Key, value: Any, defaults: Mapping[str, Any]) -> str | None:
-    """Return what to write where a block was expected, and a text, true or a list was found.
+    """Return the line to write in place of a text, true or a list where a block was expected.
 
     ``defaults`` are those of the block's fields.
     """
@@ -64,19 +69,16 @@ def of_block(key: Key, value: Any, defaults: Mapping[str, Any]) -> str | None:
 
 
 def of_mapping(key: Key, value: Any) -> str | None:
-    """Return what to write where a mapping was expected, and a list of ``key=value`` was found."""
-    pairs = (
-        [one.partition("=") for one in value or () if isinstance(one, str)]
-        if (isinstance(value, list))
-        else []
-    )
+    """Return the mapping to write in place of a list of ``key=value``."""
+    items = value if isinstance(value, list) else ()
+    pairs = [one.partition("=") for one in items if isinstance(one, str)]
     if not pairs or not all(name and sign for name, sign, _ in pairs):
         return None
     return f"write {key[-1]}: {{{', '.join(f'{name}: {text}' for name, _, text in pairs)}}}"
 
 
 def of_list(key: Key, value: Any) -> str:
-    """Return what to write where a list was expected, and one value was found."""
+    """Return the list to write in place of one value."""
     words = value.split() if isinstance(value, str) else []
     if len(words) > 1 and key[-1:] and str(key[-1]).endswith("args"):
         try:
@@ -86,7 +88,7 @@ def of_list(key: Key, value: Any) -> str:
     return f"write a list: [{value}]"
 
 
-def of_word(key: Key, value: Any, accepted: Collection[str]) -> str | None:
+def of_word(key: Key, value: Any) -> str | None:
     """Return the word that another program's stands for; None if it is not known."""
     known = _WORDS.get(dotted(key), {}).get(str(value).lower())
     if known is None:
@@ -95,7 +97,7 @@ def of_word(key: Key, value: Any, accepted: Collection[str]) -> str | None:
 
 
 def of_number(key: Key, value: Any) -> str | None:
-    """Return what to write where a whole number was expected, and a text was found."""
+    """Return the whole number to write in place of a text; None where it is not known."""
     text = str(value)
     if key[-1:] == ("gpus_per_node",):
         if match := re.fullmatch(r"(?:gpu:)?([A-Za-z][\w-]*):(\d+)", text):
@@ -106,12 +108,10 @@ def of_number(key: Key, value: Any) -> str | None:
     return None
 
 
-def of_unknown(key: Key, value: Any) -> str | None:
-    """Return what there is in place of an unknown key; None where no other program has it."""
+def of_unknown(key: Key) -> str | None:
+    """Return a hint at the replacement of an unknown key; None where no other program has it."""
     keys, hint = _ELSEWHERE.get(dotted(key[:-1]), ((), ""))
-    if key[-1] in keys:
-        return hint
-    return None
+    return hint if key[-1] in keys else None
 
 
 def of_own_value(key: Key, value: Any) -> str | None:

@@ -57,7 +57,7 @@ class ObjectStorageFeature(Feature):
     ) -> CheckpointCopies | None:
         from hpcrun.features.object_storage import block
 
-        asked = block.of(run.spec)
+        asked = block.asked_copies(run.spec)
         if asked is None:
             return None
         from hpcrun.features.object_storage import copies
@@ -67,7 +67,7 @@ class ObjectStorageFeature(Feature):
     def outside(self, run: RunPaths) -> str | None:
         from hpcrun.features.object_storage import copy_records
 
-        places = {one["place"]: None for one in copy_records.copies(copy_records.read(run))}
+        places = {one["place"]: None for one in copy_records.copies(copy_records.read_records(run))}
         return f"copies of its checkpoints in {', '.join(places)}" if places else None
 
     def tell(self, attempt: Attempt) -> Sequence[str]:

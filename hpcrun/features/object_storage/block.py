@@ -47,7 +47,7 @@ class ObjectStorage:
     """How long the end of the run waits for the last copy, at most, where Slurm leaves the time."""
 
 
-def of(spec: Mapping[str, Any]) -> ObjectStorage | None:
+def asked_copies(spec: Mapping[str, Any]) -> ObjectStorage | None:
     """Return the block of a resolved spec; None where it asks for no copies."""
     found = spec.get(NAME) or {}
     return ObjectStorage(**found) if found.get("to") is not None else None
@@ -58,7 +58,7 @@ def needs(run: RunPlan) -> dict[str, str]:
 
     None in a container: there the Python beside it copies, of which the job says what it lacks.
     """
-    block = of(run.spec)
+    block = asked_copies(run.spec)
     if block is None or run.container is not None:
         return {}
     return dict.fromkeys(LIBRARIES[str(block.to).partition("://")[0]], f"{NAME}.to")
@@ -66,7 +66,7 @@ def needs(run: RunPlan) -> dict[str, str]:
 
 def check(data: Mapping[str, Any], report: Reporter) -> None:
     """Report every problem of the block of a resolved spec; nothing where there is none."""
-    block = of(data)
+    block = asked_copies(data)
     if block is None:
         return
     to = str(block.to)

@@ -70,7 +70,7 @@ class CheckpointCopies:
 
         Raises HpcrunError if the run would have nothing to begin from though there was a copy.
         """
-        if wanted := fetcher.lost(self._run.checkpoints, copy_records.read(self._run)):
+        if wanted := fetcher.lost(self._run.checkpoints, copy_records.read_records(self._run)):
             name, place = wanted[0]["checkpoint"], wanted[0]["place"]
             say(f"the root has lost {name}: its copy is fetched from {place}")
             self._fetch()
@@ -111,17 +111,16 @@ class CheckpointCopies:
         self._tell_missing(goes_on)
 
     def _tell_missing(self, goes_on: bool) -> None:
-        records = copy_records.read(self._run)
         missing = self._missing()
         # A run that has none and is over never had a session that saves.
-        if missing or not (goes_on or copy_records.copies(records)):
+        if missing or not (goes_on or self._made()):
             message = copy_records.not_copied_message(missing, goes_on)
             say(message)
-            self._write(NOT_COPIED, names=missing[:100], message=message)
+            self._record(NOT_COPIED, names=missing[:100], message=message)
 
     def _missing(self) -> list[str]:
         """Return the names of complete checkpoints of which no copy is on record, newest first."""
-        made = {one["checkpoint"] for one in copy_records.copies(copy_records.read(self._run))}
+        made = {one["checkpoint"] for one in self._made()}
         found = [path.name for path, _ in manifest.complete(self._run.checkpoints)]
         return [name for name in found[: self._block.keep] if name not in made]
 
@@ -145,7 +144,7 @@ class CheckpointCopies:
         message = str(failure.get("message") or f"its process ended with {code}; see this log")
         if (newest := fetcher.newest_whole(self._run.checkpoints)) is not None:
             say(f"{message}; the run goes on from step {newest[0]:,}, which the root has")
-            self._write(TROUBLE, message=message)
+            self._record(TROUBLE, message=message)
             return
         raise HpcrunError(message, hint=failure.get("hint") or "hpcrun requeue tries it again")
 
@@ -190,7 +189,7 @@ class CheckpointCopies:
             return
         name = fields.get("checkpoint")
         if what == COPIED:
-            made = {one["checkpoint"]: one for one in copy_records.copies(self._on_record())}
+            made = {one["checkpoint"]: one for one in self._made()}
             mine = made.get(str(name), {})
             if (mine.get("place"), mine.get("digest")) == (fields["place"], fields["digest"]):
                 return
@@ -203,13 +202,10 @@ class CheckpointCopies:
             say(f"{name} is fetched from {fields['place']}")
         else:
             say(f"the copy of {name} is passed over: {message}")
-        self._write(str(what), **fields)
+        self._record(str(what), **fields)
 
-    def _on_record(self) -> list[copy_records.Record]:
-        return copy_records.read(self._run)
-
-    def _write(self, what: str, **fields: Any) -> None:
-        self._record(what, **fields)
+    def _made(self) -> list[copy_records.Record]:
+        return copy_records.copies(copy_records.read_records(self._run))
 
 
 def of_attempt(

@@ -45,7 +45,7 @@ def step_and_attempt(name: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def read(run: RunPaths) -> list[Record]:
+def read_records(run: RunPaths) -> list[Record]:
     """Read the records of a run, in order; those that no supervisor wrote are left out.
 
     Raises OSError if the ledger cannot be read; a run without one has none.

@@ -50,7 +50,7 @@ class RunCopies:
         plan = plan_file.read(submission.plan)
         permissions.use_profile(plan.cluster)
         run = plan.run(number)
-        block = blocks.of(run.spec)
+        block = blocks.asked_copies(run.spec)
         assert block is not None
         self._block, self._start = block, start
         self._run = submission.experiment.run(number)
@@ -65,7 +65,7 @@ class RunCopies:
     def fetch(self) -> int:
         """Bring back what the root has lost; return the exit code."""
         checkpoints = self._run.checkpoints
-        wanted = fetcher.lost(checkpoints, copy_records.read(self._run))
+        wanted = fetcher.lost(checkpoints, copy_records.read_records(self._run))
         try:
             fetcher.fetch_newest(wanted, checkpoints, self._store_at, report)
         except HpcrunError as error:
@@ -112,7 +112,7 @@ class RunCopies:
             self._run.checkpoints,
             report,
             keep=self._block.keep,
-            refused=copy_records.passed_over(copy_records.read(self._run)),
+            refused=copy_records.passed_over(copy_records.read_records(self._run)),
             may_remove=self._is_current,
         )
 

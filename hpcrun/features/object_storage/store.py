@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcrun import shared_look
 from hpcrun.errors import HpcrunError
 from hpcrun.features.object_storage.block import LIBRARIES
 from hpcrun.state import manifest
@@ -61,7 +62,8 @@ class Store:
         self._files = kind(**settings)
         self._path = kind._strip_protocol(place)
         # Made here, it might be on a node's own disk, where the storage is not mounted.
-        if self._is_directory and not (above := Path(self._path).parents[1]).is_dir():
+        above = Path(self._path).parents[1]
+        if self._is_directory and not shared_look.is_directory(above):
             raise FileNotFoundError(f"there is no directory {above} on {os.uname().nodename}")
 
     def manifest(self, name: str) -> bytes | None:

@@ -6,7 +6,7 @@ Reading order: `attempt` (one attempt and its loop), `resume_source` (what a scr
 and what follows), `fewer_nodes`, `notify`, `takeover` (what agents do without a supervisor).
 
 To change how long a node may be silent: `hpcrun.run.protocol.heartbeat`. To start ranks in another
-way: a `launchers.Launcher`, chosen by ``launchers.of``. To add a part to the loop: a class with
-``turn()``, listed in `attempt.RunningAttempt`. What an end means is decided in
+way: a `launchers.Launcher`, chosen by ``launchers.launcher_class``. To add a part to the loop: a
+class with ``turn()``, listed in `attempt.RunningAttempt`. What an end means is decided in
 `hpcrun.policy.causes`, and what follows in `hpcrun.policy.recovery`.
 """

@@ -381,7 +381,7 @@ class _LocalWorkers(Workers):
             process.wait()
 
 
-def of(executor: Executor) -> type[SlurmLauncher] | type[LocalLauncher]:
+def launcher_class(executor: Executor) -> type[SlurmLauncher] | type[LocalLauncher]:
     """Return the class that starts the ranks of an executor's runs."""
     return SlurmLauncher if executor.queues else LocalLauncher
 

@@ -48,7 +48,7 @@ def _submit(place: Place, storage: Storage, steps: int = 40, **block: Any) -> No
 
 
 def _records(place: Place, event: str) -> list[copy_records.Record]:
-    return [one for one in copy_records.read(place.run) if one["event"] == event]
+    return [one for one in copy_records.read_records(place.run) if one["event"] == event]
 
 
 def _restored(place: Place, attempt: int) -> int | None:
@@ -68,7 +68,7 @@ def test_a_run_goes_on_from_a_copy_where_the_root_has_lost_its_checkpoints(
 ) -> None:
     _submit(place, bucket, steps=600)
     _stop_after_copy(place, bucket, 10)
-    newest = copy_records.copies(copy_records.read(place.run))[0]["step"]
+    newest = copy_records.copies(copy_records.read_records(place.run))[0]["step"]
     assert newest >= 10
     shutil.rmtree(place.run.checkpoints)
     # A lost root, and fewer steps to do from now on.
@@ -79,7 +79,7 @@ def test_a_run_goes_on_from_a_copy_where_the_root_has_lost_its_checkpoints(
     assert fetched["step"] == newest == _restored(place, 2)
     assert place.steps(2) == list(range(newest + 1, newest + 21))
     names = [path.name for path, _ in manifest.complete(place.run.checkpoints)]
-    made = copy_records.copies(copy_records.read(place.run))
+    made = copy_records.copies(copy_records.read_records(place.run))
     assert made[0]["checkpoint"] == names[0]
     assert made[0]["step"] == newest + 20
     assert _records(place, NOT_COPIED) == [] or _records(place, NOT_COPIED)[-1]["attempt"] == 1
@@ -141,7 +141,7 @@ def test_a_server_that_is_killed_in_the_middle_of_a_copy_and_comes_back(
     running.start()
     code, said = place.end(supervisor, 120)
     assert code == 0, said
-    made = copy_records.copies(copy_records.read(place.run))
+    made = copy_records.copies(copy_records.read_records(place.run))
     assert made[0]["step"] == 40
     assert _records(place, NOT_COPIED) == []
 
