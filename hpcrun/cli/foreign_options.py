@@ -69,6 +69,10 @@ def explained(
     ``words`` are those after the command's name.
     """
     takes, command = {one.name for one in context.command.params}, context.command.name or ""
+    if error.option_name == "--on" and (found := _moved_before(command, words)):
+        line = one_line(shlex.join([*context.command_path.split()[:1], *found]))
+        message = f"--on stands before the command; type\n  {line}"
+        return click.UsageError(message, context)
     if "overrides" in takes:
         typed, notes = _translated(context.command, words)
     elif "where" in takes and (found := _replaced(command, words, error.option_name)):
@@ -79,6 +83,16 @@ def explained(
     line = one_line(" ".join([*context.command_path.split(), *shown]))
     message = f"No such option {error.option_name!r}: {'; '.join(notes)}; type\n  {line}"
     return click.UsageError(message, context)
+
+
+def _moved_before(command: str, words: Sequence[str]) -> list[str] | None:
+    """Return the words with ``--on CLUSTER`` before the command; None without a CLUSTER."""
+    for at, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name == "--on" and (equals or at + 1 < len(words)):
+            rest = words[at + 1 if equals else at + 2 :]
+            return ["--on", value if equals else words[at + 1], command, *words[:at], *rest]
+    return None
 
 
 def _replaced(

@@ -92,6 +92,7 @@ def command(
         ranks_of_role,
         sources,
     )
+    from hpcrun.observe.logs.log_places import LogPlaces
     from hpcrun.observe.logs.render import LineFilter, Presenter, Printer, read
     from hpcrun.observe.logs.watch import Watch
 
@@ -130,7 +131,7 @@ def command(
     )
     if follow:
         _announce(selected, output)
-        watch = Watch(selected, choice, warn=output.say)
+        watch = Watch(selected, choice, warn=output.say, places=LogPlaces.wanted())
         presenter = Presenter(printer, chosen, watch.ranks if fold else None)
         try:
             watch.show(presenter, sys.stdout.buffer, begin=begin, raw=raw)

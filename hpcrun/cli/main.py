@@ -35,6 +35,9 @@ class LazyGroup(click.Group):
         extra.setdefault("terminal_width", max(min(_columns(), 80) - 2, 50))
         return super().make_context(info_name, args, parent, **extra)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _with_command_of_option(args))
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(commands.known())
 
@@ -70,6 +73,18 @@ class LazyGroup(click.Group):
                 )
 
 
+def _with_command_of_option(words: list[str]) -> list[str]:
+    """Return ``on CLUSTER …`` for ``--on CLUSTER`` before the command's name; else the words."""
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        name, equals, value = words[at].partition("=")
+        if name == "--on" and (equals or at + 1 < len(words)):
+            rest = words[at + 1 :] if equals else words[at + 2 :]
+            return ["on", value if equals else words[at + 1], *words[:at], *rest]
+        at += 2 if name == "--root" and not equals else 1
+    return words
+
+
 def _columns() -> int:
     """Return the width of the terminal, as `shutil.get_terminal_size` does."""
     given = os.environ.get("COLUMNS", "")
@@ -88,6 +103,7 @@ def _columns() -> int:
     "Topics, offline:\n  hpcrun help",
 )
 @global_options(None)
+@click.option("--on", metavar="CLUSTER", help="Run the command on that login node, through ssh.")
 @click.version_option(__version__, "--version", message="hpcrun %(version)s")
 def group(**_given: object) -> None:
     """Submit DeepSpeed experiments to Slurm, and see them through to their end."""

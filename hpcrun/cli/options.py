@@ -129,7 +129,8 @@ def common(function: Function) -> Function:
             root=Path(os.path.realpath(expand_home(root))) if root else None,
             json=as_json,
             verbosity=-1 if quiet else verbose,
-            color=sys.stdout.isatty() and not no_color and "NO_COLOR" not in os.environ,
+            color=(sys.stdout.isatty() or os.environ.get("CLICOLOR_FORCE", "0") != "0")
+            and not (no_color or "NO_COLOR" in os.environ),
         )
         told = None if quiet else sys.stderr
         with activity.reported(told), patience.reading(output.say_aside()):

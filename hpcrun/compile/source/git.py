@@ -38,9 +38,11 @@ _VARIABLES = {
 
 
 def ask(
-    directory: Path, *arguments: str, timeout: float = TIMEOUT
+    directory: Path, *arguments: str, timeout: float = TIMEOUT, given: bytes | None = None
 ) -> subprocess.CompletedProcess[bytes] | None:
     """Run git in ``directory``; None if git is missing or gives no answer in time.
+
+    ``given`` is its input.
 
     The settings of the site and of the user hold, such as ``safe.directory``, by which git uses no
     checkout of another user. Raises UsageError if git waits for what is not a regular file.
@@ -52,7 +54,7 @@ def ask(
     try:
         process = subprocess.Popen(
             ["git", "-C", str(directory), "--no-pager", *switches, *arguments],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**environment, **_VARIABLES},
@@ -63,7 +65,7 @@ def ask(
         try:
             for patience in (min(timeout, _PATIENCE), timeout):
                 try:
-                    output, errors = process.communicate(timeout=patience)
+                    output, errors = process.communicate(given, timeout=patience)
                 except subprocess.TimeoutExpired:
                     _check_waiting(directory)
                 else:

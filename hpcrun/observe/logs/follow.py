@@ -109,6 +109,8 @@ class Follower:
     check: float = CHECK
     raw: bool = False
     """Leave carriage returns and broken encodings unchanged."""
+    moved: Callable[[Tail], object] = lambda tail: None
+    """Called with each file of which lines are yielded, before they are."""
 
     def __post_init__(self) -> None:
         self._tails: dict[Path, Tail | None] = {}
@@ -200,6 +202,7 @@ class Follower:
             times -= 1
             block, read = tail.read()
             if block:
+                self.moved(tail)
                 yield LineBlock(tail.source, block, tail.written)
         return read
 
@@ -248,6 +251,7 @@ class Follower:
                     if close:
                         tail.close()
                 if block:
+                    self.moved(tail)
                     yield LineBlock(tail.source, block, written)
             left = more
 

@@ -156,6 +156,11 @@ class Presenter:
                 del self._waiting[key]
         return b"".join(printed)
 
+    @property
+    def is_empty(self) -> bool:
+        """Check whether no line waits."""
+        return not self._waiting
+
     def rest(self) -> bytes:
         """Return the lines that still wait, at the end."""
         return self._rest(list(self._waiting))

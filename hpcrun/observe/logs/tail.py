@@ -82,11 +82,12 @@ class Tail:
     The follower keeps in ``quiet_since`` when the file grew last, on the monotonic clock. ``marks``
     are the file's sizes over time, oldest first: a single read never crosses one. The lines read
     last were written by ``written``, in seconds since the epoch; it is None after the last mark.
+    ``line_start`` is the offset behind the last line that was returned.
     """
 
     __slots__ = (
         *("source", "quiet_since", "marks", "written", "_path", "_descriptor", "_offset", "_kept"),
-        *("_inode", "_modified", "_splitter", "_skips"),
+        *("_inode", "_modified", "_splitter", "_skips", "line_start"),
     )
 
     def __init__(self, source: Source, *, raw: bool = False) -> None:
@@ -96,7 +97,7 @@ class Tail:
         self.written: float | None = None
         self._path = os.fspath(source.path)
         self._descriptor = -1
-        self._offset = 0
+        self._offset = self.line_start = 0
         self._kept = b""
         self._inode = 0
         self._modified = 0
@@ -119,6 +120,10 @@ class Tail:
         """Begin with the line that contains this byte; the latest of several beginnings counts."""
         self._begin(lambda stream: start_of_line(stream, offset))
 
+    def begin_behind(self, offset: int) -> None:
+        """Begin behind so many bytes: a `line_start` of before."""
+        self._begin(lambda stream: min(offset, stream.seek(0, os.SEEK_END)))
+
     def _begin(self, find: Callable[[BinaryIO], int]) -> None:
         try:
             with files.open_stream(self._path, 0) as stream:
@@ -128,6 +133,7 @@ class Tail:
                 self._inode = os.fstat(stream.fileno()).st_ino
         except OSError:
             self._offset, self._kept = 0, b""
+        self.line_start = self._offset
 
     def read(self, size: int = CHUNK) -> tuple[bytes, int]:
         """Return the whole lines written since the last read, and the number of bytes read.
@@ -161,6 +167,8 @@ class Tail:
                 self.close()
                 return b"", 0
             return b"", FULL
+        if end := fresh.rfind(b"\n") + 1:
+            self.line_start = self._offset + end
         self._offset += len(fresh)
         self._kept = data[-_KEPT:]
         return self._splitter.feed(fresh), FULL if len(data) == size else len(fresh)
@@ -230,6 +238,7 @@ class Tail:
     def finish(self) -> bytes:
         """Close the file; return the torn last line, with an end."""
         self.close()
+        self.line_start = self._offset
         return self._splitter.flush()
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from typing import BinaryIO
 from hpcrun.errors import BrokenFile
 from hpcrun.observe.logs.follow import CHECK, Follower, Pace, pace_of
 from hpcrun.observe.logs.log_files import MOST_RANKS, NEWEST, LogChoice, RunLogs
+from hpcrun.observe.logs.log_places import LogPlaces
 from hpcrun.observe.logs.render import Presenter
 from hpcrun.observe.logs.tail import Source, Tail
 from hpcrun.observe.read.selection import Finder, Selected, begun
@@ -88,12 +89,16 @@ class Watch:
     """A run's directory -> its last attempt that is not shown."""
     is_over: Callable[[], bool] | None = None
     """Returns True once all runs are over, where the caller knows and the cluster is not asked."""
+    places: LogPlaces | None = None
+    """Where the reader is, if it is to be told."""
 
     def __post_init__(self, selected: Sequence[Selected]) -> None:
+        self._shown = self.places.attempts if self.places else {}
         self._pace = self.pace or pace_of(one.experiment.directory for one in selected)
         paths = {one.paths.directory: one for one in selected}
         self._runs = {
-            path: _Run(one, first=self.after.get(path, -1) + 1) for path, one in paths.items()
+            path: _Run(one, first=self._shown.get(path, self.after.get(path, -1) + 1))
+            for path, one in paths.items()
         }
         self._asked_for = list(self._runs.values())
         self._not_begun = dict(self._runs)
@@ -118,19 +123,28 @@ class Watch:
     ) -> None:
         """Write the runs' lines as they come, until all runs are over (see `Follower`)."""
 
+        places = self.places
+
         def idle() -> None:
             out.write(presenter.due())
+            if places is not None and presenter.is_empty:
+                out.write(places.told())
             out.flush()
+
+        def start(tail: Tail) -> None:
+            if not (places is not None and places.begin(tail)) and begin is not None:
+                begin(tail)
 
         follower = Follower(
             self.discover,
             self.over,
             ended=self.ended,
-            begin=begin,
+            begin=start,
             idle=idle,
             pace=self._pace,
             check=check,
             raw=raw,
+            moved=places.moved if places is not None else lambda tail: None,
         )
         for block in follower.blocks():
             out.write(presenter.block(block))
@@ -299,7 +313,7 @@ class Watch:
         run.newest = newest
         if isinstance(choice.attempt, int):
             attempts = [one for one in attempts if one.number == choice.attempt]
-        elif first and choice.attempt is None:
+        elif first and choice.attempt is None and selected.paths.directory not in self._shown:
             run.first = newest
         if newest == run.full and newest and not final:
             return []

@@ -118,6 +118,10 @@ class Profile:
     executor: Literal["slurm", "local"] = "slurm"
     """``slurm`` submits with sbatch; ``local`` starts the same processes on this machine."""
 
+    host: str | None = None
+    """Its login node, as ssh takes it: ``hpcrun --on NAME`` runs commands there. Null for this
+    machine."""
+
     root: str = "${oc.env:HOME}/hpcrun"
     """Where experiments live, unless --root or HPCRUN_ROOT says so; storage that all nodes see."""
 

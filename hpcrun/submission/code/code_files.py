@@ -249,7 +249,7 @@ class _Filter:
     def _is_ours(self, parent: str, name: str) -> bool:
         """Check whether hpcrun wrote this: a report, an export, a part of an experiment."""
         if name.endswith(".html"):
-            return _is_report(self._root / parent / name)
+            return is_report(self._root / parent / name)
         if name.endswith((".tar.gz", ".tgz")) and _is_export(self._root / parent / name):
             return True
         above, _, last = parent.rpartition("/")
@@ -282,7 +282,7 @@ def _inside(root: Path, directory: Path) -> str:
     return "" if relative == "." else relative
 
 
-def _is_report(path: Path) -> bool:
+def is_report(path: Path) -> bool:
     """Check whether a page is one of ``hpcrun report``."""
     with contextlib.suppress(OSError), files.open_stream(path) as page:
         return b'<meta name="generator" content="hpcrun report' in page.read(400)

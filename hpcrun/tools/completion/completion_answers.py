@@ -18,6 +18,7 @@ from hpcrun import resources
 from hpcrun.errors import EXIT_OK, EXIT_USAGE
 from hpcrun.extensions import attribute_at
 from hpcrun.text import one_line, shortened
+from hpcrun.tools.completion import login_nodes
 
 # The variable by which a shell asks for completions.
 COMPLETE = "_HPCRUN_COMPLETE"
@@ -35,9 +36,12 @@ COMPLETERS = {
     "before": "run_names:complete_names",
     "after": "run_names:complete_names",
     "old": "run_names:complete_names",
+    "on": "login_nodes:complete_host",
+    "on cluster": "login_nodes:complete_host",
 }
-# Seconds that an answer to TAB may take.
+# Seconds that an answer to TAB may take; and one of a login node.
 PATIENCE = 2.0
+_FAR_PATIENCE = 6.0
 # What a shell that is given it unquoted takes as one word, and executes nothing of.
 _SAFE = re.compile(r"[\w.+,/=@:%-]+", re.ASCII)
 # The same of a condition: < and > are quoted by zsh, fish and bash's script; in quotes that were
@@ -75,7 +79,9 @@ def _quiet() -> Iterator[None]:
     """Answer in time or not at all: the person typed TAB, and wants no message."""
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
         # Ends this process from a thread that needs no lock of Python's.
-        faulthandler.dump_traceback_later(PATIENCE, exit=True, file=nowhere)
+        typed = os.environ["COMP_WORDS"]
+        patience = _FAR_PATIENCE if login_nodes.is_far(typed) else PATIENCE
+        faulthandler.dump_traceback_later(patience, exit=True, file=nowhere)
         try:
             yield
         finally:
@@ -84,6 +90,9 @@ def _quiet() -> Iterator[None]:
 
 def rows(text: str, current: str | None = None) -> Iterator[str]:
     """Yield the rows for a line up to the cursor, as `main` prints them."""
+    if (far := login_nodes.far_rows(text, current)) is not None:
+        yield from far
+        return
     words, is_in_quotes = split_line(text + _CURSOR)
     incomplete = words[-1].replace(_CURSOR, "")
     name, equals, _ = incomplete.partition("=")

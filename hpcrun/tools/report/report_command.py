@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
@@ -154,8 +155,11 @@ def _serve(
     if output.json:
         output.data({"address": server.address, "port": server.port, "ssh": tunnel})
     else:
-        output.line(f"On your own machine, type:  {tunnel}")
-        output.line(f"and open there:             {server.address}")
+        if "HPCRUN_ON" in os.environ:  # which has forwarded the port
+            output.line(f"Open here: {server.address}")
+        else:
+            output.line(f"On your own machine, type:  {tunnel}")
+            output.line(f"and open there:             {server.address}")
         output.say("Whoever has this address can read the report. Ctrl-C ends it.")
     server.run(say)
     output.say("ended: the address leads nowhere now")
