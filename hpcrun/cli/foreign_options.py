@@ -69,8 +69,8 @@ def explained(
     ``words`` are those after the command's name.
     """
     takes, command = {one.name for one in context.command.params}, context.command.name or ""
-    if error.option_name == "--on" and (found := _moved_before(command, words)):
-        line = one_line(shlex.join([*context.command_path.split()[:1], *found]))
+    if error.option_name == "--on" and (moved := _moved_before(command, words)):
+        line = one_line(shlex.join([*context.command_path.split()[:1], *moved]))
         message = f"--on stands before the command; type\n  {line}"
         return click.UsageError(message, context)
     if "overrides" in takes:

@@ -30,7 +30,7 @@ from tests.testbed.layout import LOGIN
 
 pytestmark = pytest.mark.timeout(300)
 
-PORT, LAPTOP = 2222, "n1"
+PORT, LAPTOP, STUDY = 2222, "n1", "/tmp/laptop/study"
 LINES = 80
 SSHD = """
 Port {port}
@@ -63,8 +63,9 @@ class Laptop:
     """The machine at which one types, and the ssh server that it reaches."""
 
     cluster: Cluster
-    server: subprocess.Popen[bytes]
     place: Path
+    server: int = 0
+    """The process of sshd that listens."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -78,7 +79,7 @@ class Laptop:
 
     def popen(self, *words: str, **options: Any) -> subprocess.Popen[Any]:
         return self.cluster.popen(
-            [*words], machine=LAPTOP, env=self.environment, cwd="/tmp/laptop/study", **options
+            [*words], machine=LAPTOP, env=self.environment, cwd=STUDY, **options
         )
 
     def on(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -90,14 +91,14 @@ class Laptop:
             [*words],
             machine=LAPTOP,
             env=self.environment,
-            cwd="/tmp/laptop/study",
+            cwd=STUDY,
             check=check,
             timeout=120,
         )
 
     def cut(self) -> None:
         """End every connection, as where a network goes; the server goes on."""
-        for pid in _below(self.server.pid):
+        for pid in _below(self.server):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -123,18 +124,15 @@ def _below(pid: int) -> list[int]:
     return found
 
 
-def _server(child: subprocess.Popen[bytes]) -> int:
-    """The process of the listening sshd, which is started through others."""
-    seen, left = [], [child.pid]
+def _listening(child: subprocess.Popen[bytes]) -> int:
+    """Return the process of an sshd that is started through others."""
+    left = [child.pid]
     while left:
         pid = left.pop()
-        seen.append(pid)
+        if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sshd: /usr/sbin/sshd"):
+            return pid
         left += _below(pid)
-    for pid in seen:
-        with contextlib.suppress(OSError):
-            if b"sshd" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]:
-                return pid
-    return child.pid
+    raise RuntimeError("sshd does not run")
 
 
 @pytest.fixture
@@ -163,7 +161,7 @@ def laptop(slurm: Cluster) -> Iterator[Laptop]:
         stdout=log,
         stderr=log,
     )
-    found = Laptop(slurm, server, place)
+    found = Laptop(slurm, place)
     for line in (
         "rm -rf /tmp/laptop && mkdir -p /tmp/laptop/bin /tmp/laptop/study && cd /tmp/laptop/study",
         "for name in sh bash env ssh git sed setsid; do ln -s $(command -v $name) ../bin/; done",
@@ -172,7 +170,7 @@ def laptop(slurm: Cluster) -> Iterator[Laptop]:
     ):
         prepared = "cd /tmp/laptop/study 2>/dev/null; " + line
         slurm.on(LAPTOP, ["bash", "-c", prepared], user=True, cwd="/tmp")
-    slurm.on(LAPTOP, ["tee", "/tmp/laptop/study/train.py"], user=True, cwd="/tmp", input=TRAIN)
+    slurm.on(LAPTOP, ["tee", f"{STUDY}/train.py"], user=True, cwd="/tmp", input=TRAIN)
 
     def answers() -> bool:
         done = found.run("sh", "-c", f"ssh -F {place}/config {LOGIN} true", check=False)
@@ -180,9 +178,11 @@ def laptop(slurm: Cluster) -> Iterator[Laptop]:
 
     try:
         until(answers, "sshd", 20)
+        found.server = _listening(server)
         yield found
     finally:
-        os.kill(_server(server), signal.SIGTERM)
+        if found.server:
+            os.kill(found.server, signal.SIGTERM)
         server.wait(10)
         log.close()
         shutil.rmtree(place, ignore_errors=True)
@@ -203,7 +203,6 @@ def _read(master: int, wanted: bytes, seconds: float = 30) -> bytes:
     return shown
 
 
-@pytest.mark.thorough
 def test_a_study_from_a_laptop(laptop: Laptop) -> None:
     made = laptop.on("init")
     assert "brought back" in made.stderr
@@ -227,7 +226,6 @@ def test_a_study_from_a_laptop(laptop: Laptop) -> None:
     follower = laptop.popen("hpcrun", "--on", LOGIN, "logs", "-f", "far", **pipes)
     assert follower.stdout is not None
     first = [follower.stdout.readline() for _ in range(20)]
-    laptop.server = _Server(_server(laptop.server))
     laptop.cut()
     rest, errors = follower.communicate(timeout=120)
     assert "trying again" in errors
@@ -242,10 +240,44 @@ def test_a_study_from_a_laptop(laptop: Laptop) -> None:
     assert "<!DOCTYPE html>" in laptop.run("sh", "-c", "read line <far.html; echo $line").stdout
 
 
-def _Server(pid: int) -> Any:  # noqa: N802
-    return type("Server", (), {"pid": pid, "wait": lambda self, timeout: None})()
-
-
 def test_screens_pages_and_ends_from_a_laptop(laptop: Laptop) -> None:
-    submitted = laptop.on("submit", "--help")
-    assert "Usage: hpcrun submit" in submitted.stdout
+    spec = "entry: train.py\nname: held\nresources: {time: 5}\nconfig: {lr: 1}\n"
+    laptop.cluster.on(LAPTOP, ["tee", f"{STUDY}/held.yaml"], user=True, cwd="/tmp", input=spec)
+    laptop.on("submit", "held.yaml")
+
+    process, screen = laptop.screen("top", "held")
+    _read(screen, b"held/0")
+    laptop.cut()
+    _read(screen, b"trying again")
+    _read(screen, b"held/0")
+    os.write(screen, b"q")
+    assert process.wait(20) == 0
+    os.close(screen)
+
+    words = ("hpcrun", "--on", LOGIN, "report", "held", "--serve")
+    served = laptop.popen(*words, stdout=subprocess.PIPE)
+    assert served.stdout is not None
+    address = re.search(rb"http://127.0.0.1:\S+", served.stdout.readline())
+    assert address is not None
+    asked = f"import urllib.request as r; print(r.urlopen({address[0].decode()!r}).read(400))"
+    assert "hpcrun report" in laptop.run("python", "-c", asked).stdout
+    served.send_signal(signal.SIGINT)
+    served.wait(20)
+
+    process, screen = laptop.screen("cancel", "held")
+    _read(screen, b"[y/N]")
+    os.write(screen, b"\x03")
+    assert process.wait(20) == 130
+    os.close(screen)
+    cancelled = laptop.on("cancel", "held", "-y")
+    assert "1 run" in cancelled.stdout + cancelled.stderr
+    completed = laptop.run(
+        "env", "_HPCRUN_COMPLETE=1", f"COMP_WORDS=hpcrun --on {LOGIN} status he", "hpcrun"
+    )
+    assert "held" in completed.stdout
+
+    def nobody() -> bool:
+        running = laptop.cluster.run(["ps", "-u", laptop.cluster.user, "-o", "args"]).stdout
+        return "other_end" not in running and "hpcrun --on" not in running
+
+    until(nobody, "nothing is left behind", 20)

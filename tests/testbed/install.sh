@@ -8,9 +8,9 @@ set -eu
 
 newer="${HPCRUN_TESTBED_SLURM24:-${XDG_CACHE_HOME:-$HOME/.cache}/hpcrun-testbed/slurm-24.11}"
 complete=.hpcrun-testbed-complete # prerequisites.py looks for it
-packages="slurmctld slurmd slurm-client slurmdbd munge mariadb-server iproute2 debootstrap elfutils g++ make chromium chromium-driver tmux zsh fish man-db groff charliecloud-runtime bubblewrap squashfs-tools libfuse3-dev"
+packages="slurmctld slurmd slurm-client slurmdbd munge mariadb-server iproute2 debootstrap elfutils g++ make chromium chromium-driver tmux zsh fish man-db groff charliecloud-runtime bubblewrap squashfs-tools libfuse3-dev openssh-client openssh-server git"
 # libpython3-stdlib for the libraries that the host's Python is linked with.
-newer_packages=slurmctld,slurmd,slurm-client,slurmdbd,munge,iproute2,elfutils,g++,make,libpython3-stdlib,charliecloud-runtime,bubblewrap
+newer_packages=slurmctld,slurmd,slurm-client,slurmdbd,munge,iproute2,elfutils,g++,make,libpython3-stdlib,charliecloud-runtime,bubblewrap,openssh-client,openssh-server
 
 missing=""
 for package in $packages; do
@@ -33,7 +33,7 @@ if [ -n "$missing" ]; then
 fi
 
 [ "${1:-}" != --without-newer ] || exit 0
-[ ! -e "$newer/$complete" ] || [ ! -e "$newer/usr/bin/ch-run" ] || exit 0
+[ ! -e "$newer/$complete" ] || [ ! -e "$newer/usr/sbin/sshd" ] || exit 0
 
 mirror="$(apt-get indextargets --format '$(REPO_URI)' \
     'Created-By: Packages' 'Label: Debian' 'Component: main' | head -n 1)"

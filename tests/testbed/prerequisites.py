@@ -22,6 +22,7 @@ _COMMANDS = (
     "mariadbd",
     "ip",
     "nsenter",
+    "sshd",
 )
 # As the bed's machines have it: the tests' own leads to no client of Slurm.
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
