@@ -32,9 +32,13 @@ pytestmark = pytest.mark.timeout(300)
 
 PORT, LAPTOP, STUDY = 2222, "n1", "/tmp/laptop/study"
 LINES = 80
+SPEC = "{entry: train.py, resources: {time: 5}, config: {lr: 1, lines: 80}}"
+STARTER = ["experiment.yaml", "spec.schema.json", "train.py"]
+HOST = "/run/sshd"
+KEYGEN = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f")
 SSHD = """
 Port {port}
-HostKey {place}/host_key
+HostKey /run/sshd/host_key
 AuthorizedKeysFile {place}/authorized_keys
 PidFile none
 UsePAM no
@@ -47,12 +51,14 @@ Host {login}
   UserKnownHostsFile {place}/known_hosts
   StrictHostKeyChecking accept-new
 """
-TRAIN = f"""
+TRAIN = """
 import argparse, time
 parser = argparse.ArgumentParser()
-parser.add_argument("--lr", type=float, default=0.1)
-print("local change, lr", parser.parse_args().lr, flush=True)
-for step in range({LINES}):
+parser.add_argument("--lr", type=float)
+parser.add_argument("--lines", type=int)
+given = parser.parse_args()
+print("local change, lr", given.lr, flush=True)
+for step in range(given.lines):
     print("line", step, flush=True)
     time.sleep(0.1)
 """
@@ -98,9 +104,10 @@ class Laptop:
 
     def cut(self) -> None:
         """End every connection, as where a network goes; the server goes on."""
-        for pid in _below(self.server):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for monitor in _below(self.server):
+            for pid in (*_below(monitor), monitor):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def screen(self, *words: str) -> tuple[subprocess.Popen[Any], int]:
         """Type a command at a terminal; return it and the terminal's other end."""
@@ -141,10 +148,7 @@ def laptop(slurm: Cluster) -> Iterator[Laptop]:
     for command in (
         ["rm", "-rf", str(place), f"{slurm.layout.home}/.local"],
         ["mkdir", str(place)],
-        *(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(place / name)]
-            for name in ("host_key", "key")
-        ),
+        [*KEYGEN, str(place / "key")],
         ["cp", str(place / "key.pub"), str(place / "authorized_keys")],
         ["tee", str(place / "sshd_config")],
         ["tee", str(place / "config")],
@@ -152,7 +156,9 @@ def laptop(slurm: Cluster) -> Iterator[Laptop]:
         texts = {"sshd_config": SSHD, "config": SSH}
         text = texts.get(Path(command[-1]).name, "").format(port=PORT, place=place, login=LOGIN)
         slurm.run(command, input=text or None)
-    slurm.run(["mkdir", "-p", "/run/sshd"], user=False)
+    # Root is nobody on the shared storage.
+    slurm.run(["sh", "-c", f"mkdir -p {HOST} && rm -f {HOST}/*"], user=False)
+    slurm.run([*KEYGEN, f"{HOST}/host_key"], user=False)
     log = (slurm.layout.logs / "sshd.log").open("ab")
     server = slurm.popen(
         ["/usr/sbin/sshd", "-D", "-e", "-f", str(place / "sshd_config")],
@@ -165,7 +171,8 @@ def laptop(slurm: Cluster) -> Iterator[Laptop]:
     for line in (
         "rm -rf /tmp/laptop && mkdir -p /tmp/laptop/bin /tmp/laptop/study && cd /tmp/laptop/study",
         "for name in sh bash env ssh git sed setsid; do ln -s $(command -v $name) ../bin/; done",
-        "git init -q -b main . && echo 'print(1)' > train.py && git add .",
+        f"echo '{SPEC}' >far.yaml && echo 'print(1)' >train.py && git init -q -b main .",
+        "git add .",
         "git -c user.name=a -c user.email=a@example.org commit -qm first",
     ):
         prepared = "cd /tmp/laptop/study 2>/dev/null; " + line
@@ -174,6 +181,7 @@ def laptop(slurm: Cluster) -> Iterator[Laptop]:
 
     def answers() -> bool:
         done = found.run("sh", "-c", f"ssh -F {place}/config {LOGIN} true", check=False)
+        print(done.stderr, (slurm.layout.logs / "sshd.log").read_text())
         return done.returncode == 0
 
     try:
@@ -203,16 +211,14 @@ def _read(master: int, wanted: bytes, seconds: float = 30) -> bytes:
     return shown
 
 
-def test_a_study_from_a_laptop(laptop: Laptop) -> None:
-    made = laptop.on("init")
+def test_a_study_from_a_laptop(laptop: Laptop, tmp_path: Path) -> None:
+    made = laptop.on("init", "first")
     assert "brought back" in made.stderr
     assert "bringing hpcrun" in made.stderr
-    written = laptop.run("sh", "-c", "cat experiment.yaml").stdout
-    assert "entry: train.py" in written
+    assert laptop.run("sh", "-c", "cd first && echo *").stdout.split() == STARTER
 
-    words = ("experiment.yaml", "name=far", "resources.time=00:05:00", "environment.python=null")
-    submitted = laptop.on("submit", *words, "--sweep", "config.lr=1,2")
-    assert "2 runs" in submitted.stdout
+    submitted = laptop.on("submit", "far.yaml", "--sweep", "config.lr=1,2")
+    assert "runs 0-1" in submitted.stderr
     shown = json.loads(laptop.on("show", "far/0", "--code", "--json").stdout)
     commit = laptop.run("git", "rev-parse", "HEAD").stdout.strip()
     has_git = laptop.cluster.run(["sh", "-c", "command -v git"], check=False).returncode == 0
@@ -222,15 +228,16 @@ def test_a_study_from_a_laptop(laptop: Laptop) -> None:
         assert "has no git" in submitted.stderr
         assert shown["git"] is None
 
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    follower = laptop.popen("hpcrun", "--on", LOGIN, "logs", "-f", "far", **pipes)
-    assert follower.stdout is not None
-    first = [follower.stdout.readline() for _ in range(20)]
-    laptop.cut()
-    rest, errors = follower.communicate(timeout=120)
-    assert "trying again" in errors
-    assert follower.returncode == 0, errors
-    lines = [*first, *rest.splitlines(keepends=True)]
+    followed, said = tmp_path / "out", tmp_path / "err"
+    with followed.open("wb") as out, said.open("wb") as err:
+        words = ("hpcrun", "--on", LOGIN, "logs", "-f", "far")
+        follower = laptop.popen(*words, stdout=out, stderr=err)
+        for count in (20, 100):
+            until(lambda count=count: followed.read_bytes().count(b"\n") > count, "lines", 60)
+            laptop.cut()
+        assert follower.wait(120) == 0
+    assert said.read_text().count("trying again") >= 2
+    lines = followed.read_text().splitlines(keepends=True)
     for run in (0, 1):
         own = [line for line in lines if re.match(rf"{run} \|", line)]
         assert own[0] == f"{run} | local change, lr {run + 1}.0\n"
@@ -241,9 +248,7 @@ def test_a_study_from_a_laptop(laptop: Laptop) -> None:
 
 
 def test_screens_pages_and_ends_from_a_laptop(laptop: Laptop) -> None:
-    spec = "entry: train.py\nname: held\nresources: {time: 5}\nconfig: {lr: 1}\n"
-    laptop.cluster.on(LAPTOP, ["tee", f"{STUDY}/held.yaml"], user=True, cwd="/tmp", input=spec)
-    laptop.on("submit", "held.yaml")
+    laptop.on("submit", "far.yaml", "name=held", "config.lines=3000")
 
     process, screen = laptop.screen("top", "held")
     _read(screen, b"held/0")
@@ -264,13 +269,12 @@ def test_screens_pages_and_ends_from_a_laptop(laptop: Laptop) -> None:
     served.send_signal(signal.SIGINT)
     served.wait(20)
 
-    process, screen = laptop.screen("cancel", "held")
+    assert "held/0: cancelled" in laptop.on("cancel", "held").stdout
+    process, screen = laptop.screen("delete", "held")
     _read(screen, b"[y/N]")
     os.write(screen, b"\x03")
     assert process.wait(20) == 130
     os.close(screen)
-    cancelled = laptop.on("cancel", "held", "-y")
-    assert "1 run" in cancelled.stdout + cancelled.stderr
     completed = laptop.run(
         "env", "_HPCRUN_COMPLETE=1", f"COMP_WORDS=hpcrun --on {LOGIN} status he", "hpcrun"
     )

@@ -24,6 +24,8 @@ from hpcrun.text import Say, size
 from hpcrun.tools.remote.login_node import LoginNode
 
 _LONG = 300.0
+# What comes back of a checkout: specs and profiles, and the starter of `hpcrun init`.
+_COME_BACK = (".yaml", ".yml", ".sh", "spec.schema.json", "train.py")
 
 
 @dataclass(frozen=True)
@@ -95,12 +97,13 @@ class Checkout:
         node.ask("set_commit", objects, **state, **self.place)
 
     def take(self, node: LoginNode, say: Say) -> None:
-        """Write here the YAML files that the command wrote there, unless others are here."""
-        for name, text in sorted(node.ask("written", **self.place)["files"].items()):
+        """Write here what `init` and ``--save`` write there, unless other files are here."""
+        written = node.ask("written", endings=_COME_BACK, **self.place)["files"]
+        for name, text in sorted(written.items()):
             path = Path(os.path.normpath(self.top / str(name)))
             parts = path.parts[len(self.top.parts) :]
             strange = not path.is_relative_to(self.top) or any(one[:1] == "." for one in parts)
-            if strange or path.suffix not in (".yaml", ".yml"):
+            if strange or not path.name.endswith(_COME_BACK):
                 continue
             if path.is_symlink() or any(one.is_symlink() for one in path.parents):
                 say(f"{path} is behind a link, and stays as it is")

@@ -30,7 +30,7 @@ _KEPT = 30 * 86400.0
 _PATIENCE = 20.0
 # Seconds that a command has to end, once nobody reads it any more.
 _LAST = 5.0
-_LONGEST_YAML = 1 << 20
+_LONGEST_TEXT = 1 << 20
 
 
 def place() -> Path:
@@ -150,8 +150,9 @@ def set_commit(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
 
 
 def written(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
-    """Return the YAML files that a command has written in a checkout: name -> text."""
+    """Return the files that a command has written in a checkout, by their endings: name -> text."""
     del payload
+    endings = tuple(request["endings"])
     top = checkout(request["key"], request["name"])
     since = _stamp(top).stat().st_mtime_ns
     brought = set(_record(top).get("names", ()))
@@ -161,11 +162,11 @@ def written(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
         for name in files:
             path = Path(directory, name)
             told = path.lstat()
-            if not name.endswith((".yaml", ".yml")) or not stat.S_ISREG(told.st_mode):
+            if not name.endswith(endings) or not stat.S_ISREG(told.st_mode):
                 continue
             inside = path.relative_to(top).as_posix()
             is_new = inside not in brought or told.st_mtime_ns > since
-            if is_new and told.st_size <= _LONGEST_YAML:
+            if is_new and told.st_size <= _LONGEST_TEXT:
                 found[inside] = path.read_text("utf-8", "replace")
     return {"files": found}
 

@@ -17,6 +17,7 @@ import pytest
 from hpcrun.tools.remote import own_copy
 from tests.support import command
 from tests.support.ssh_stand_in import HOST, FarHost
+from tests.support.waiting import until
 
 SPEC = "entry: train.py\nconfig: {lr: 0.1}\ncluster: local\n"
 
@@ -269,19 +270,18 @@ def test_logs_go_on_where_they_were_after_a_cut(far: FarHost, project: Path) -> 
     assert _on(far, "submit", "experiments/e.yaml", cwd=project).returncode == 0
     words = [sys.executable, "-m", "hpcrun", "--on", HOST, "logs", "-f", "e"]
     environment = {**os.environ, **far.environment}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(words, cwd=project, env=environment, **pipes)
-    assert process.stdout is not None
-    shown = [process.stdout.readline() for _ in range(10)]
+    shown, said = project / "out", project / "err"
+    with shown.open("wb") as out, said.open("wb") as err:
+        process = subprocess.Popen(words, cwd=project, env=environment, stdout=out, stderr=err)
+    until(lambda: shown.read_bytes().count(b"\n") > 10, "lines")
     # Both sessions at once, as where the network goes.
     for entry in Path("/proc").iterdir():
         with_far = entry.name.isdigit() and _is_of(entry, str(far.home))
         if with_far:
             os.kill(int(entry.name), signal.SIGKILL)
-    rest, errors = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert "trying again" in errors
-    assert [*shown, *rest.splitlines(keepends=True)] == [f"line {n}\n" for n in range(lines)]
+    assert process.wait(60) == 0
+    assert "trying again" in said.read_text()
+    assert shown.read_text() == "".join(f"line {number}\n" for number in range(lines))
 
 
 def _is_of(entry: Path, home: str) -> bool:
