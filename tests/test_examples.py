@@ -42,6 +42,7 @@ NETWORK = (
 PROFILES = "takes half a minute: tests/tools/perf/test_profile.py"
 TUNES = "trials take a minute: tests/tools/perf/test_tune.py"
 TRAINS = "trains with DeepSpeed for minutes: tests/test_training.py"
+FAR = "needs a login node: tests/cluster/test_laptop.py"
 NODES = "needs nodes of a Slurm: tests/cluster/test_doctor.py"
 CONVERTED = "an sbatch script, and its spec: tests/tools/init/convert/test_conversion.py"
 SAVED = "needs a checkpoint: tests/tools/weights, tests/frameworks/test_llama_weights.py"
@@ -51,6 +52,10 @@ SERVES = "serves until Ctrl-C: tests/tools/report/test_live_server.py"
 COMPARED = "Usage: hpcrun "
 # What is not run, and why: page -> a line to type, or the first line of another block.
 NOT_RUN: dict[str, dict[str, str]] = {
+    "docs/laptop.md": {
+        "hpcrun --on login.example.org submit finetune.yaml": FAR,
+        "hpcrun --on login.example.org logs -f finetune": FAR,
+    },
     "docs/object-storage.md": {
         "PYTHONPATH=ROOT/NAME/submissions/1/hpcrun.zip python -m "
         "hpcrun.features.object_storage.process once ROOT/NAME/submissions/1 --run 3": (
@@ -169,6 +174,8 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "if session.rank == 0:": SAVED,
     },
     HELP: {
+        "hpcrun --on login.example.org submit finetune.yaml": FAR,
+        "hpcrun --on login.example.org logs -f finetune": FAR,
         "hpcrun profile language-model": PROFILES,
         "hpcrun profile finetune/0 --steps 10 -o profile.html": PROFILES,
         "hpcrun tune language-model": TUNES,
@@ -464,7 +471,7 @@ def _in_prose() -> Iterator[tuple[str, str]]:
 def _complaint(line: str) -> str | None:
     """Return what is wrong with a command line, or with the form of one; None if nothing is."""
     form = re.sub(r"[\[\]…]", " ", line.replace("\\|", " ").partition(" > ")[0])
-    _, name, *arguments = shlex.split(form)
+    _, name, *arguments = shlex.split(re.sub(r"^hpcrun --on \S+", "hpcrun", form))
     above = click.Context(group, info_name="hpcrun", **group.context_settings)
     command = group.get_command(above, name)
     if command is None:

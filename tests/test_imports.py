@@ -178,7 +178,7 @@ def test_imports_point_one_way() -> None:
 
 
 # Where one tool does more beside another: lazily, and only where `tools.has` it.
-BESIDE = {("perf", "estimate"), ("perf", "report")}
+BESIDE = {("perf", "estimate"), ("perf", "report"), ("completion", "remote")}
 
 
 def _tool(module: str) -> str | None:

@@ -65,6 +65,7 @@ PARTS = {
             "weights",
             "export weights as safetensors, whatever divided the model",
         ),
+        "laptop": ("laptop", "type any command on your own machine, through ssh"),
         "order": ("keeping-order", "notify, tag, rename, delete, limit, and share with colleagues"),
         "python": ("python", "submit and read runs from a program of yours"),
         "extending": (

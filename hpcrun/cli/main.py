@@ -33,10 +33,9 @@ class LazyGroup(click.Group):
     ) -> click.Context:
         # As click itself would find it, with all of shutil.
         extra.setdefault("terminal_width", max(min(_columns(), 80) - 2, 50))
+        if "--on" in " ".join(args):
+            args = _with_command_of_option(args)
         return super().make_context(info_name, args, parent, **extra)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _with_command_of_option(args))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(commands.known())

@@ -119,7 +119,7 @@ class Profile:
     """``slurm`` submits with sbatch; ``local`` starts the same processes on this machine."""
 
     host: str | None = None
-    """Its login node, as ssh takes it: ``hpcrun --on NAME`` runs commands there. Null for this
+    """Its login node, as ssh takes it, where ``--on`` runs commands. Null for this
     machine."""
 
     root: str = "${oc.env:HOME}/hpcrun"

@@ -2,7 +2,8 @@
 
 `completion_command` prints the scripts. On TAB a shell calls `completion_answers`, which reads the
 typed line without click and asks `spec_keys` for what a spec may hold, `condition_keys` for
-``--where``, `run_names` for experiments, runs and tags.
+``--where``, `run_names` for experiments, runs and tags, `login_nodes` for those of ``--on``, which
+then answer themselves.
 
 To complete a parameter: its function in ``COMPLETERS`` of `completion_answers`.
 """

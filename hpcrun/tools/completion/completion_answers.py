@@ -18,7 +18,6 @@ from hpcrun import resources
 from hpcrun.errors import EXIT_OK, EXIT_USAGE
 from hpcrun.extensions import attribute_at
 from hpcrun.text import one_line, shortened
-from hpcrun.tools.completion import login_nodes
 
 # The variable by which a shell asks for completions.
 COMPLETE = "_HPCRUN_COMPLETE"
@@ -48,6 +47,8 @@ _SAFE = re.compile(r"[\w.+,/=@:%-]+", re.ASCII)
 # typed, blanks and brackets are part of a word too.
 _CONDITION = re.compile(r"[\w.+,/=@:%<>-][\w.+,/=@:%<>~-]*", re.ASCII)
 _QUOTED = re.compile(r"[\w.+,/=@:%<> ()-][\w.+,/=@:%<> ()~-]*", re.ASCII)
+# `hpcrun --on HOST …` and `hpcrun on HOST …`, once something follows.
+_TYPED_FAR = re.compile(r"\s*\S+\s+(?:--on(?:=|\s+)|on\s+)([^\s=]+)\s+")
 _CURSOR = "\x1f"
 LONGEST_HELP = 60
 # A word to which more is added, so that no space follows it.
@@ -80,7 +81,7 @@ def _quiet() -> Iterator[None]:
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
         # Ends this process from a thread that needs no lock of Python's.
         typed = os.environ["COMP_WORDS"]
-        patience = _FAR_PATIENCE if login_nodes.is_far(typed) else PATIENCE
+        patience = _FAR_PATIENCE if _TYPED_FAR.match(typed) else PATIENCE
         faulthandler.dump_traceback_later(patience, exit=True, file=nowhere)
         try:
             yield
@@ -90,7 +91,7 @@ def _quiet() -> Iterator[None]:
 
 def rows(text: str, current: str | None = None) -> Iterator[str]:
     """Yield the rows for a line up to the cursor, as `main` prints them."""
-    if (far := login_nodes.far_rows(text, current)) is not None:
+    if (far := _far_rows(text, current)) is not None:
         yield from far
         return
     words, is_in_quotes = split_line(text + _CURSOR)
@@ -106,6 +107,16 @@ def rows(text: str, current: str | None = None) -> Iterator[str]:
         elif _accepted(word, is_in_quotes).fullmatch(value):
             about = shortened(one_line(word.about or ""), LONGEST_HELP)
             yield f"{word.kind}\t{value[cut:]}\t{about.replace(chr(9), ' ')}"
+
+
+def _far_rows(text: str, current: str | None) -> list[str] | None:
+    """Return the rows that a login node answers, or none; None if the line names no login node."""
+    found = _TYPED_FAR.match(text)
+    if found is None:
+        return None
+    from hpcrun.tools.remote.far_completion import ask
+
+    return ask(found[1], f"hpcrun {text[found.end() :]}", current)
 
 
 def _accepted(word: Word, is_in_quotes: bool) -> re.Pattern[str]:

@@ -1,20 +1,16 @@
-"""TAB behind ``hpcrun --on``: names of login nodes, and what the one that is typed answers."""
+"""TAB behind ``hpcrun --on``: names of login nodes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from hpcrun.compile.spec import profile_files
 from hpcrun.host import expand_home
 from hpcrun.state import files
+from hpcrun.tools.completion.completion_answers import TypedLine, Word
 
-if TYPE_CHECKING:
-    from hpcrun.tools.completion.completion_answers import TypedLine, Word
-
-# `hpcrun --on HOST …` and `hpcrun on HOST …`, once something follows.
-_TYPED = re.compile(r"^\s*\S+\s+(?:--on(?:=|\s+)|on\s+)([^\s=]+)\s+")
 _HOST = re.compile(r"(?im)^\s*host[ \t=]+(.+)$")
 _IS_REACHED = re.compile(r"(?m)^host:")
 _MOST_BYTES = 1 << 20
@@ -22,9 +18,6 @@ _MOST_BYTES = 1 << 20
 
 def complete_host(line: TypedLine, incomplete: str) -> Iterator[Word]:
     """Yield the profiles that name a host, and the hosts of the user's own ssh configuration."""
-    from hpcrun.compile.spec import profile_files
-    from hpcrun.tools.completion.completion_answers import Word
-
     del line
     found = {}
     for name, path in profile_files.available(Path.cwd()).items():
@@ -44,20 +37,3 @@ def _text(path: Path) -> str:
         return files.read_bytes(path, _MOST_BYTES).decode("utf-8", "replace")
     except (OSError, ValueError):
         return ""
-
-
-def is_far(text: str) -> bool:
-    """Check whether a line names a login node, which is to answer."""
-    return _TYPED.match(text) is not None
-
-
-def far_rows(text: str, current: str | None) -> list[str] | None:
-    """Return the rows that a login node answers, or none; None if the line names no login node."""
-    found = _TYPED.match(text)
-    if found is None:
-        return None
-    try:
-        from hpcrun.tools.remote.far_completion import ask
-    except ModuleNotFoundError:
-        return []
-    return ask(found[1], f"hpcrun {text[found.end() :]}", current)

@@ -59,15 +59,15 @@ class _Typed:
 def _read(words: Sequence[str]) -> _Typed:
     """Read a command line as far as it is right; what is wrong with it is told at its end."""
     from hpcrun.cli import commands
-    from hpcrun.cli.main import group
 
+    above = click.get_current_context().find_root()
     with contextlib.suppress(click.ClickException, HpcrunError):
-        parser = group.make_parser(click.Context(group))
+        parser = above.command.make_parser(above)
         _, rest, _ = parser.parse_args(list(words))
         loaded = commands.load(rest[0]) if rest and commands.find(rest[0]) else None
         if loaded is None:
             return _Typed(rest[0] if rest else "")
-        context = loaded.make_context(rest[0], list(rest[1:]), resilient_parsing=True)
+        context = loaded.make_context(rest[0], list(rest[1:]), above, resilient_parsing=True)
         writes = [
             one.name
             for one in loaded.params

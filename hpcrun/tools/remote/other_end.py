@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib
 import io
 import json
 import os
@@ -104,7 +105,7 @@ def bring(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
     """Make a checkout what the archive holds; what was brought before and is not in it goes."""
     top = checkout(request["key"], request["name"])
     top.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _alone(top.parent / "lock"):
+    with _alone(top.parent / "bringing.lock"):
         record = _record(top)
         names = []
         with tarfile.open(fileobj=payload, mode="r|gz") as archive:
@@ -126,7 +127,7 @@ def set_commit(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
     top = checkout(request["key"], request["name"])
     commit = request["commit"]
     objects = payload.read()
-    with _alone(top.parent / "lock"):
+    with _alone(top.parent / "bringing.lock"):
         record = _record(top)
         if objects:
             shutil.rmtree(top / ".git", ignore_errors=True)
@@ -369,9 +370,7 @@ def launch(mark: str, task: dict[str, Any]) -> None:
     if task["copy"]:
         sys.path.insert(0, task["copy"])
     sys.argv = ["hpcrun", *task["words"]]
-    from hpcrun.__main__ import main  # type: ignore[attr-defined]
-
-    main()
+    importlib.import_module("hpcrun.__main__").main()
 
 
 def _watch() -> None:
