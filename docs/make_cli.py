@@ -60,7 +60,7 @@ All of it is in [choosing runs](choosing-runs.md). Without WHERE, commands that 
 newest experiment; those that act want to be told.
 
 **Root.** Experiments live under `--root`, else `HPCRUN_ROOT`. Without these, commands that take a
-SPEC use its cluster profile's `root`; the others know no profile and look in `~/hpcrun`. Where a
+SPEC use its cluster profile's `root`; the others know no profile and look in `~/hpcrun-runs`. Where a
 profile names another root, set `HPCRUN_ROOT` to it.
 
 **Network storage.** On NFS, Lustre and the like `logs --follow` looks at few files a second. Which

@@ -23,10 +23,10 @@ from hpcrun.errors import UsageError
 from hpcrun.host import expand_home
 from hpcrun.observe import results
 from hpcrun.observe.read import filter
-from hpcrun.observe.read.selection import Finder, Selected, default_root
+from hpcrun.observe.read.selection import Finder, Selected
 from hpcrun.observe.status.status import RunStatus, statuses
 from hpcrun.slurm import patience
-from hpcrun.state import layout
+from hpcrun.state import layout, root_place
 from hpcrun.text import Say
 
 
@@ -236,7 +236,7 @@ def experiment(
     name
         Its name, its directory, or the spec file that it was submitted from.
     root
-        The directory of experiments; by default ``HPCRUN_ROOT``, or ``~/hpcrun``.
+        The directory of experiments; by default ``HPCRUN_ROOT``, or ``~/hpcrun-runs``.
     say
         Takes messages for the person; by default they go to standard error.
 
@@ -245,7 +245,9 @@ def experiment(
     UsageError
         There is no such experiment, or the spec was submitted as several.
     """
-    place = default_root() if root is None else expand_home(os.fspath(root)).absolute()
+    place = root_place.default_root() if root is None else expand_home(os.fspath(root)).absolute()
+    if root is None:
+        root_place.tell_of_earlier(place, say)
     found = Finder(Path(os.path.realpath(place)), warn=say).resolve([name])
     several = list(dict.fromkeys(one.experiment for one in found))
     if len(several) > 1:

@@ -54,7 +54,7 @@ def findings(
 
     going_on = [run for run in runs if run.number in resumed]
     steps: dict[str, Callable[[], object]] = {
-        "root": lambda: preflight.check_root(compiled.root, compiled.cluster),
+        "root": lambda: preflight.check_root(compiled.root, compiled.cluster, told.append),
         "name": lambda: preflight.check_directory(paths),
         "resources.time": lambda: preflight.check_time_limits(runs, paths),
         **{

@@ -27,7 +27,7 @@ def global_options(root_variable: str | None) -> Callable[[Function], Function]:
                 type=click.Path(),
                 envvar=root_variable,
                 help="Where experiments live. Default: HPCRUN_ROOT, else the cluster profile's "
-                "root for commands that take a SPEC, and ~/hpcrun for all others.",
+                "root for commands that take a SPEC, and ~/hpcrun-runs for all others.",
             ),
         ):
             function = option(function)

@@ -40,7 +40,7 @@ class Output:
 
     root: Path | None
     """Where experiments live, from ``--root`` or HPCRUN_ROOT; None leaves it to the profile of the
-    spec, and is ~/hpcrun for commands that read."""
+    spec, and is ~/hpcrun-runs for commands that read."""
     json: bool
     """Print one JSON document on stdout instead of text."""
     verbosity: int
@@ -70,6 +70,9 @@ class Output:
 
     def notes(self, chain: Sequence[Compiled]) -> None:
         """Print what the compiler has to say about specs that are right, once each."""
+        from hpcrun.state import root_place
+
+        root_place.tell_of_earlier(chain[-1].root, self.say)
         for note in dict.fromkeys(note for one in chain for note in one.notes):
             self.say(note)
 
@@ -82,7 +85,7 @@ class Output:
 
 def root_option(root: Path) -> str:
     """Return the ``--root`` that reading commands need, as they do not know the profile's root."""
-    from hpcrun.observe.read.selection import default_root
+    from hpcrun.state.root_place import default_root
 
     known = Path(os.path.realpath(root)) == Path(os.path.realpath(default_root()))
     return "" if known else f" --root {shlex.quote(str(root))}"

@@ -77,13 +77,16 @@ def acts_on_runs(done: str) -> Callable[[Function], Function]:
 
 def finder(output: Output, *, own: bool = False) -> Finder:
     """Return the finder of the root that the user named; patterns are of ``own`` experiments."""
-    from hpcrun.observe.read.selection import Finder, default_root
+    from hpcrun.observe.read.selection import Finder
+    from hpcrun.state import root_place
 
-    root = output.root or Path(os.path.realpath(default_root()))
+    root = output.root or Path(os.path.realpath(root_place.default_root()))
+    if output.root is None:
+        root_place.tell_of_earlier(root, lambda text: _tell(output, text))
     if root.is_file():
         raise UsageError(
             f"the root {root} is a file; accepted is the directory of your experiments",
-            hint="leave --root and HPCRUN_ROOT out for ~/hpcrun",
+            hint="leave --root and HPCRUN_ROOT out for ~/hpcrun-runs",
         )
     return Finder(root, warn=output.say, own=own)
 

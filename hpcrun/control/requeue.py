@@ -111,7 +111,7 @@ def restart(selected: Sequence[Selected], *, argv: Sequence[str], say: Say) -> l
     readable, left = _readable(selected)
     for experiment, runs in _by_experiment(readable).items():
         cluster = next(one.plan.cluster for one in readable if one.experiment == experiment)
-        preflight.check_root(experiment.directory.parent, cluster)
+        preflight.check_root(experiment.directory.parent, cluster, say)
         with lock.held(experiment, say) as renew:
             permissions.check_mine(experiment, runs, "requeue")
             decisions = run_actions.settle(experiment, list(runs), say)

@@ -1,6 +1,7 @@
 """All that is on disk, each file with one owner; standard library only, as on compute nodes.
 
-In reading order: `layout` and `node_layout` (every name), `files` (how lines and whole files are
+In reading order: `layout` and `node_layout` (every name), `root_place` (where experiments live if
+nothing says so, and where they should not), `files` (how lines and whole files are
 written, and read where a crash tore a line), `spec` and `environment` (the spec's dataclasses),
 `plan`, `role_plan`, `plan_file` and `patched` (the frozen plan), `journal` and `history` (what was
 submitted), `ledger` (a run's attempts), `session_log` and `metrics_file` (an attempt's events and

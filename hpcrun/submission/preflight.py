@@ -22,7 +22,7 @@ from hpcrun.extensions import TRACKERS
 from hpcrun.policy import stop_lead_time
 from hpcrun.slurm import client
 from hpcrun.slurm.parse import parse_duration
-from hpcrun.state import ledger, manifest, permissions
+from hpcrun.state import ledger, manifest, permissions, root_place
 from hpcrun.state.init_from import Origin
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.manifest import Manifest
@@ -39,8 +39,12 @@ from hpcrun.text import Say, listed, runs_text
 _SHOWN = 5
 
 
-def check_root(root: Path, cluster: Mapping[str, Any]) -> None:
-    """Raise UsageError unless the root is a directory, or can become one, in trusted hands."""
+def check_root(root: Path, cluster: Mapping[str, Any], say: Say) -> None:
+    """Raise UsageError unless the root is a directory, or can become one, in trusted hands.
+
+    It is not a checkout of hpcrun either; one that lies inside is said.
+    """
+    root_place.check_no_checkout(root, say)
     permissions.check_hands(root, cluster)
     for path in (root, *root.parents):
         if path.is_dir():
@@ -52,10 +56,11 @@ def check_root(root: Path, cluster: Mapping[str, Any]) -> None:
 def check_directory(experiment: ExperimentPaths) -> None:
     """Raise UsageError if the experiment's directory has files of somebody's and no submission.
 
-    So has a checkout of hpcrun, in the place of the default root, `~/hpcrun`.
+    Raise it, too, for an experiment of the earlier default root, which would begin anew.
     """
     if experiment.exists:
         return
+    root_place.check_not_earlier(experiment.root, experiment.name)
     own = (experiment.annotations, experiment.code, experiment.submit_lock)
     known = {path.name for path in (*own, experiment.runs_directory)}
     names = shared_look.names(experiment.directory)

@@ -157,7 +157,7 @@ def submit(
 @contextlib.contextmanager
 def _submit_lock(compiled: Compiled, say: Say) -> Iterator[Renew]:
     """Hold the experiment's lock, with the umask and group of its profile."""
-    preflight.check_root(compiled.root, compiled.cluster)
+    preflight.check_root(compiled.root, compiled.cluster, say)
     permissions.use_profile(compiled.cluster)
     group = permissions.group_id(compiled.cluster)
     paths = experiment(compiled.root, compiled.name)
@@ -235,7 +235,7 @@ def prepare(
 
 
 def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence, ...]) -> Preview:
-    preflight.check_root(compiled.root, compiled.cluster)
+    preflight.check_root(compiled.root, compiled.cluster, request.say)
     compiled = sbatch.sized(compiled, request.say)
     paths = experiment(compiled.root, compiled.name)
     preflight.check_directory(paths)

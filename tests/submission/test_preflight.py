@@ -19,10 +19,10 @@ from tests.support.slurm_shim import Shim
 
 @pytest.mark.parametrize("below", ["", "deeper/still"])
 def test_a_root_is_a_directory_or_can_become_one(tmp_path: Path, below: str) -> None:
-    preflight.check_root(tmp_path / below, {"executor": "local"})
+    preflight.check_root(tmp_path / below, {"executor": "local"}, print)
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="file: cannot be written: Not a directory"):
-        preflight.check_root(tmp_path / "file" / below, {"executor": "local"})
+        preflight.check_root(tmp_path / "file" / below, {"executor": "local"}, print)
 
 
 def test_a_directory_of_somebodys_becomes_no_experiment(tmp_path: Path) -> None:

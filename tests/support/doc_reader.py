@@ -26,7 +26,7 @@ from tests.support.slurm_shim import Shim
 
 _RECORDED = Path(__file__).parent.parent / "site" / "recorded"
 # What a page writes for what is the reader's own: each is this here.
-OWN = {"/path/to/venv/bin/python": sys.executable, "/shared/team": "{home}/hpcrun"}
+OWN = {"/path/to/venv/bin/python": sys.executable, "/shared/team": "{home}/hpcrun-runs"}
 # Commands that start programs get a process of their own, as they do in a shell.
 _STARTS = {"drill", "requeue", "run", "submit"}
 # A laptop has no Slurm: with one on PATH, these would still not use it.

@@ -419,11 +419,6 @@ def is_name(text: str) -> bool:
     return text.isascii() and _NAME.fullmatch(text) is not None
 
 
-def default_root() -> Path:
-    """Return HPCRUN_ROOT, or ``~/hpcrun``."""
-    return expand_home(os.environ.get("HPCRUN_ROOT") or "~/hpcrun").absolute()
-
-
 def _is_mine(experiment: ExperimentPaths) -> bool:
     return permissions.owner(experiment.directory) == os.geteuid()
 

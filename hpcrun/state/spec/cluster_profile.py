@@ -122,7 +122,7 @@ class Profile:
     """Its login node, as ssh takes it, where ``--on`` runs commands. Null for this
     machine."""
 
-    root: str = "${oc.env:HOME}/hpcrun"
+    root: str = "${oc.env:HOME}/hpcrun-runs"
     """Where experiments live, unless --root or HPCRUN_ROOT says so; storage that all nodes see."""
 
     umask: str | None = None

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from hpcrun.errors import HpcrunError
 from hpcrun.host import expand_home
-from hpcrun.observe.read.selection import Finder, default_root, is_name
+from hpcrun.observe.read.selection import Finder, is_name
 from hpcrun.state import layout
+from hpcrun.state.root_place import default_root
 from hpcrun.tools.completion.completion_answers import TypedLine, Word
 
 

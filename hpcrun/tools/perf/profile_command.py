@@ -99,7 +99,8 @@ def _compiled(
 ) -> Iterator[Compiled]:
     """Compile a spec, or a run as it was frozen."""
     from hpcrun.compile import compile_spec
-    from hpcrun.observe.read.selection import Finder, default_root
+    from hpcrun.observe.read.selection import Finder
+    from hpcrun.state.root_place import default_root
     from hpcrun.tools.perf import profile_run
 
     if not profile_run.is_run(spec):

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcrun.site.shared_storage import StoragePlace
+from hpcrun.state.root_place import NAME
 from hpcrun.text import size
 
 _LEAST = 1_000_000_000
-HOME = "${oc.env:HOME}/hpcrun"
+HOME = f"${{oc.env:HOME}}/{NAME}"
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class RootChoice:
 
 def default_root(environ: Mapping[str, str]) -> str:
     """Return the root of commands that know no profile."""
-    return environ.get("HPCRUN_ROOT") or f"{environ.get('HOME', '')}/hpcrun"
+    return environ.get("HPCRUN_ROOT") or f"{environ.get('HOME', '')}/{NAME}"
 
 
 def choose(
@@ -48,7 +49,7 @@ def choose(
         if "${" in one.path:
             continue
         if one.is_usable and one.is_shared and one.free >= _LEAST and one.source != "$HOME":
-            path = f"{one.path.rstrip('/')}/hpcrun"
+            path = f"{one.path.rstrip('/')}/{NAME}"
             told = f"{one.source}: {one.kind}, which nodes share, {size(one.free)} free"
             scratch = one.source.lower().endswith("scratch")
             doubt = f"{one.source} may be purged of old files: ask your site" if scratch else ""
@@ -68,4 +69,4 @@ def choose(
             f"{own.path} is on {own.kind or 'a file system of no known type'}, which does not tell "
             "whether the nodes share it: if they do not, choose another root with --root DIR"
         )
-    return RootChoice(HOME, why, f"{home}/hpcrun", is_default=True, doubt=doubt)
+    return RootChoice(HOME, why, f"{home}/{NAME}", is_default=True, doubt=doubt)

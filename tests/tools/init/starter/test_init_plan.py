@@ -146,7 +146,7 @@ def test_what_is_written_compiles_and_the_cluster_takes_it(
     assert plan.cluster["name"] == "alps"
     found = list(judge(plan, site))
     assert [one.message for one in found if one.severity in (ERROR, WARNING)] == []
-    assert str(compiled.root) == str(desk.home / "hpcrun")
+    assert str(compiled.root) == str(desk.home / "hpcrun-runs")
 
 
 def test_each_line_of_a_profile_says_where_it_is_from(desk: Desk) -> None:
@@ -302,9 +302,9 @@ def test_a_root_elsewhere_is_in_the_profile_and_to_be_exported(desk: Desk) -> No
     work = StoragePlace("/work/my group/ann", "$WORK", "lustre", is_shared=True, free=10**12)
     plan = desk.plan(SITES["CPUs"], storage=[work])
     plan.write()
-    assert _profile(desk.home)["root"] == "/work/my group/ann/hpcrun"
-    assert plan.next_lines()[0] == "export HPCRUN_ROOT='/work/my group/ann/hpcrun'"
-    assert str(compile_spec("experiment.yaml").root) == "/work/my group/ann/hpcrun"
+    assert _profile(desk.home)["root"] == "/work/my group/ann/hpcrun-runs"
+    assert plan.next_lines()[0] == "export HPCRUN_ROOT='/work/my group/ann/hpcrun-runs'"
+    assert str(compile_spec("experiment.yaml").root) == "/work/my group/ann/hpcrun-runs"
 
 
 def test_twice_is_harmless_and_what_was_changed_is_kept(desk: Desk) -> None:
@@ -391,7 +391,7 @@ def test_a_new_directory_is_made_and_gone_to(desk: Desk) -> None:
 
 
 def test_a_name_that_is_taken_is_not_used_again(desk: Desk) -> None:
-    (desk.home / "hpcrun" / "project").mkdir(parents=True)
+    (desk.home / "hpcrun-runs" / "project").mkdir(parents=True)
     plan = desk.plan(SITES["CPUs"])
     plan.write()
     assert _spec()["name"] == "project-2"

@@ -14,17 +14,17 @@ ENVIRON = {"HOME": "/home/ann"}
 
 def test_work_comes_before_home_and_home_is_the_default() -> None:
     found = root_choice.choose([WORK, HOME], ENVIRON)
-    assert (found.root, found.is_default, found.doubt) == ("/work/ann/hpcrun", False, "")
+    assert (found.root, found.is_default, found.doubt) == ("/work/ann/hpcrun-runs", False, "")
     assert found.why == "$WORK: lustre, which nodes share, 900 GB free"
     found = root_choice.choose([HOME], ENVIRON)
-    assert (found.root, found.path) == ("${oc.env:HOME}/hpcrun", "/home/ann/hpcrun")
+    assert (found.root, found.path) == ("${oc.env:HOME}/hpcrun-runs", "/home/ann/hpcrun-runs")
     assert (found.is_default, found.doubt) == (True, "")
     assert "quotas are not seen" in found.why
 
 
 def test_scratch_is_taken_with_a_doubt() -> None:
     found = root_choice.choose([SCRATCH, HOME], ENVIRON)
-    assert found.root == "/scratch/ann/hpcrun"
+    assert found.root == "/scratch/ann/hpcrun-runs"
     assert "purged" in found.doubt
 
 
@@ -35,7 +35,7 @@ def test_what_is_full_not_shared_broken_or_oddly_named_is_passed_over() -> None:
         StoragePlace("/work/ann", "$WORK", problem="does not answer"),
         StoragePlace("/work/${x}", "$WORK", "lustre", is_shared=True, free=900 * GB),
     ):
-        assert root_choice.choose([one, HOME], ENVIRON).path == "/home/ann/hpcrun"
+        assert root_choice.choose([one, HOME], ENVIRON).path == "/home/ann/hpcrun-runs"
 
 
 def test_a_home_that_may_not_be_shared_is_a_doubt() -> None:
