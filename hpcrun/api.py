@@ -313,7 +313,8 @@ def submit(
     check
         Ask the cluster first what it would refuse.
     yes
-        Submit although it may cost more hours than the cluster profile lets pass unasked.
+        Submit although it may cost more hours than the cluster profile lets pass unasked, or the
+        default cluster is another than before.
     say
         Takes messages for the person; by default they go to standard error.
 
@@ -333,6 +334,7 @@ def submit(
     """
     from hpcrun.compile import compile_chain
     from hpcrun.slurm import patience
+    from hpcrun.submission.cluster_choice import other_cluster
     from hpcrun.submission.most_hours import asks_first
     from hpcrun.submission.submit import Request, submit_chain
 
@@ -344,6 +346,10 @@ def submit(
         os.fspath(spec), typed, swept, root=None if place is None else Path(os.path.realpath(place))
     )
     request = Request(["hpcrun.submit", os.fspath(spec), *typed, *swept], say, new)
+    if found := other_cluster(chain):
+        if not yes:
+            raise UsageError(str(found), hint=f"{found.hint}; or say yes=True")
+        say(str(found))
     with told(say), patience.acting(say):
         if not yes and (question := asks_first(chain, request)):
             raise UsageError(f"this would {', '.join(question)}", hint="say yes=True")

@@ -9,7 +9,7 @@
   the runs, and what to type.
 - Reading: `list`, `status`, `logs`, `results`, `why`, `show`, `diff`.
 - Looking inside running ones: `exec`, with ``shell`` and ``stacks``.
-- Acting on runs: `cancel`, `requeue`, `tag` (and ``note``), `rename`, `clean`, `delete`.
+- Acting on runs: `cancel`, `requeue`, `update`, `tag` (and ``note``), `rename`, `clean`, `delete`.
 - `help`: topics, and ``schema``, the JSON Schema of specs; `ask`: what answers a question.
 
 To add an option that every command takes: `global_options`, and its value in `options.Output`. To

@@ -35,6 +35,7 @@ _STOP = frozenset(_STOP_WORDS.split())
 # A word of people who know other programs -> words of hpcrun's own pages, with blanks between.
 SYNONYMS = {
     "abort": "cancel",
+    "alter": "update change",
     "accuracy": "results metrics",
     "activate": "conda environment.python",
     "afterok": "afterok depends_on",
@@ -139,6 +140,9 @@ SYNONYMS = {
     "resume": "resume checkpoint",
     "retry": "requeue",
     "sacct": "status why",
+    "renice": "update nice priority",
+    "scontrol": "update requeue show",
+    "timelimit": "update resources.time time",
     "save": "save checkpoint",
     "scancel": "cancel",
     "search": "search sweep",

@@ -179,6 +179,17 @@ CORE = (
         },
     ),
     Command(
+        "update",
+        ACT,
+        "Change time, partition, qos, max_parallel of queued runs.",
+        other_names="alter change modify reprioritize scontrol-update",
+        examples={
+            "hpcrun update finetune time=08:00:00": "of all that wait",
+            "hpcrun update finetune/0-3 partition=long qos=low": "of some",
+            "hpcrun update finetune max_parallel=8 -n": "what would be changed",
+        },
+    ),
+    Command(
         "tag",
         ACT,
         "Put tags on runs, by which they are found again.",

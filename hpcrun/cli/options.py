@@ -70,9 +70,6 @@ class Output:
 
     def notes(self, chain: Sequence[Compiled]) -> None:
         """Print what the compiler has to say about specs that are right, once each."""
-        from hpcrun.state import root_place
-
-        root_place.tell_of_earlier(chain[-1].root, self.say)
         for note in dict.fromkeys(note for one in chain for note in one.notes):
             self.say(note)
 

@@ -108,6 +108,9 @@ def _summary(found: dict[str, Any], output: Output) -> None:
     found["notes"] = "; ".join(note["text"] for note in found["notes"])
     if roles := found.pop("roles", None):
         found["roles"] = " | ".join(f"{name}: {told}" for name, told in roles.items())
+    if changes := found.pop("changes", None):
+        told = ", ".join(f"{name} {value}" for name, value in changes.items())
+        found["changed"] = f"{told} (hpcrun update)"
     metrics = found["metrics"] or {}
     found["metrics"] = ", ".join(f"{key}={number(value)}" for key, value in metrics.items())
     if fabric := found.pop("fabric", None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,9 @@ from hpcrun.cli.options import (
     spec_arguments,
 )
 from hpcrun.cli.where import confirm
-from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
 from hpcrun.slurm import client, patience
-from hpcrun.text import listed
+from hpcrun.text import listed, one_line
 
 if TYPE_CHECKING:
     from hpcrun.compile import Compiled
@@ -88,6 +89,7 @@ def command(
     from hpcrun.submission.submit import Request, preview_chain, submit_chain
 
     request = Request(command_line(), output.say, new, only, avoid=not no_suspects)
+    _check_cluster(chain, output, asks=not (dry_run or yes))
     if dry_run:
         if client.available():
             from hpcrun.submission import preflight
@@ -113,6 +115,23 @@ def command(
     else:
         _tell(done, chain[-1], output)
     return _wait(done, output) if wait else EXIT_OK
+
+
+def _check_cluster(chain: Sequence[Compiled], output: Output, *, asks: bool) -> None:
+    """Ask, or say, if the default cluster is another than before.
+
+    Raises UsageError if there is no terminal to ask on.
+    """
+    from hpcrun.submission.cluster_choice import other_cluster
+
+    if (found := other_cluster(chain)) is None:
+        return
+    if not asks:
+        output.say(f"{found}; {found.hint}")
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(str(found), hint=f"{found.hint}; --yes submits to the default")
+    click.confirm(one_line(f"{found}. Submit to {found.now}?"), abort=True, err=True)
 
 
 def _show(

@@ -44,6 +44,8 @@ def _one(run: RunStory, output: Output) -> None:
 
     now = time.time()
     output.line(narrative.headline(run))
+    if changed := narrative.changed(run):
+        output.line(changed)
     for attempt in run.attempts:
         first, *rest = narrative.attempt(attempt, run, now)
         click.echo(f"\n{one_line(first)}")

@@ -91,6 +91,7 @@ class _Compiler:
         self.path, self.shown, self.variables = path, shown, variables
         self.directory = path.parent
         self.problems = Problems()
+        self.has_default_cluster = False
         self.files: dict[str, Tree | None] = {}
 
     def compile(
@@ -151,6 +152,7 @@ class _Compiler:
             directory=os.path.relpath(self.directory, code_root) if inside else ".",
             cluster=loaded.data,
             max_parallel=block["max_parallel"],
+            has_default_cluster=self.has_default_cluster,
             repeats=expansion.repeats,
             extendable=extendable_keys,
             prerequisites=prerequisites,
@@ -215,6 +217,7 @@ class _Compiler:
         if self.problems.under("cluster"):
             return None
         if name is None:
+            self.has_default_cluster = True
             name = profile.default_name()
             if name == profile.LOCAL:
                 self.problems.notes.append(

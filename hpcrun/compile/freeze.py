@@ -77,6 +77,8 @@ class Compiled:
     """The YAML files that it was compiled from."""
     notes: tuple[str, ...] = ()
     """Messages for the user about a spec that is right."""
+    has_default_cluster: bool = False
+    """Nothing names the cluster."""
     names_array_size: bool = True
     """The profile's own file has ``limits.max_array_size``."""
     no_flags: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ In reading order:
 
 - `cancel`: record that runs are cancelled, then end their jobs and processes.
 - `requeue`: requeue running jobs, and submit again the runs whose jobs are over.
+- `update`: change the limits of jobs in the queue, and write down what Slurm took.
 - `wait`: wait until runs have ended.
 - `cleanup`: find and remove what runs that are over need no more, and frozen environments that no
   submission has any more; find who needs a run.

@@ -18,14 +18,15 @@ from hpcrun.observe.status import run_state
 from hpcrun.observe.status.status import statuses
 from hpcrun.policy import next_attempt
 from hpcrun.slurm import client, queue
-from hpcrun.state import history, ledger, permissions, plan_file
+from hpcrun.state import history, job_changes, ledger, permissions, plan_file
+from hpcrun.state.job_changes import JobChange
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.submission import feeder, lock, preflight, python_probe, run_actions, sbatch
 from hpcrun.submission.feeder import Renew
 from hpcrun.submission.run_actions import Decision
 from hpcrun.submission.submission_dir import Draft, Prepared
-from hpcrun.text import Say, listed
+from hpcrun.text import Say, agreeing, listed, runs_text
 
 SUBMIT = "submit"
 REQUEUE = "requeue"
@@ -255,19 +256,42 @@ def _sources(
 
 
 def _as_grown(
-    run: RunPlan, experiment: ExperimentPaths, source: SubmissionPaths, say: Say
+    run: RunPlan,
+    experiment: ExperimentPaths,
+    source: SubmissionPaths,
+    changes: Mapping[str, JobChange],
+    say: Say,
 ) -> dict[str, Any]:
-    """Return a run's spec, with the memory and time that its job came to ask for (and say so)."""
+    """Return a run's spec with what its job came to ask for.
+
+    That is the memory and time that have grown (and is said), and what `hpcrun update` changed.
+    """
     attempts = ledger.read(experiment.run(run.number))
     # Memory of a processor is an option of the user's.
     more = {
         grow["key"]: grow["now"]
-        for grow in next_attempt.growths(attempts, source.number)
+        for grow in next_attempt.growths(attempts, source.number, changes)
         if grow["field"] != "MinMemoryCPU"
     }
     for key, now in more.items():
         say(f"run {run.number} asks for {key} {now}, as its job did at the end")
-    return {**run.spec, "resources": {**run.spec["resources"], **more}} if more else run.spec
+    kept = {name: one for name, one in changes.items() if name not in more}
+    spec = job_changes.applied(run.spec, kept)
+    return {**spec, "resources": {**spec["resources"], **more}} if more else spec
+
+
+def _tell_changes(changes: Mapping[int, Mapping[str, JobChange]], say: Say) -> None:
+    """Say which runs keep what `hpcrun update` has changed of their jobs."""
+    groups: dict[str, list[int]] = {}
+    for run, these in changes.items():
+        of_new = {name: one for name, one in these.items() if name != job_changes.PRIORITY}
+        if of_new:
+            groups.setdefault(job_changes.in_words(of_new), []).append(run)
+    for told, runs in groups.items():
+        keeps = agreeing(len(runs), "keeps", "keep")
+        say(f"{runs_text(runs)} {keeps} what `hpcrun update` gave: {told}")
+    if any(job_changes.PRIORITY in these for these in changes.values()):
+        say("a new job gets its priority from Slurm")
 
 
 def _prepare(
@@ -287,6 +311,8 @@ def _prepare(
     preflight.check_executor(earlier.cluster)
     permissions.use_profile(earlier.cluster)
     wanted = {decision.run for decision in decisions}
+    changes = {one.run: one.job.changes if one.job else {} for one in decisions}
+    _tell_changes(changes, say)
     runs = [run for run in earlier.runs if run.number in wanted]
     unchecked = python_probe.unchecked(source) or permissions.foreign([source.plan])
     preflight.check_images(runs, earlier.cluster, (), say)
@@ -299,12 +325,12 @@ def _prepare(
             code_root=earlier.code_root,
             directory=earlier.directory,
             cluster=earlier.cluster,
-            max_parallel=earlier.max_parallel,
+            max_parallel=job_changes.max_parallel(changes.values(), earlier.max_parallel),
             repeats=earlier.repeats,
             runs=tuple(
                 CompiledRun(
                     *(run.identity, run.label, run.swept, run.entry),
-                    _as_grown(run, experiment, source, say),
+                    _as_grown(run, experiment, source, changes[run.number], say),
                 )
                 for run in runs
             ),

@@ -10,6 +10,7 @@ from hpcrun.policy.batch import Triple
 from hpcrun.state.ledger import Attempt
 
 if TYPE_CHECKING:
+    from hpcrun.state.job_changes import JobChange
     from hpcrun.state.spec.recovery_block import Recovery
 
 # Kinds of ends by what a step computed -> the key of `recovery` that says what follows.
@@ -79,10 +80,23 @@ def grown(attempt: Attempt) -> Mapping[str, str]:
     return found if is_whole else {}
 
 
-def growths(attempts: Sequence[Attempt], submission: int) -> list[Mapping[str, str]]:
-    """Return `grown` of each attempt of a submission that has it, in order."""
+def growths(
+    attempts: Sequence[Attempt], submission: int, changes: Mapping[str, JobChange] | None = None
+) -> list[Mapping[str, str]]:
+    """Return `grown` of each attempt of a submission that has it, in order.
+
+    Without those of a key in ``changes`` that a person has given another value since.
+    """
     mine = (one for one in attempts if one.submission == submission)
-    return [found for one in mine if (found := grown(one))]
+    return [
+        found
+        for one in mine
+        if (found := grown(one))
+        and not (
+            (since := (changes or {}).get(found["key"]))
+            and since.time > (one.end.get("time") or 0.0)
+        )
+    ]
 
 
 def growth_words(growth: Mapping[str, str]) -> str:

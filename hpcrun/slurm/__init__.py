@@ -14,6 +14,7 @@ In reading order:
 - `steps`: srun's command lines, and its reports of tasks that ended.
 - `mpi_types`: the types of MPI that srun prepares ranks for, and which one an MPI knows.
 - `job`: a job's own end, time limit and requeue.
+- `job_update`: change jobs in the queue, and see what Slurm made of it.
 - `requeue_nodes`: what to do about lost nodes before and after a requeue.
 - `suspect_exclusion`: the suspect nodes that a job excludes.
 

@@ -117,6 +117,11 @@ def is_unreachable(message: str) -> bool:
     return bool(_UNREACHABLE.search(message)) or is_transient(message)
 
 
+def is_unanswered(message: str) -> bool:
+    """Check whether a command's message is that no daemon answered, or not in time."""
+    return is_unreachable(message) or _TIMED_OUT.search(message) is not None
+
+
 def refusal(
     message: str, *, hint: str | None = None, unreachable: str | None = None
 ) -> ClusterRefused | ClusterUnreachable:
@@ -124,7 +129,7 @@ def refusal(
 
     ``hint`` is for a refusal; ``unreachable`` replaces the message if no daemon answered.
     """
-    if is_unreachable(message) or _TIMED_OUT.search(message):
+    if is_unanswered(message):
         return ClusterUnreachable(unreachable or message, hint="repeat the same command")
     return ClusterRefused(message, hint=hint)
 

@@ -38,7 +38,10 @@ _REFUSED = re.compile(
 # So begins what sbatch says of a job that asks for too much.
 _TOO_MUCH = re.compile(r"allocation failure|batch job submission failed", re.IGNORECASE)
 # scontrol's fields of what a job asks for, and sbatch's options; their forms by the spec's key.
-_OPTIONS = {"MinMemoryNode": "--mem", "MinMemoryCPU": "--mem-per-cpu", "TimeLimit": "--time"}
+_OPTIONS = {
+    **{"MinMemoryNode": "--mem", "MinMemoryCPU": "--mem-per-cpu", "TimeLimit": "--time"},
+    **{"Partition": "--partition", "QOS": "--qos", "Nice": "--nice"},
+}
 _FORMS: dict[str, Callable[[int], str]] = {
     "mem": lambda amount: f"{amount}M",
     "time": lambda minutes: f"{minutes // 1440}-{minutes // 60 % 24:02}:{minutes % 60:02}",
@@ -243,11 +246,13 @@ def submit_enlarged(
 ) -> str:
     """Submit a script again that asks for more; return the job's id.
 
-    ``asked`` maps scontrol's fields, as `growth` names them, to what is asked for now. Without host
-    lists to ``exclude``, the script says it. Raises CommandFailed or ClusterUnreachable if Slurm
+    ``asked`` maps scontrol's fields, as `growth` and `hpcrun update` name them, to what is asked
+    for now; those that a job alone does not have are passed over. Without host lists to
+    ``exclude``, the script says it. Raises CommandFailed or ClusterUnreachable if Slurm
     did not take it, or does not tell.
     """
-    options = [f"{_OPTIONS[field]}={now}" for field, now in asked.items()]
+    known = {field: now for field, now in asked.items() if field in _OPTIONS}
+    options = [f"{_OPTIONS[field]}={now}" for field, now in known.items()]
     options += [f"--exclude={','.join(exclude)}"] if exclude else []
     said = client.command(["sbatch", *options, f"--output={output}", str(script)])
     told = {*re.findall(r"^Submitted batch job (\d+)\s*$", said, re.MULTILINE)}

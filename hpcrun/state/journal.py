@@ -12,6 +12,8 @@ Lines have ``event`` and ``time``; the events are
     The submit, process ``pid`` of ``host``, waits for room in the queue.
 ``refused``
     ``message`` has the reason.
+``updated``
+    Slurm took ``changes`` of the jobs of ``runs``: values by name (`hpcrun.state.job_changes`).
 ``deleted``
     ``runs`` were deleted, whichever submission had them; they are there again once a later
     submission asks for them.
@@ -26,20 +28,22 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import BrokenFile
-from hpcrun.fields import FLAG, INDEX, INDICES, TEXT, TEXTS, TIME, WHOLE, Kinds, wrong
+from hpcrun.fields import FLAG, INDEX, INDICES, MAPPING, TEXT, TEXTS, TIME, WHOLE, Kinds, wrong
 from hpcrun.host import start_ticks
-from hpcrun.state import files
+from hpcrun.state import files, job_changes
+from hpcrun.state.job_changes import JobChange
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths, is_job_id
 
 SUBMITTING = "submitting"
 SUBMITTED = "submitted"
 WAITING = "waiting"
 REFUSED = "refused"
+UPDATED = "updated"
 DELETED = "deleted"
 ENDED = "ended"
 # The journal itself cannot be read.
@@ -53,6 +57,7 @@ _KINDS: Kinds = {
     "runs": INDICES,
     "local": FLAG,
     "suspects": TEXTS,
+    "changes": MAPPING,
 }
 _MOST_BYTES = 1 << 26
 # More runs than any submission has.
@@ -80,6 +85,8 @@ class Job:
     foreground: bool = False
     """`hpcrun run` started it inside an allocation of the user's, which is not ours to end: a job
     that was never asked for in this journal."""
+    changes: dict[str, JobChange] = field(default_factory=dict)
+    """What of the job was changed as it waited or ran, by name."""
 
     @property
     def submission(self) -> int:
@@ -165,7 +172,13 @@ def read(submission: SubmissionPaths) -> dict[int, Job]:
             for run in numbers:
                 job_id = _job_id(record, run)
                 kind = SUBMITTED if job_id else SUBMITTING
-                found[run] = Job(run, submission, kind, record, job_id)
+                # A job in place of another of this submission asks for what that one did.
+                changes = found[run].changes if run in found else {}
+                found[run] = Job(run, submission, kind, record, job_id, changes=changes)
+        elif event == UPDATED:
+            for run in found.keys() & {*numbers}:
+                changes = {**found[run].changes, **job_changes.read(record)}
+                found[run] = dataclasses.replace(found[run], changes=changes)
     return {
         run: dataclasses.replace(job, foreground=True)
         if job.job_id and not job.is_local and run not in asked

@@ -5,6 +5,7 @@ In reading order:
 - `submit`: the one orchestration of ``hpcrun submit``, its dry run and ``hpcrun run``.
 - `lock`: one submit of an experiment at a time.
 - `run_actions`: what is done about each run, by its intent and the state of its job.
+- `cluster_choice`: whether a submit without a cluster's name goes to another than before.
 - `unreached`: runs whose frozen code differs from the code of now, and changes that do not reach
   queued and running ones.
 - `preflight`: checks before submission, with `python_probe` for the job's Python and

@@ -42,9 +42,11 @@ _SHOWN = 5
 def check_root(root: Path, cluster: Mapping[str, Any], say: Say) -> None:
     """Raise UsageError unless the root is a directory, or can become one, in trusted hands.
 
-    It is not a checkout of hpcrun either; one that lies inside is said.
+    It is not a checkout of hpcrun either; one that lies inside is said, and so are experiments in
+    the earlier default root.
     """
     root_place.check_no_checkout(root, say)
+    root_place.tell_of_earlier(root, say)
     permissions.check_hands(root, cluster)
     for path in (root, *root.parents):
         if path.is_dir():

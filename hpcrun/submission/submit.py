@@ -389,7 +389,17 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
         return f"{text}; nothing to submit{' (--new runs them again)' if again else ''}"
     if plan.executor.is_here:
         return f"{text}; on this machine, {plan.max_parallel or 1} at a time"
-    return f"{text}; {plan.shapes}; {plan.most_hours}"
+    return f"{text}; {plan.shapes}; {plan.most_hours}; {_queue_of(plan)}"
+
+
+def _queue_of(plan: Plan) -> str:
+    """Return ``cluster alps, partition gpu, account ml`` of the runs that are submitted."""
+    asked = [plan.run(array.runs[0]).resources for array in plan.arrays]
+    parts = [f"cluster {plan.cluster.get('name')}"]
+    for key in ("partition", "account"):
+        names = dict.fromkeys(getattr(one, key) for one in asked)
+        parts += [f"{key} {name}" if name else f"default {key}" for name in names]
+    return ", ".join(parts)
 
 
 def _numbers(compiled: Compiled, plans: Mapping[int, Plan], new: bool) -> dict[str, int]:

@@ -5,6 +5,7 @@ A submit leaves those runs as they are, so what was changed meanwhile would be d
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 
 from hpcrun import activity
 from hpcrun.errors import UsageError
-from hpcrun.state import annotation_log
+from hpcrun.state import annotation_log, job_changes
+from hpcrun.state.job_changes import JobChange
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Plan
 from hpcrun.submission.code import code_files, snapshot
@@ -85,6 +87,13 @@ def _archives(experiment: ExperimentPaths, decisions: Sequence[Decision]) -> dic
 
 
 _SHOWN = 5
+_MAX_PARALLEL = "sweep.max_parallel"
+# Key of a spec -> its name for `hpcrun update`.
+_UPDATABLE = {
+    ".".join(one.spec) or _MAX_PARALLEL: name
+    for name, one in job_changes.KEYS.items()
+    if one.spec or name == job_changes.MAX_PARALLEL
+}
 # Blocks in which keys are the user's own; elsewhere a key that one side lacks may be a new one of
 # hpcrun's.
 _FREE = ("config", "deepspeed", "environment.variables", "resources.sbatch", "cluster.variables")
@@ -111,15 +120,77 @@ def told(
     ``plans`` are the earlier ones by the number of their submission, ``code`` what has changed in
     the code that these runs were submitted with.
     """
-    groups: dict[tuple[str, ...], list[int]] = {}
+    groups: dict[tuple[_Unreached, ...], list[int]] = {}
+    elsewhere: dict[str, list[int]] = {}
     files = {run: one.files for one in code for run in one.runs}
     for one in decisions:
         if one.action != ATTACHED or one.job is None:
             continue
-        changes = (*_values(plans.get(one.job.submission), plan, one.run), *files.get(one.run, ()))
+        before = plans.get(one.job.submission)
+        if before is not None and before.executor.queues != plan.executor.queues:
+            elsewhere.setdefault(_place(before), []).append(one.run)
+            continue
+        changes = (
+            *_values(before, plan, one.run, one.job.changes),
+            *(_Unreached(file) for file in files.get(one.run, ())),
+        )
         if changes:
             groups.setdefault(changes, []).append(one.run)
-    return [_message(plan.name, runs, changes) for changes, runs in groups.items()]
+    return [
+        *(_stays(plan, where, runs) for where, runs in elsewhere.items()),
+        *(_message(plan.name, runs, changes) for changes, runs in groups.items()),
+        *_overridden(plan, decisions),
+    ]
+
+
+@dataclass(frozen=True)
+class _Unreached:
+    """A change that does not reach a job."""
+
+    text: str
+    update: str = ""
+    """The word of `hpcrun update` that makes it; empty where none does."""
+
+
+def _place(plan: Plan) -> str:
+    return f"on the cluster {plan.cluster.get('name')}" if plan.executor.queues else "on a machine"
+
+
+def _stays(plan: Plan, where: str, runs: Sequence[int]) -> str:
+    """Return what becomes of runs that are queued or run elsewhere than a submit says."""
+    are, them = agreeing(len(runs), "is", "are"), agreeing(len(runs), "it", "them")
+    there = f"to the cluster {plan.cluster.get('name')}" if plan.executor.queues else "here"
+    return (
+        f"{runs_text(runs)} {are} queued or running {where}, and this does not move {them} {there}"
+        f"\nto have {them} moved: `hpcrun cancel {plan.name}/{','.join(ranges(runs))}`, then this "
+        "command again"
+    )
+
+
+def _overridden(plan: Plan, decisions: Sequence[Decision]) -> Iterator[str]:
+    """Yield what `hpcrun update` had changed of jobs that are over, and a new one has otherwise."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for one in decisions:
+        if one.is_submitted and one.job is not None and one.job.changes:
+            new = plan.run(one.run).spec
+            told = tuple(
+                f"{'.'.join(key)} was {change.value} and is {_shown(_at(new, key))}"
+                for name, change in one.job.changes.items()
+                if (key := job_changes.KEYS[name].spec) and str(_at(new, key)) != change.value
+            )
+            if told:
+                groups.setdefault(told, []).append(one.run)
+    for told, runs in groups.items():
+        yield (
+            f"{runs_text(runs)}: what `hpcrun update` changed is as the spec says again: "
+            f"{listed(told, _SHOWN)}"
+        )
+
+
+def _at(tree: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        tree = tree.get(key) if isinstance(tree, Mapping) else None
+    return tree
 
 
 def other_annotations(plans: Mapping[int, Plan], plan: Plan) -> str | None:
@@ -143,18 +214,28 @@ def other_annotations(plans: Mapping[int, Plan], plan: Plan) -> str | None:
     return f"changed tags or notes of the spec are taken as runs are submitted; now: `{typed}`"
 
 
-def _message(name: str, runs: Sequence[int], changes: Sequence[str]) -> str:
+def _message(name: str, runs: Sequence[int], changes: Sequence[_Unreached]) -> str:
     where = f"{name}/{','.join(ranges(runs))}"
     are, them = agreeing(len(runs), "is", "are"), agreeing(len(runs), "it", "them")
+    words = [one.update for one in changes if one.update]
+    ways = [f"`hpcrun update {where} {shlex.join(words)}`"] if words else []
+    if len(words) < len(changes):
+        rest = "for the rest " if words else ""
+        ways.append(f"{rest}`hpcrun cancel {where}`, then this command again")
     return (
         f"{runs_text(runs)} {are} queued or running as submitted before, and this does not reach "
-        f"{them}: {listed(changes, _SHOWN)}\n"
-        f"to have {them} go on with it: `hpcrun cancel {where}`, then this command again"
+        f"{them}: {listed([one.text for one in changes], _SHOWN)}\n"
+        f"to have {them} go on with it: {'; '.join(ways)}"
     )
 
 
-def _values(before: Plan | None, plan: Plan, run: int) -> tuple[str, ...]:
-    """Return what differs in the values of a run, such as ``resources.time 01:00:00 -> 02:00``."""
+def _values(
+    before: Plan | None, plan: Plan, run: int, changes: Mapping[str, JobChange]
+) -> tuple[_Unreached, ...]:
+    """Return what differs in the values of a run, such as ``resources.time 01:00:00 -> 02:00``.
+
+    ``changes`` are what its job was changed to since.
+    """
     earlier = next((one for one in before.runs if one.number == run), None) if before else None
     if before is None or earlier is None:
         return ()
@@ -162,12 +243,29 @@ def _values(before: Plan | None, plan: Plan, run: int) -> tuple[str, ...]:
     if earlier.identity != now.identity:
         # Other values of extendable keys, of which `submit` itself tells.
         return ()
-    was = dict(_flat({**earlier.spec, "cluster": before.cluster}))
+    asked = job_changes.applied(earlier.spec, changes)
+    was = dict(_flat({**asked, "cluster": before.cluster}))
     are = dict(_flat({**now.spec, "cluster": plan.cluster}))
     keys = [
         key for key in {**was, **are} if was.get(key) != are.get(key) and _counts(key, was, are)
     ]
-    return tuple(f"{key} {_shown(was.get(key))} -> {_shown(are.get(key))}" for key in keys)
+    limit, now_most = job_changes.max_parallel([changes], before.max_parallel), plan.max_parallel
+    if limit != now_most:
+        was[_MAX_PARALLEL], are[_MAX_PARALLEL] = limit, now_most or job_changes.NONE
+        keys.append(_MAX_PARALLEL)
+    return tuple(
+        _Unreached(
+            f"{key} {_shown(was.get(key))} -> {_shown(are.get(key))}", _word(key, are.get(key))
+        )
+        for key in keys
+    )
+
+
+def _word(key: str, value: Any) -> str:
+    """Return ``time=02:00:00``, with which `hpcrun update` gives a key a value; empty if not."""
+    name = _UPDATABLE.get(key)
+    can = name is not None and value is not None and job_changes.KEYS[name].takes(str(value))
+    return f"{name}={value}" if can else ""
 
 
 def _counts(key: str, was: Mapping[str, Any], are: Mapping[str, Any]) -> bool:

@@ -107,10 +107,12 @@ ANSWERS = {
         timeout
         how long may a job run
     """,
-    r"Change the time limit": """
+    r"Change the time limit|hpcrun update": """
         how do I change the time limit of queued jobs
         change limit of a queued job
         extend the time of a pending job
+        scontrol update timelimit
+        renice
     """,
     r"jobs at a time|max_parallel|Sweeps|array": """
         array

@@ -6,6 +6,7 @@ import pytest
 
 from hpcrun.policy import causes, next_attempt, recovery
 from hpcrun.policy.batch import Triple
+from hpcrun.state.job_changes import JobChange
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.spec.experiment import Recovery
 from tests.policy.test_recovery import CRASH, REQUEUE, RESTART, STOP, ledger
@@ -94,6 +95,16 @@ def test_what_more_answers_counts_for_no_budget(kind: str) -> None:
     # Once there is no more, the ordinary budgets begin.
     assert recovery.decide(grown(*ends, grow=MORE), Recovery(), growth=NO_MORE).kind == REQUEUE
     assert recovery.decide(grown(*ends, grow=NO_MORE), Recovery(), growth=NO_MORE).kind == STOP
+
+
+def test_what_a_person_changed_later_counts_for_more_than_growth() -> None:
+    time = {"key": "time", "field": "TimeLimit", "was": "0-01:00", "now": "0-02:00"}
+    attempts = [*grown(OOM, OOM, grow=MORE)[:1], *grown(OOM, OOM, grow=time)[:1]]
+    for at, one in enumerate(attempts):
+        one.end["time"] = 100.0 * at
+    for moment, expected in ((50.0, [MORE, time]), (150.0, [MORE])):
+        changes = {"time": JobChange("90", moment)}
+        assert next_attempt.growths(attempts, attempts[0].submission or 0, changes) == expected
 
 
 def test_memory_that_grew_halves_no_micro_batch() -> None:

@@ -417,11 +417,11 @@ def test_a_job_that_asks_for_more(
     monkeypatch.setattr(client, "command", answer)
     monkeypatch.setattr(client, "jobs_by_script", lambda: queued)
     script = Path("/e/script-0-1000003.sbatch")
-    more = {"MinMemoryNode": "750M", "TimeLimit": "0-02:00"}
+    more = {"MinMemoryNode": "750M", "TimeLimit": "0-02:00", "QOS": "low", "Priority": "3"}
     if expected is None:
         with pytest.raises(client.CommandFailed, match="names no job: your job is 42"):
             job.submit_enlarged(script, more, "/e/%j.log", ())
         return
     assert job.submit_enlarged(script, more, "/e/%j.log", ("n[1-2]", "n7")) == expected
-    wanted = ["sbatch", "--mem=750M", "--time=0-02:00", "--exclude=n[1-2],n7"]
+    wanted = ["sbatch", "--mem=750M", "--time=0-02:00", "--qos=low", "--exclude=n[1-2],n7"]
     assert [*asked[0]] == [*wanted, "--output=/e/%j.log", str(script)]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcrun.errors import BrokenFile
 from hpcrun.host import start_ticks
 from hpcrun.state import files, journal, layout
 from hpcrun.state.layout import SubmissionPaths
@@ -30,6 +31,21 @@ def test_an_array_that_slurm_took(submission: SubmissionPaths) -> None:
     assert {run: job.job_id for run, job in found.items()} == {10: "70_0", 11: "70_1"}
     assert not any(job.foreground or job.is_local or job.ended for job in found.values())
     assert journal.newest_jobs(submission.experiment) == found
+
+
+def test_what_was_changed_of_jobs(submission: SubmissionPaths) -> None:
+    journal.write(submission, journal.SUBMITTED, 0, [1, 2], job_id="70")
+    journal.write(submission, journal.UPDATED, 0, [1, 2, 9], changes={"time": "90", "qos": "low"})
+    journal.write(submission, journal.UPDATED, 0, [2], changes={"time": "30", "nodes": "4"})
+    # A job of its own in place of the array's task.
+    journal.write(submission, journal.SUBMITTED, 0, [2], job_id="80", part=5)
+    found = {run: job.changes for run, job in journal.read(submission).items()}
+    told = {run: {name: one.value for name, one in these.items()} for run, these in found.items()}
+    assert told == {1: {"time": "90", "qos": "low"}, 2: {"time": "30", "qos": "low"}}
+    assert found[2]["time"].time > found[2]["qos"].time
+    files.append(submission.journal, {"event": "updated", "runs": [1], "changes": ["time"]})
+    with pytest.raises(BrokenFile):
+        journal.read(submission)
 
 
 def test_a_refusal_and_a_submit_that_is_gone(submission: SubmissionPaths) -> None:

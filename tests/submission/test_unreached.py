@@ -40,7 +40,8 @@ def test_a_change_of_queued_runs_is_said_with_what_to_type(tmp_path: Path) -> No
         "train.py changed",
     ]
     assert said[first + 1].strip() == (
-        "to have them go on with it: `hpcrun cancel e/0-4`, then this command again"
+        "to have them go on with it: `hpcrun update e/0-4 time=02:00:00`; for the rest "
+        "`hpcrun cancel e/0-4`, then this command again"
     )
     assert "nothing to submit" in said[-1]
     dry = desk.submit("--dry-run").stderr

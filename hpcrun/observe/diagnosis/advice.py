@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hpcrun.observe.diagnosis import left_behind
 from hpcrun.observe.diagnosis.attempts import CANCELLED, NO_END, RunStory
 from hpcrun.observe.status import bad_batches, run_state
 from hpcrun.policy import batch, causes, node_health, recovery, resume
-from hpcrun.state import history
+from hpcrun.state import history, job_changes
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import listed
 
@@ -129,7 +129,9 @@ class _Case:
 
     @property
     def plan(self) -> RunPlan:
-        return self.run.selected.run
+        one = self.run.selected
+        changes = one.submission.changes if one.submission else {}
+        return replace(one.run, spec=job_changes.applied(one.run.spec, changes))
 
     @property
     def cause(self) -> Mapping[str, Any]:

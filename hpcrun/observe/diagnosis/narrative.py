@@ -17,7 +17,7 @@ from hpcrun.observe.diagnosis.attempts import AttemptStory, RunStory, one_line
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.status import bad_batches, run_state
 from hpcrun.policy import frameworks, next_attempt, node_health, recovery
-from hpcrun.state import files, ledger, session_log
+from hpcrun.state import files, job_changes, ledger, session_log
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.metrics_file import parse
@@ -57,6 +57,15 @@ def headline(run: RunStory) -> str:
     if not any(one.message and one.message in one_line(status.reason) for one in run.attempts):
         parts.append(one_line(status.reason))
     return f"{status.name}: {'; '.join(filter(None, parts))}"
+
+
+def changed(run: RunStory) -> str:
+    """Describe what `hpcrun update` has changed of the run's job; empty of nothing."""
+    job = run.selected.submission
+    if job is None or not job.changes:
+        return ""
+    when = timestamp(max(one.time for one in job.changes.values()))
+    return f"`hpcrun update` changed its job to {job_changes.in_words(job.changes)} ({when})."
 
 
 def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:

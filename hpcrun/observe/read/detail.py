@@ -45,6 +45,7 @@ def summary(one: Selected, status: RunStatus) -> dict[str, Any]:
         **({"roles": roles} if roles else {}),
         "cluster": one.plan.cluster.get("name"),
         "job_id": one.job_id,
+        **({"changes": changes} if (changes := changes_of(one)) else {}),
         "submission": one.planned.paths.number,
         "submitted": facts.get("time"),
         "user": None if uid is None else permissions.user_name(uid),
@@ -56,6 +57,12 @@ def summary(one: Selected, status: RunStatus) -> dict[str, Any]:
         "code": str(archive) if archive else None,
         "directory": str(one.paths.directory),
     }
+
+
+def changes_of(one: Selected) -> dict[str, str]:
+    """Return what `hpcrun update` has changed of the run's job, by name."""
+    changes = one.submission.changes if one.submission else {}
+    return {name: each.value for name, each in changes.items()}
 
 
 def suspects(one: Selected) -> list[str]:

@@ -24,7 +24,7 @@ from hpcrun.run.protocol.output import say
 from hpcrun.slurm import client, requeue_nodes, suspect_exclusion
 from hpcrun.slurm import job as slurm_job
 from hpcrun.slurm.queue import JobMark
-from hpcrun.state import files, journal, ledger, plan_file
+from hpcrun.state import files, job_changes, journal, ledger, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.suspect_nodes import SuspectNodes
@@ -241,8 +241,10 @@ class AttemptEnd:
         text = re.sub(r'--run "\$.*"$', f"--run {number}", text, flags=re.MULTILINE)
         files.write_bytes(paths.script(array, part), text.encode())
         output, kept = paths.batch_log_pattern(array=False), self._run.resources.exclude
-        so_far = next_attempt.growths(ledger.read(self._paths), paths.number)
-        asked = {grow["field"]: grow["now"] for grow in so_far}
+        changes = newest.changes
+        so_far = next_attempt.growths(ledger.read(self._paths), paths.number, changes)
+        asked = {job_changes.KEYS[name].field: one.value for name, one in changes.items()}
+        asked |= {grow["field"]: grow["now"] for grow in so_far}
         out = [*([kept] if kept else []), *exclude] if exclude else []
         new = slurm_job.submit_enlarged(paths.script(array, part), asked, output, out)
         journal.write(paths, journal.SUBMITTED, array, [number], part=part, job_id=new)

@@ -30,6 +30,7 @@ COMPLETERS = {
     "words": "condition_keys:complete_only",
     "where": "condition_keys:complete_where",
     "tag where": "run_names:complete_tag",
+    "update where": "condition_keys:complete_update",
     "conditions": "condition_keys:complete_condition",
     "filters": "condition_keys:complete_condition",
     "before": "run_names:complete_names",

@@ -11,6 +11,7 @@ from hpcrun.observe.read.expression import is_condition
 from hpcrun.observe.read.filter import ATTEMPTS, FACTS, METRIC, STEP, words_of
 from hpcrun.observe.read.run_values import show
 from hpcrun.observe.read.selection import Finder, Selected, begun
+from hpcrun.state import job_changes
 from hpcrun.tools.completion.completion_answers import PART, TypedLine, Word
 from hpcrun.tools.completion.run_names import complete_names, root_of
 
@@ -33,6 +34,14 @@ def complete_where(line: TypedLine, incomplete: str) -> list[Word]:
         return complete_names(line, incomplete)
     names = [] if is_condition(incomplete) else complete_names(line, incomplete)
     return [*names, *(_complete(line, named, incomplete) if named or incomplete else ())]
+
+
+def complete_update(line: TypedLine, incomplete: str) -> list[Word]:
+    """Complete the words of `hpcrun update`: once runs are named, what can be changed of them."""
+    named = line.values.get("where", ())
+    known = [f"{name}=" for name in job_changes.KEYS] if named else []
+    found = [Word(one, PART) for one in known if one.startswith(incomplete)]
+    return [*found, *complete_where(line, incomplete)]
 
 
 def complete_only(line: TypedLine, incomplete: str) -> list[Word]:

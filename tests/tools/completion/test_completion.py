@@ -115,6 +115,8 @@ def answers(line: str, desk: Path, shell: str = "zsh", **variables: str) -> list
         ("hpcrun submit hello -n --dr", []),
         ("hpcrun --js", ["--json"]),
         ("hpcrun tag study +g", ["+good"]),
+        ("hpcrun update study p", ["partition=", "priority="]),
+        ("hpcrun update study/1 ti", ["time="]),
         ("hpcrun diff study/1 study/", ["study/1", "study/2"]),
         ("hpcrun diff study/1 study/2 st", []),
         ("hpcrun none st", []),
