@@ -44,6 +44,7 @@ TUNES = "trials take a minute: tests/tools/perf/test_tune.py"
 TRAINS = "trains with DeepSpeed for minutes: tests/test_training.py"
 FAR = "needs a login node: tests/cluster/test_laptop.py"
 NODES = "needs nodes of a Slurm: tests/cluster/test_doctor.py"
+QUEUED = "jobs wait in a queue: tests/cli/test_update.py, tests/cluster/test_update.py"
 CONVERTED = "an sbatch script, and its spec: tests/tools/init/convert/test_conversion.py"
 SAVED = "needs a checkpoint: tests/tools/weights, tests/frameworks/test_llama_weights.py"
 LIVE = "needs live ranks: tests/cli/test_exec.py, tests/cluster/test_beside.py"
@@ -176,6 +177,14 @@ NOT_RUN: dict[str, dict[str, str]] = {
     HELP: {
         "hpcrun --on login.example.org submit finetune.yaml": FAR,
         "hpcrun --on login.example.org logs -f finetune": FAR,
+        **dict.fromkeys(
+            (
+                "hpcrun update finetune time=08:00:00",
+                "hpcrun update finetune/0-3 partition=long qos=low",
+                "hpcrun update finetune max_parallel=8 -n",
+            ),
+            QUEUED,
+        ),
         "hpcrun profile language-model": PROFILES,
         "hpcrun profile finetune/0 --steps 10 -o profile.html": PROFILES,
         "hpcrun tune language-model": TUNES,
@@ -265,7 +274,7 @@ BEFORE = {
 
 def _end_all(reader: Reader) -> None:
     """Have the jobs that the stand-in for Slurm took be over: the last run of each has failed."""
-    for found in layout.experiments(reader.home / "hpcrun"):
+    for found in layout.experiments(reader.home / "hpcrun-runs"):
         runs = Experiment(found.root, found.name)
         planned = sorted({run.number for plan in plans(found).values() for run in plan.runs})
         for run in planned:
@@ -428,7 +437,7 @@ def test_the_examples_of_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     reader.write("finetune.yaml", FINETUNE)
     reader.write("train.py", TRAIN)
     reader.has_cluster()
-    root = reader.home / "hpcrun"
+    root = reader.home / "hpcrun-runs"
     swept = reader.type("hpcrun submit finetune.yaml --sweep lr=1e-3,3e-4 --wait")
     assert swept.code == 1, swept.output
     wrong = []

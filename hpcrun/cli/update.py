@@ -169,5 +169,6 @@ def _judge(steps: Sequence[UpdateStep]) -> None:
         reasons = dict.fromkeys(text for step in steps for text in step.reasons.values())
         raise UsageError(
             f"nothing was changed: {listed([*reasons], 3, '; ')}",
-            hint="`hpcrun submit SPEC key=value` submits what is over with other values",
+            hint="what is over, or runs, takes other values by `hpcrun cancel`, and `hpcrun submit "
+            "SPEC key=value`",
         )

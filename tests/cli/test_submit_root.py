@@ -31,7 +31,7 @@ def test_what_submit_says_finds_the_experiment(
     monkeypatch.delenv("HPCRUN_ROOT", raising=False)
     if given == "link":
         shared.mkdir()
-        (home / "hpcrun").symlink_to(shared)
+        (home / "hpcrun-runs").symlink_to(shared)
     option: list[str] = []
     if given.startswith("variable"):
         monkeypatch.setenv("HPCRUN_ROOT", str(tmp_path / "of variable"))

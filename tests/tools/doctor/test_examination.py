@@ -59,7 +59,7 @@ def doctor(*arguments: str) -> Result:
 
 
 def test_a_cluster(slurm: dict[str, str | Exception], tmp_path: Path) -> None:
-    SuspectNodes(tmp_path / "hpcrun").record("n4", "ib0 has no carrier", "doctor")
+    SuspectNodes(tmp_path / "hpcrun-runs").record("n4", "ib0 has no carrier", "doctor")
     answer = doctor("--json")
     assert answer.return_value == 0, answer.output
     found = json.loads(answer.stdout)
@@ -147,7 +147,7 @@ def test_what_is_refused(
 
 
 def test_cleared_by_hand(slurm: dict[str, str | Exception], tmp_path: Path) -> None:
-    SuspectNodes(tmp_path / "hpcrun").record("n4", "slow", "doctor")
+    SuspectNodes(tmp_path / "hpcrun-runs").record("n4", "slow", "doctor")
     answer = doctor("--clear", "n4")
     assert answer.stdout == "n4 is not suspect any more\n"
     assert json.loads(doctor("--json").stdout)["suspects"] == []
