@@ -209,6 +209,16 @@ def age(seconds: float) -> str:
     return f"{seconds / 86400:.0f} d"
 
 
+def parse_age(text: str) -> float | None:
+    """Return the seconds of ``90s``, ``10m``, ``2h``, ``1.5d`` or ``2w``; None for other text."""
+    found = _AGE.fullmatch(text.strip())
+    return float(found[1]) * _UNITS[found[2]] if found else None
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_AGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw])")
+
+
 def time_spent(seconds: float) -> str:
     """As `age`, but in hours from two hours on: ``5.2 h``."""
     return age(seconds) if seconds < 7200 else f"{seconds / 3600:,.1f} h"

@@ -20,6 +20,7 @@ from hpcrun.text import (
     json_pieces,
     listed,
     one_line,
+    parse_age,
     plural,
     range_text,
     ranges,
@@ -191,3 +192,16 @@ def test_a_brief_text_keeps_its_ends_in_one_line() -> None:
     assert told.startswith("begin xxx")
     assert told.endswith("xxx end")
     assert len(told) < 300
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("10m", 600), (" 2h ", 7200), ("1.5d", 129600), ("2w", 1209600)],
+)
+def test_an_age_is_a_number_and_a_unit(text: str, seconds: float) -> None:
+    assert parse_age(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "30", "30y", "1M", "-1d", "d", "1 d", "1d2h", ".5d", "٣d"])
+def test_no_age(text: str) -> None:
+    assert parse_age(text) is None

@@ -45,6 +45,7 @@ class _NeverBegun:
     attempt: int | None = None
     step: int | None = None
     metrics: dict[str, float] | None = None
+    age: float | None = None
 
 
 _NEVER_BEGUN = _NeverBegun()

@@ -255,3 +255,19 @@ def test_no_link_is_followed(study: Experiment, tmp_path: Path) -> None:
     assert not planted.is_symlink()
     assert (tmp_path / "precious/file").read_text() == "kept"
     assert state_files.read_json(study.run(1).intent)
+
+
+def test_by_age(study: Experiment, keyboard: Keyboard) -> None:
+    """Of what is over the end counts; of what is not, which stays, the submission years ago."""
+    done = keyboard.type("delete", "study", "age<1h", "-n")
+    assert [line.split()[0] for line in done.out.splitlines()[1:]] == ["study/1", "study/2"]
+    done = keyboard.type("delete", "study", "age>30d", "-n", code=2)
+    assert "nothing can be deleted: study/3: running, not over" in done.err
+    done = keyboard.type("delete", "age>30d", "-n", code=2)
+    assert "wants to be told which runs" in done.err
+    state_files.append(study.run(2).ledger, {**END, "attempt": 1})
+    done = keyboard.type("delete", "*", "state=failed,age>30d", "-y")
+    assert (done.code, names(study.paths.directory / "runs")) == (0, ["1", "3"])
+
+
+END = {"event": "attempt_ended", "time": T0 + 90, "outcome": "failed", "cause": {"kind": "launch"}}

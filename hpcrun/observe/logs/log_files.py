@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,12 +22,11 @@ from hpcrun.slurm.hostlist import parse_ranges, write_out
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.ledger import Attempt
-from hpcrun.text import listed, range_text, shortened, whole_number
+from hpcrun.text import listed, parse_age, range_text, shortened, whole_number
 
 # More than any run has: sets of them fit into memory whatever a plan says.
 MOST_RANKS = 1 << 20
 _MOST_BYTES = 1 << 25
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True)
@@ -343,18 +341,18 @@ def offset_since(source: Source, moment: float) -> int:
 
 
 def parse_moment(text: str, now: float | None = None, option: str = "--since") -> float:
-    """``90s``, ``10m``, ``2h``, ``1d`` ago, or a local date and time, as seconds since the epoch.
+    """``90s``, ``10m``, ``2h``, ``1d``, ``2w`` ago, or a local date and time, as seconds since the epoch.
 
     Raises UsageError if it is neither.
     """
-    if found := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip()):
-        return (time.time() if now is None else now) - float(found[1]) * _UNITS[found[2]]
+    if (seconds := parse_age(text)) is not None:
+        return (time.time() if now is None else now) - seconds
     try:
         return datetime.datetime.fromisoformat(text.strip()).timestamp()
     except (ValueError, OverflowError, OSError):
         raise UsageError(
             f"{option} {text!r} is neither so long ago nor a time",
-            hint="write 90s, 10m, 2h or 1d, or 2026-11-22T14:30",
+            hint="write 90s, 10m, 2h, 1d or 2w, or 2026-11-22T14:30",
         ) from None
 
 

@@ -25,9 +25,10 @@ from hpcrun.observe.read.run_values import (
     values_of,
 )
 from hpcrun.slurm.hostlist import parse_ranges
-from hpcrun.text import Say, agreeing, listed, plural, shortened
+from hpcrun.text import Say, age, agreeing, listed, parse_age, plural, shortened
 
 STATE, CAUSE, ATTEMPTS, STEP = ("run.state", "run.cause", "run.attempts", "run.step")
+AGE = "run.age"
 METRIC = "metric."
 _ORDER: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -45,6 +46,7 @@ _ALSO = {
 }
 # A pattern of values, in which brackets are those of a list, and of runs: ``study/0-3``.
 _WILD = re.compile(r"[*?]")
+_AGE_UNITS = "s, m (minutes), h, d and w"
 _RUNS = re.compile(r"([^/]+)/([0-9]{1,18}(?:-[0-9]{1,18})?(?:,[0-9]{1,18}(?:-[0-9]{1,18})?)*)")
 
 
@@ -66,6 +68,9 @@ class Facts(Protocol):
     @property
     def metrics(self) -> dict[str, float] | None: ...
 
+    @property
+    def age(self) -> float | None: ...
+
 
 # What is known of a run beside its values: the key (`run.state`, in short `state`) -> its value.
 FACTS: dict[str, Callable[[Facts], Any]] = {
@@ -73,6 +78,7 @@ FACTS: dict[str, Callable[[Facts], Any]] = {
     CAUSE: lambda facts: facts.last_cause,
     ATTEMPTS: lambda facts: facts.attempt or 0,
     STEP: lambda facts: facts.step or 0,
+    AGE: lambda facts: facts.age,
 }
 
 Narrowed = TypeVar("Narrowed", bound=Candidate)
@@ -210,7 +216,8 @@ class _Filtering(Generic[Narrowed]):
         """Read the facts of runs that are not known yet."""
         if self._look is None:
             raise UsageError(f"{self.option}: states and metrics are not known here")
-        values = any(key == STEP or key.startswith(METRIC) for key in self.keys.values())
+        # What a run logged last is the newest sign of one that left no end.
+        values = any(key in (STEP, AGE) or key.startswith(METRIC) for key in self.keys.values())
         new = [one for one in runs if id(one) not in self._facts]
         found = self._look(new, values) if new else []
         self._facts.update((id(one), facts) for one, facts in zip(new, found, strict=True))
@@ -260,9 +267,15 @@ class _Filtering(Generic[Narrowed]):
     def _test(self, each: Comparison, runs: Sequence[Narrowed]) -> Callable[[Narrowed], bool]:
         key = self.keys[each.key]
         if each.sign in _ORDER:
-            compare, bound = _ORDER[each.sign], self._number(each, runs)
+            compare = _ORDER[each.sign]
+            bound = self._seconds(each) if key == AGE else self._number(each, runs)
             return lambda one: any(
                 _is_number(value) and compare(value, bound) for value in self._values(one, key)
+            )
+        if key == AGE:
+            raise UsageError(
+                f"{self.option} {str(each)!r}: an age is compared by <, <=, > or >=",
+                hint=f"in quotes, as the shell takes < and > for files: '{each.key}>30d'",
             )
         if each.sign == "~":
             part = each.text.lower()
@@ -303,6 +316,22 @@ class _Filtering(Generic[Narrowed]):
             )
         return bound
 
+    def _seconds(self, each: Comparison) -> float:
+        seconds = parse_age(each.text)
+        if seconds is not None:
+            return seconds
+        begin = f"{self.option} {str(each)!r}: "
+        if parse_age(f"{each.text}d") is not None:
+            raise UsageError(
+                f"{begin}{each.text} has no unit; accepted are {_AGE_UNITS}",
+                hint=f"for days: '{each.key}{each.sign}{each.text}d'",
+            )
+        raise UsageError(
+            f"{begin}found {shortened(each.text, 200)!r} after {each.sign}; accepted is a number "
+            f"and a unit: {_AGE_UNITS}",
+            hint=f"such as '{each.key}{each.sign}30d'",
+        )
+
     def _check_words(self, key: str, words: Sequence[str], runs: Sequence[Narrowed]) -> None:
         """Raise UsageError if a state or a cause is none that a run can have."""
         found = (value for one in runs for value in self._values(one, key))
@@ -333,6 +362,10 @@ class _Filtering(Generic[Narrowed]):
 
     def _shown(self, key: str, runs: Sequence[Narrowed]) -> str:
         """Return the values of a key, as the user would write them."""
+        if key == AGE:
+            ages = [value for one in runs for value in self._values(one, key) if value is not None]
+            shown = dict.fromkeys(age(each) for each in (min(ages), max(ages))) if ages else ()
+            return " to ".join(shown) or "not known"
         counts = Counter(show(value) for one in runs for value in self._values(one, key))
         if key in FACTS:
             return ", ".join(f"{text} ({count})" for text, count in counts.most_common(12))

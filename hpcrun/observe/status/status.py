@@ -90,6 +90,8 @@ class RunStatus:
     tags: Sequence[str] = ()
     notes: Sequence[dict[str, Any]] = ()
     """The notes of people: the ``text``, ``user`` and ``time`` of each note, oldest first."""
+    submitted: float | None = None
+    """When it was submitted last, in seconds since the epoch."""
     roles: dict[str, dict[str, Any]] | None = None
     """Role -> its ``ranks``, and how often they were restarted, moved or given up in this attempt;
     None where the run has none."""
@@ -102,6 +104,12 @@ class RunStatus:
     def last_cause(self) -> str | None:
         """The kind of cause of the newest attempt, or of the one before in a run that goes on."""
         return (self.cause or {}).get("kind") or (None if self.over else self.previous_cause)
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the last sign of a run that is over; of another, since its submission."""
+        since = self.updated if self.over else self.submitted
+        return None if since is None else time.time() - since
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data, without ``roles`` where there are none."""
@@ -324,6 +332,7 @@ def _status(
         gpu_memory_total=gpu.get("memory_total"),
         remaining=latest.remaining if runs else None,
         queued=_queued(evidence, verdict),
+        submitted=(submission.time or None) if submission else None,
         roles=roles,
         **selected.annotation.to_data(),
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from hpcrun.errors import HpcrunError
 from hpcrun.observe.read import run_values
 from hpcrun.observe.read.expression import is_condition
-from hpcrun.observe.read.filter import ATTEMPTS, FACTS, METRIC, STEP, words_of
+from hpcrun.observe.read.filter import AGE, ATTEMPTS, FACTS, METRIC, STEP, words_of
 from hpcrun.observe.read.run_values import show
 from hpcrun.observe.read.selection import Finder, Selected, begun
 from hpcrun.state import job_changes
@@ -20,6 +20,7 @@ _MOST, _MOST_LOGS = 1_000, 4
 _LAST = re.compile(r"[^\s(]*$")
 _COMPARISON = re.compile(r"(?P<key>[^<>=!~]+)(?P<sign>[<>!=]=|[<>=~])(?P<value>.*)")
 _SIGNS = ("=", "<", ">", "<=", ">=")
+_AGES = ("1d", "1w", "30d")
 
 
 def complete_condition(line: TypedLine, incomplete: str) -> list[Word]:
@@ -74,7 +75,7 @@ def _complete(line: TypedLine, where: Sequence[str], incomplete: str) -> list[Wo
 
 def _keys(selected: Sequence[Selected], typed: str) -> Iterator[str]:
     """Yield keys that begin so, with the sign that is usual; of one in full, all signs."""
-    numeric = {_short(ATTEMPTS), _short(STEP)}
+    numeric = {_short(ATTEMPTS), _short(STEP), _short(AGE)}
     signs = {_short(key): ">" if _short(key) in numeric else "=" for key in FACTS}
     signs |= {"tag": "="} if any(one.annotation.tags for one in selected) else {}
     signs |= {"note": "~"} if any(one.annotation.notes for one in selected) else {}
@@ -94,7 +95,7 @@ def _keys(selected: Sequence[Selected], typed: str) -> Iterator[str]:
         numeric.add(name)
     for key, sign in signs.items():
         if key == typed and key in numeric:
-            yield from (key + each for each in _SIGNS)
+            yield from (key + each for each in _SIGNS[key == _short(AGE) :])
         elif key.startswith(typed):
             yield key + sign
 
@@ -104,6 +105,8 @@ def _values(selected: Sequence[Selected], key: str) -> list[str]:
     found = dict.fromkeys(
         word for fact in FACTS if key in (fact, _short(fact)) for word in words_of(fact)
     )
+    if key in (AGE, _short(AGE)):
+        found |= dict.fromkeys(_AGES)
     if run_values.condition_key(key).removeprefix("run.") == "tag":
         found |= dict.fromkeys(run_values.all_tags(one.annotation for one in selected))
     for one in selected:

@@ -24,12 +24,14 @@ class Known:
     attempt: int | None = None
     step: int | None = None
     metrics: dict[str, float] | None = None
+    age: float | None = None
 
 
+DAY = 86400.0
 FACTS = [
-    Known("completed", None, 1, 100, {"loss": 1.5}),
-    Known("failed", "out_of_memory", 3, 50, {"loss": 2.5}),
-    Known("failed", "rank_crash", 1, None, None),
+    Known("completed", None, 1, 100, {"loss": 1.5}, 40 * DAY),
+    Known("failed", "out_of_memory", 3, 50, {"loss": 2.5}, 8 * DAY),
+    Known("failed", "rank_crash", 1, None, None, 1800.0),
     Known("planned"),
 ]
 
@@ -184,3 +186,52 @@ def test_words_alone(cases: list[Selected], text: str, expected: list[int] | Non
     assert found == expected if expected else isinstance(found, str)
     if "=" not in text:
         assert "is not of the form" in str(_meeting(cases, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("age>30d", [0]),
+        ("run.age>=1w", [0, 1]),
+        ("age<31m", [2]),
+        ("age<1h", [2]),
+        ("age>1799s", [0, 1, 2]),
+        ("age>0.5d and age < 2w", [1]),
+        ("state=failed,age>1d", [1]),
+        # What was never submitted has no age.
+        ("not age>30d", [1, 2, 3]),
+        ("age>2000w", "no run has age>2000w; its values are 30 min to 40 d"),
+        ("age>30", "'age>30': 30 has no unit; accepted are s, m (minutes), h, d and w"),
+        ("age>30y", "found '30y' after >; accepted is a number and a unit: s, m (minutes), h, d"),
+        ("age>-1d", "found '-1d' after >"),
+        ("age=30d", "an age is compared by <, <=, > or >="),
+        ("age~3", "an age is compared by <, <=, > or >="),
+        ("age!=null", "an age is compared by <, <=, > or >="),
+    ],
+)
+def test_age(runs: list[Selected], text: str, expected: list[int] | str) -> None:
+    looks = Looks()
+    if isinstance(expected, list):
+        assert [one.run.number for one in narrow(runs, [text], look=looks)] == expected
+        assert all(looks.values)
+        return
+    with pytest.raises(UsageError) as error:
+        narrow(runs, [text], look=looks)
+    assert expected in error.value.message
+
+
+def test_a_bare_number_is_told_what_to_type(runs: list[Selected]) -> None:
+    with pytest.raises(UsageError) as error:
+        narrow(runs, ["age<=7"], look=Looks())
+    assert error.value.hint == "for days: 'age<=7d'"
+    only_planned = [one for one in runs if one.run.number == 3]
+    with pytest.raises(UsageError, match="its values are not known"):
+        narrow(only_planned, ["age>1d"], look=Looks())
+
+
+def test_a_swept_key_that_is_called_so_is_told_apart(tmp_path: Path) -> None:
+    Experiment(tmp_path, "ages").submit((0, 1), swept={n: {"config.age": n} for n in (0, 1)})
+    ages = Finder(tmp_path).resolve(["ages"])
+    assert [one.run.number for one in narrow(ages, ["config.age>0"], look=Looks())] == [1]
+    with pytest.raises(UsageError, match="ambiguous"):
+        narrow(ages, ["age>0"], look=Looks())

@@ -22,7 +22,7 @@ from tests.support.experiment import T0, Experiment, path_with, shim_calls, slur
 
 FIELDS = {
     *("experiment", "run", "state", "attempt", "step", "total_steps", "swept", "metrics"),
-    *("job_id", "nodes", "cause", "reason", "updated", "directory"),
+    *("job_id", "nodes", "cause", "reason", "updated", "directory", "submitted"),
 }
 
 

@@ -125,7 +125,7 @@ def answers(line: str, desk: Path, shell: str = "zsh", **variables: str) -> list
         ("hpcrun completion z", ["zsh"]),
         (
             "hpcrun status study --where ",
-            ["state=", "cause=", "attempts>", "step>", "tag=", "lr=", "metric."],
+            ["state=", "cause=", "attempts>", "step>", "age>", "tag=", "lr=", "metric."],
         ),
         ("hpcrun status study --where l", ["lr=", "loss<"]),
         ("hpcrun status study --where lr=", ["lr=0.001", "lr=0.0003"]),
@@ -138,6 +138,8 @@ def answers(line: str, desk: Path, shell: str = "zsh", **variables: str) -> list
         ("hpcrun status study lr", ["lr=", "lr<", "lr>", "lr<=", "lr>="]),
         ("hpcrun status study 'lr>=", ["lr>=0.001", "lr>=0.0003"]),
         ("hpcrun status study state=failed,com", ["state=failed,completed"]),
+        ("hpcrun delete study age", ["age<", "age>", "age<=", "age>="]),
+        ("hpcrun delete study 'age>3", ["age>30d"]),
         ("hpcrun status study 'state=failed and (at", ["state=failed and (attempts>"]),
         ("hpcrun submit ../other.yaml --only n", ["new"]),
         ("hpcrun submit ../other.yaml --only lr=0.00", ["lr=0.001", "lr=0.0003"]),
