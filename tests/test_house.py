@@ -207,7 +207,8 @@ def _modules_of(package: Path) -> list[str]:
 # why in the commit that raises one.
 BUDGETS = {
     "run": 25_850,
-    "observe": 9_300,
+    # With what is active in all experiments, and totals of what they cost.
+    "observe": 9_650,
     # With what to write in place of other programs' words.
     "compile": 9_100,
     # With what `hpcrun update` reaches, and a default cluster that is another.

@@ -45,7 +45,7 @@ _TOLD = {
 }
 # A command's name and an option that others have -> the words to type; None stands for its value.
 _IN_PLACE: dict[tuple[str, str], tuple[str | None, ...]] = {
-    **{(name, "--all"): ("*",) for name in ("status", "why", "results", "clean", "cancel", "logs")},
+    **{(name, "--all"): ("*",) for name in ("why", "results", "clean", "cancel", "logs")},
     **{("logs", option): ("--tail", None) for option in ("-n", "--lines", "--last", "--limit")},
     ("logs", "--job"): (None,),
     **{("results", f"--{form}"): ("--format", form) for form in ("csv", "latex")},

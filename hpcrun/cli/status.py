@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 import time
 from functools import partial
@@ -16,7 +17,7 @@ from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import chooses, finder, key_names, select, where_argument
 from hpcrun.errors import UsageError
 from hpcrun.terminal import styled
-from hpcrun.text import Say, agreeing, plural
+from hpcrun.text import Say, agreeing, plural, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,6 +37,13 @@ LONG = 2.0
 @click.command("status")
 @where_argument
 @click.option("-w", "--watch", is_flag=True, help="A live screen, until all runs are over.")
+@click.option("--all", "everything", is_flag=True, help="All runs of your experiments.")
+@click.option(
+    "--all-users",
+    "everyone",
+    is_flag=True,
+    help="Without WHERE: those of everybody under the root, as a pattern has them anyhow.",
+)
 @click.option(
     "--cost",
     is_flag=True,
@@ -51,21 +59,30 @@ def command(
     where: tuple[str, ...],
     conditions: tuple[str, ...],
     watch: bool,
+    everything: bool,
+    everyone: bool,
     cost: bool,
     columns: str | None,
     output: Output,
 ) -> None:
     """State of runs: attempt, cause, progress, pace, time left and, where it waits, why.
 
-    {where or newest}. What an experiment depends on is shown before it.
+    {where}. Without it: what is running or queued of all your experiments, then all runs of your
+    newest one. What an experiment depends on is shown before it.
     """
+    if cost and watch:
+        raise UsageError("--cost and --watch do not go together", hint="leave one out")
+    if everything or (cost and everyone and not where):
+        where = _all(where)
+    own = everything and not everyone
     if cost:
-        if watch:
-            raise UsageError("--cost and --watch do not go together", hint="leave one out")
-        _cost(select(output, where, conditions), output)
+        _cost(select(output, where, conditions, own=own), output)
         return
     names = key_names("--columns", columns)
-    look = looker(output, where, conditions, follows=watch)
+    if where or conditions:
+        look = looker(output, where, conditions, follows=watch, own=own)
+    else:
+        look = _overview(output, everyone=everyone, follows=watch)
     if watch and sys.stdout.isatty() and not output.json:
         _screen(look, output)
     while True:
@@ -82,8 +99,53 @@ def command(
         _pause(used)
 
 
+def _all(where: tuple[str, ...]) -> tuple[str, ...]:
+    """Return WHERE for the runs of all experiments; raise UsageError if it names some."""
+    from hpcrun.observe.read.expression import split_words
+
+    names, _ = split_words(where)
+    if names:
+        words = shlex.join(names)
+        raise UsageError(
+            f"--all is all experiments, and {shortened(words, 200)} names some",
+            hint="leave one of them out; conditions such as state=failed may stay",
+        )
+    return ("*", *where)
+
+
+def _overview(output: Output, *, everyone: bool, follows: bool) -> Look:
+    """Return what shows all that is running or queued, then the newest experiment, at each call.
+
+    What was shown once stays. What is left out is said once.
+    """
+    from hpcrun.observe.read.selection import of_others
+    from hpcrun.observe.status import overview
+    from hpcrun.observe.status.slurm_cache import LastAnswers
+
+    last_answers = LastAnswers(spares=True, follows=follows)
+    kept: set[Path] = set()
+
+    def look(warn: Say) -> tuple[list[Selected], list[RunStatus]]:
+        search = finder(output)
+        shown = overview.collect(search, last_answers, warn, everyone=everyone, kept=kept)
+        if not kept:
+            for owner, them in of_others(shown.selected).items():
+                output.say(f"runs of {owner}: {', '.join(them)}")
+            if shown.left_out:
+                output.say(shown.left_out)
+        kept.update(one.paths.directory for one in shown.selected)
+        return shown.selected, shown.found
+
+    return look
+
+
 def looker(
-    output: Output, where: tuple[str, ...], conditions: tuple[str, ...], *, follows: bool
+    output: Output,
+    where: tuple[str, ...],
+    conditions: tuple[str, ...],
+    *,
+    follows: bool,
+    own: bool = False,
 ) -> Look:
     """Return what selects the runs anew at each call, with all that they depend on before them.
 
@@ -97,7 +159,7 @@ def looker(
     kept: set[Path] = set()
 
     def look(warn: Say) -> tuple[list[Selected], list[RunStatus]]:
-        selected = select(output, where, conditions, ask=last_answers.ask, kept=kept)
+        selected = select(output, where, conditions, ask=last_answers.ask, kept=kept, own=own)
         if any(one.plan.depends_on for one in selected) and not chooses(where, conditions):
             selected = finder(output).with_chains(selected, where)
         return selected, statuses(selected, warn=warn, ask=last_answers.ask)

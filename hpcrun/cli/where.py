@@ -44,7 +44,8 @@ def conditions_option(function: Function) -> Function:
         multiple=True,
         metavar="CONDITION",
         help="Only runs that meet this: lr=3e-4 (of a key its end is enough), 'lr>=1e-3', "
-        "state=failed, tag=good, 'metric.loss<2', 'attempts>2', 'age>30d', and/or/not with brackets.",
+        "state=failed, tag=good, 'metric.loss<2', 'attempts>2', 'age>30d', and/or/not with "
+        "brackets.",
     )(function)
 
 

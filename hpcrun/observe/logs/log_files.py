@@ -341,9 +341,9 @@ def offset_since(source: Source, moment: float) -> int:
 
 
 def parse_moment(text: str, now: float | None = None, option: str = "--since") -> float:
-    """``90s``, ``10m``, ``2h``, ``1d``, ``2w`` ago, or a local date and time, as seconds since the epoch.
+    """Return the time of ``90s``, ``10m``, ``2h``, ``1d``, ``2w`` ago, or of a local date and time.
 
-    Raises UsageError if it is neither.
+    It is in seconds since the epoch. Raises UsageError if the text is neither.
     """
     if (seconds := parse_age(text)) is not None:
         return (time.time() if now is None else now) - seconds

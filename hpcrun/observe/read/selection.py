@@ -200,16 +200,28 @@ class Finder:
 
         Raises UsageError if the caller has none under the root.
         """
+        return self.by_submission()[-1]
+
+    def by_submission(self, *, everyone: bool = False) -> list[ExperimentPaths]:
+        """Return the caller's experiments, or those of ``everyone``, the last submitted one last.
+
+        Raises UsageError if there are none.
+        """
         all_of_them = layout.experiments(self.root)
         dated = [(history.last_submission(experiment), experiment) for experiment in all_of_them]
-        mine = [(when, it) for (when, uid), it in dated if uid in (None, os.geteuid())]
-        if not mine:
+        found = [
+            (when, each.name, each)
+            for (when, uid), each in dated
+            if everyone or uid in (None, os.geteuid())
+        ]
+        if not found:
             others = f"; it has experiments of others: {_names(all_of_them)}" if all_of_them else ""
+            hint = "submit one with `hpcrun submit SPEC`, or name the root with --root"
             raise UsageError(
                 f"you have no experiment under {self.root}{others}",
-                hint="submit one with `hpcrun submit SPEC`, or name the root with --root",
+                hint=f"--all-users shows them; {hint}" if others else hint,
             )
-        return max(mine, key=lambda pair: (pair[0], pair[1].name))[1]
+        return [each for _, _, each in sorted(found, key=lambda one: one[:2])]
 
     def runs(
         self, experiment: ExperimentPaths, numbers: Iterable[int] | None = None

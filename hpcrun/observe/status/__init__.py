@@ -2,6 +2,7 @@
 
 In reading order: `run_state` decides a run's state from evidence, as a pure function; `status`
 collects the evidence, with the cluster's answers from `jobs`; `slurm_cache` spares Slurm;
+`overview` finds what is running or queued in all experiments, without reading what is over;
 `bad_batches` has the words for batches that are left out. `status_table` prints one row per run,
 with bars and curves, on a live screen too.
 

@@ -98,6 +98,47 @@ class LastAnswers:
         """Return the states of jobs, as `jobs.ask` does."""
         return jobs.ask(refs, self._about)
 
+    def queued(self, job_ids: set[str]) -> Answers:
+        """Ask the controller alone about jobs; those that it has forgotten are not in the answer.
+
+        While it is silent, jobs have their last known state.
+        """
+        answers = Answers()
+        if job_ids:
+            jobs.ask_slurm(job_ids, answers, settled=job_ids, accounting=False)
+        if not job_ids:
+            return answers
+        known, now = _read(self.path), self.clock()
+        before = known.of(job_ids)
+        if answers.problem is not None:
+            for job_id, job in before.items():
+                answers.jobs[job_id] = replace(job, known_at=known.jobs[job_id][0])
+            return answers
+        alive = {name: (now, job) for name, job in answers.jobs.items() if job.is_alive}
+        gone = {name for name, job in before.items() if job.is_alive and name not in alive}
+        if alive or gone:
+            after = {name: told for name, told in known.jobs.items() if name not in gone}
+            _write(self.path, replace(known, jobs=_newest({**after, **alive})))
+        return answers
+
+    def ask_more(self, queued: Answers, refs: Iterable[JobRef]) -> Answers:
+        """Return the states of jobs, as `ask` does, about which the controller was just asked.
+
+        It is asked again only about those that it did not say to be alive; not if it was silent.
+        """
+
+        def about(job_ids: set[str], answers: Answers) -> None:
+            told = {one: job for one in job_ids if (job := queued.jobs.get(one)) is not None}
+            if queued.problem is not None:
+                answers.problem, answers.detail = queued.problem, queued.detail
+            else:
+                told = {one: job for one, job in told.items() if job.is_alive}
+                if rest := job_ids - told.keys():
+                    self._about(rest, answers)
+            answers.jobs.update(told)
+
+        return jobs.ask(refs, about)
+
     def _about(self, job_ids: set[str], answers: Answers) -> None:
         known, now = _read(self.path), self.clock()
         pause = min(max(LEAST_PAUSE, PAUSES * known.took), MOST_PAUSE)
@@ -121,10 +162,10 @@ class LastAnswers:
             asked = known.of(job_ids).keys() - settled
             after = {name: state for name, state in known.jobs.items() if name not in asked}
             after.update((name, (now, job)) for name, job in fresh.jobs.items())
-            newest = sorted(after.items(), key=lambda pair: -pair[1][0])[:MOST_JOBS]
+            newest = _newest(after)
             refused = known.no_accounting if not accounts else 0.0 if keeps else now
             took = self.clock() - now
-            _write(self.path, _Known(now, took, frozenset(job_ids), refused, dict(newest)))
+            _write(self.path, _Known(now, took, frozenset(job_ids), refused, newest))
 
     def _fresh(self, job_ids: set[str], settled: set[str], accounts: bool) -> _Told:
         def ask() -> _Told:
@@ -177,6 +218,11 @@ def default_path() -> Path:
     reach = "\n".join([os.uname().nodename, named, client.location()])
     base = expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     return base / "hpcrun" / f"slurm-{hashlib.sha256(reach.encode()).hexdigest()[:12]}.json"
+
+
+def _newest(jobs: dict[str, tuple[float, JobState]]) -> dict[str, tuple[float, JobState]]:
+    """Return as many jobs as the cache holds, those whose state was known last."""
+    return dict(sorted(jobs.items(), key=lambda pair: -pair[1][0])[:MOST_JOBS])
 
 
 def _read(path: Path) -> _Known:
