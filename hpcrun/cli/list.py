@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,17 +14,22 @@ import click
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import finder
 from hpcrun.errors import UsageError
-from hpcrun.text import Say, shortened
+from hpcrun.text import Say, hours_text, shortened
 
 if TYPE_CHECKING:
-    from hpcrun.observe.read.selection import Finder
+    from hpcrun.observe.read.selection import Finder, Selected
+    from hpcrun.observe.status.status import Observed
 
 
 @click.command("list")
 @click.argument("names", nargs=-1, metavar="")
 @common
 def command(names: tuple[str, ...], output: Output) -> None:
-    """Experiments under the root, the newest first: runs by state, when submitted, by whom."""
+    """Experiments under the root, the newest first: runs by state, the best, hours, cost, by whom.
+
+    BEST is the best of the runs' last values of their objective; HOURS are those in which their
+    nodes were held, by the ledgers.
+    """
     from hpcrun.observe.tables import Table
 
     if names:
@@ -39,19 +46,34 @@ def command(names: tuple[str, ...], output: Output) -> None:
     if not found:
         output.say(f"no experiments under {search.root}")
         return
-    headers = ["EXPERIMENT", "RUNS", "STATES", "SUBMITTED", "USER", "SPEC"]
-    headers += ["TAGS"] * any(one["tags"] for one in found)
-    table = Table(headers, right=frozenset({"RUNS"}))
+    headers = ["EXPERIMENT", "RUNS", "STATES", "BEST", "HOURS", "COST", "SUBMITTED", "USER"]
+    headers += ["SPEC", *["TAGS"] * any(one["tags"] for one in found)]
+    table = Table(
+        headers, right=frozenset({"RUNS", "HOURS", "COST"}), spare=("USER", "SPEC", "SUBMITTED")
+    )
     for one in found:
         states = ", ".join(f"{count} {state}" for state, count in one["states"].items())
         when = ""
         if one["submitted"]:
             when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["submitted"]))
         runs = "" if one["runs"] is None else str(one["runs"])
-        cells = [one["name"], runs, states or one["problem"] or "", when]
+        cells = [one["name"], runs, states or one["problem"] or "", *_figures(one), when]
         cells += [one["user"] or "", one["spec"] or "", ",".join(one["tags"])]
         table.add(*cells[: len(headers)])
     table.print(color=output.color)
+
+
+def _figures(one: dict[str, Any]) -> list[str]:
+    """Return the best value, the hours and the cost as text; empty where there are none."""
+    from hpcrun.observe.diagnosis.price_list import money_text
+    from hpcrun.observe.tables import number
+
+    best, hours = one["best"], one["hours"]
+    shown = f"{best['metric']} {number(best['value'])} (run {best['run']})" if best else ""
+    money = [money_text(x["money"], x["currency"] or "") for x in hours if x["money"] is not None]
+    # What has no price in one of its units has none in all.
+    cost = " + ".join(money) if len(money) == len(hours) else ""
+    return [shown, ", ".join(f"{hours_text(x['paid'])} {x['unit']}" for x in hours), cost]
 
 
 def _experiments(search: Finder, warn: Say) -> list[dict[str, Any]]:
@@ -61,7 +83,7 @@ def _experiments(search: Finder, warn: Say) -> list[dict[str, Any]]:
     number of runs then.
     """
     from hpcrun.observe.read.run_values import all_tags
-    from hpcrun.observe.status.status import statuses
+    from hpcrun.observe.status.status import observe
     from hpcrun.state import history, layout, permissions
 
     experiments = layout.experiments(search.root)
@@ -72,20 +94,23 @@ def _experiments(search: Finder, warn: Say) -> list[dict[str, Any]]:
             selected += search.runs(experiment)
         except UsageError as error:
             problems[experiment.name] = error.message
-    counts: dict[str, Counter[str]] = {}
-    for status in statuses(selected, warn=warn, values=False):
-        counts.setdefault(status.experiment, Counter())[status.state] += 1
+    observed: dict[str, list[tuple[Selected, Observed]]] = {}
+    for pair in zip(selected, observe(selected, warn=warn), strict=True):
+        observed.setdefault(pair[0].experiment.name, []).append(pair)
     found = []
     for experiment in experiments:
         name = experiment.name
         when, uid = history.last_submission(experiment)
         known = None if name in problems else search.history(experiment)
+        those = observed.get(name, [])
         found.append(
             {
                 "name": name,
                 "directory": str(experiment.directory),
                 "runs": None if known is None else len(known.runs),
-                "states": dict(counts.get(name, Counter()).most_common()),
+                "states": dict(Counter(one.status.state for _, one in those).most_common()),
+                "best": _best(those),
+                "hours": _hours(those),
                 "submitted": when or None,
                 "spec": known.newest.plan.spec_file if known and known.newest else None,
                 "user": None if uid is None else permissions.user_name(uid),
@@ -94,3 +119,38 @@ def _experiments(search: Finder, warn: Say) -> list[dict[str, Any]]:
             }
         )
     return sorted(found, key=lambda one: -(one["submitted"] or 0))
+
+
+def _best(those: Sequence[tuple[Selected, Observed]]) -> dict[str, Any] | None:
+    """Return the run whose last value of the objective is the best, with that value.
+
+    The objective is that of the newest run's spec; None without one, and without a value.
+    """
+    objective = those[-1][0].run.spec.get("objective") if those else None
+    if not isinstance(objective, dict) or objective.get("mode") not in ("min", "max"):
+        return None
+    metric, choose = str(objective.get("metric")), min if objective["mode"] == "min" else max
+    logged = [
+        (value, one.run.number)
+        for one, (status, _) in those
+        if (value := (status.metrics or {}).get(metric)) is not None and math.isfinite(value)
+    ]
+    if not logged:
+        return None
+    value, run = choose(logged, key=lambda pair: pair[0])
+    return {"metric": metric, "mode": objective["mode"], "value": value, "run": run}
+
+
+def _hours(those: Sequence[tuple[Selected, Observed]]) -> list[dict[str, Any]]:
+    """Return the hours in which runs held their nodes, and their price, of each unit."""
+    from hpcrun.observe.diagnosis import attempts, cost
+    from hpcrun.observe.diagnosis.price_list import PriceList
+
+    now, costs = time.time(), []
+    for one, observed in those:
+        story = attempts.bare(one, observed)
+        if spans := story.held(now):
+            prices = PriceList.of(one.plan.cluster)
+            costs.append(cost.of_run(one.experiment.name, story.plan_of, spans, prices))
+    keys = ("unit", "paid", "money", "currency")
+    return [{key: data[key] for key in keys} for data in (x.to_data() for x in cost.totals(costs))]

@@ -20,13 +20,17 @@ from hpcrun.terminal import styled
 from hpcrun.text import Say, agreeing, plural, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from hpcrun.observe.diagnosis.attempts import RunStory
+    from hpcrun.observe.diagnosis.cost import Cost
     from hpcrun.observe.read.selection import Selected
     from hpcrun.observe.status.status import RunStatus
 
     Look = Callable[[Say], tuple[list[Selected], list[RunStatus]]]
 
+# What totals of --cost are of, and the name of the last one.
+_TOTALS, _IN_ALL = ("experiment", "user", "month"), "in all"
 INTERVAL = 2.0
 # The pause after reading very many runs, as a multiple of the processor time that it took.
 PAUSES = 4.0
@@ -50,6 +54,11 @@ LONG = 2.0
     help="Where the GPU- or CPU-hours went: by run, by experiment and by cause.",
 )
 @click.option(
+    "--by",
+    type=click.Choice(_TOTALS),
+    help="Totals of --cost by this alone; without WHERE those of all your experiments.",
+)
+@click.option(
     "--columns",
     metavar="KEY[,KEY]|all",
     help="The values to show: of these keys, or of all in which the runs differ.",
@@ -62,6 +71,7 @@ def command(
     everything: bool,
     everyone: bool,
     cost: bool,
+    by: str | None,
     columns: str | None,
     output: Output,
 ) -> None:
@@ -70,13 +80,14 @@ def command(
     {where}. Without it: what is running or queued of all your experiments, then all runs of your
     newest one. What an experiment depends on is shown before it.
     """
-    if cost and watch:
-        raise UsageError("--cost and --watch do not go together", hint="leave one out")
-    if everything or (cost and everyone and not where):
-        where = _all(where)
-    own = everything and not everyone
-    if cost:
-        _cost(select(output, where, conditions, own=own), output)
+    if (cost or by) and watch:
+        option = "--cost" if cost else "--by"
+        raise UsageError(f"{option} and --watch do not go together", hint="leave one out")
+    own = False
+    if everything or ((by or (cost and everyone)) and not _names(where)):
+        where, own = _all(where), not everyone
+    if cost or by:
+        _cost(select(output, where, conditions, own=own), output, by)
         return
     names = key_names("--columns", columns)
     if where or conditions:
@@ -99,12 +110,16 @@ def command(
         _pause(used)
 
 
-def _all(where: tuple[str, ...]) -> tuple[str, ...]:
-    """Return WHERE for the runs of all experiments; raise UsageError if it names some."""
+def _names(where: tuple[str, ...]) -> list[str]:
+    """Return the words of WHERE that are no conditions."""
     from hpcrun.observe.read.expression import split_words
 
-    names, _ = split_words(where)
-    if names:
+    return split_words(where)[0]
+
+
+def _all(where: tuple[str, ...]) -> tuple[str, ...]:
+    """Return WHERE for the runs of all experiments; raise UsageError if it names some."""
+    if names := _names(where):
         words = shlex.join(names)
         raise UsageError(
             f"--all is all experiments, and {shortened(words, 200)} names some",
@@ -227,35 +242,51 @@ def _print(
         output.say(note)
 
 
-def _cost(selected: list[Selected], output: Output) -> None:
+def _cost(selected: list[Selected], output: Output, by: str | None) -> None:
     from hpcrun.observe.diagnosis import cost
     from hpcrun.observe.diagnosis.attempts import stories
     from hpcrun.observe.diagnosis.price_list import PriceList
 
     now = time.time()
     told = stories(selected, warn=output.say)
-    costs = [
-        cost.of_run(
-            *(one.status.experiment, one.plan_of, one.spans(now)),
-            PriceList.of(one.selected.plan.cluster),
-        )
-        for one in told
-    ]
-    for one, story in zip(costs, told, strict=True):
-        one.grown.extend(story.grown)
-    totals = cost.totals(costs)
+    spans = [one.spans(now) for one in told]
+    costs = []
+    for one, those in zip(told, spans, strict=True):
+        prices = PriceList.of(one.selected.plan.cluster)
+        costs.append(cost.of_run(one.status.experiment, one.plan_of, those, prices))
+        costs[-1].grown.extend(one.grown)
+
+    def by_month() -> Iterator[tuple[str, Cost]]:
+        for one, those in zip(told, spans, strict=True):
+            prices = PriceList.of(one.selected.plan.cluster)
+            for month, some in cost.by_month(those).items():
+                yield month, cost.of_run(one.status.experiment, one.plan_of, some, prices)
+
+    def totals(kind: str) -> list[Cost]:
+        if kind == "month":
+            return sorted(cost.grouped(by_month()), key=lambda one: one.experiment)
+        of = _user if kind == "user" else lambda one: one.status.experiment
+        return cost.grouped((of(one), each) for one, each in zip(told, costs, strict=True))
+
+    in_all = cost.grouped((_IN_ALL, one) for one in costs)
     if output.json:
-        data = {"runs": costs, "experiments": totals}
-        output.data({name: [one.to_data() for one in some] for name, some in data.items()})
+        data = {f"{kind}s": [one.of(kind) for one in totals(kind)] for kind in _TOTALS}
+        runs = [one.to_data() for one in costs]
+        output.data({"runs": runs, **data, "total": [one.of(None) for one in in_all]})
         return
-    cost.table(costs).print(color=output.color)
-    for total in totals:
-        click.echo("")
-        for line in cost.sentences(total):
-            output.line(line)
-    for one in costs:
-        for line in cost.growth(one):
-            output.line(line)
+    if by:
+        found = totals(by) if by == "month" else sorted(totals(by), key=lambda one: -one.paid)
+        cost.totals_table(by, [*found, *in_all]).print(color=output.color)
+    else:
+        cost.table(costs).print(color=output.color)
+        found = totals("experiment")
+        for total in (*found, *(in_all if len(found) > len(in_all) else ())):
+            click.echo("")
+            for line in cost.sentences(total):
+                output.line(line)
+        for each in costs:
+            for line in cost.growth(each):
+                output.line(line)
     silent = sum(
         1 for one, story in zip(costs, told, strict=True) if not one.hours.wall and story.attempts
     )
@@ -264,3 +295,11 @@ def _cost(selected: list[Selected], output: Output) -> None:
             f"where the time went is not known of {plural(silent, 'run')}, which "
             f"{agreeing(silent, 'logs', 'log')} nothing"
         )
+
+
+def _user(one: RunStory) -> str:
+    """Return the name of the user whose submission a run is."""
+    from hpcrun.state import permissions
+
+    uid = permissions.owner(one.selected.planned.paths.directory)
+    return "unknown" if uid is None else permissions.user_name(uid)

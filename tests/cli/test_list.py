@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from hpcrun.state import permissions
+from hpcrun.state import files, permissions
 from tests.support.command import hpcrun
 from tests.support.experiment import T0, Experiment, path_with, shim_calls, slurm_shim
 
@@ -70,3 +71,83 @@ def test_empty_and_missing_roots(tmp_path: Path) -> None:
 def test_root_option_wins(root: Path, tmp_path: Path) -> None:
     done = hpcrun("list", "--root", str(root), "--json", root=tmp_path / "missing")
     assert len(json.loads(done.stdout)) == 2
+
+
+def priced(
+    root: Path, name: str, prices: dict[str, object] | None, spec: dict[str, object]
+) -> Experiment:
+    """An experiment of four runs that held four GPUs for two hours each; the last one waits."""
+    study = Experiment(root, name)
+    resources = {"nodes": 1, "gpus_per_node": 4, "ntasks_per_node": None}
+    paths = study.submit(range(4), spec={"resources": resources, **spec}, when=T0 + 20)
+    plan = json.loads(paths.plan.read_text())
+    plan["cluster"] |= {"prices": prices} if prices else {}
+    paths.plan.write_text(json.dumps(plan))
+    for run, loss in enumerate([0.5, 0.25, float("nan")]):
+        study.start(run, job_id=f"100_{run}", when=T0 + 60)
+        study.metrics(run, 1, [1, 2], loss=loss, eval=1 - loss)
+        end = {"event": "attempt_ended", "time": T0 + 7260, "attempt": 1, "outcome": "failed"}
+        files.append(study.run(run).ledger, {**end, "cause": {"kind": "launch"}})
+    return study
+
+
+@pytest.mark.parametrize(
+    ("prices", "spec", "best", "hours", "money"),
+    [
+        (
+            {"currency": "EUR", "gpu_hour": 2},
+            {},
+            "loss 0.25 (run 1)",
+            "24.00 GPU-hours",
+            "48.00 EUR",
+        ),
+        (
+            None,
+            {"objective": {"metric": "eval", "mode": "max"}},
+            "eval 0.75 (run 1)",
+            "24.00 GPU-hours",
+            "-",
+        ),
+        ({"cpu_hour": 1}, {"objective": None}, "-", "24.00 GPU-hours", "-"),
+        (None, {"objective": {"metric": "never", "mode": "min"}}, "-", "24.00 GPU-hours", "-"),
+        (None, {"objective": {"metric": "loss", "mode": None}}, "-", "24.00 GPU-hours", "-"),
+    ],
+)
+def test_best_hours_and_cost(
+    root: Path,
+    prices: dict[str, object] | None,
+    spec: dict[str, object],
+    best: str,
+    hours: str,
+    money: str,
+) -> None:
+    """What is not known is left out, and nothing is guessed."""
+    priced(root, "priced", prices, spec)
+    header, row, *others = hpcrun("list", root=root).stdout.splitlines()
+    assert re.split(r"  +", header)[3:6] == ["BEST", "HOURS", "COST"]
+    assert re.split(r"  +", row)[3:6] == [best, hours, money]
+    data = {one["name"]: one for one in json.loads(hpcrun("list", "--json", root=root).stdout)}
+    found = data["priced"]
+    assert (found["best"] is None) == (best == "-")
+    assert [one["paid"] for one in found["hours"]] == [24.0]
+    assert (found["hours"][0]["money"] is None) == (money == "-")
+    assert (data["young"]["best"], data["young"]["hours"]) == (None, [])
+    assert re.split(r"  +", others[0])[3:6] == ["-", "-", "-"]
+
+
+def test_hours_are_those_of_cost(root: Path) -> None:
+    priced(root, "priced", None, {})
+    listed = {one["name"]: one for one in json.loads(hpcrun("list", "--json", root=root).stdout)}
+    paid = json.loads(hpcrun("status", "--cost", "priced", "--json", root=root).stdout)
+    assert listed["priced"]["hours"][0]["paid"] == paid["total"][0]["paid"]
+
+
+def test_hours_of_an_attempt_without_an_end_go_to_its_last_sign(root: Path) -> None:
+    """Its job is forgotten: how long it held its nodes after that, nobody knows."""
+    study = Experiment(root, "lost")
+    study.submit(job_id="300", when=T0)
+    study.start(0, job_id="300", when=T0)
+    study.metrics(0, 1, [1, 3600], loss=1.0)
+    data = {one["name"]: one for one in json.loads(hpcrun("list", "--json", root=root).stdout)}
+    assert data["lost"]["states"] in ({"unknown": 1}, {"failed": 1})
+    assert data["lost"]["hours"][0]["paid"] == 2.0

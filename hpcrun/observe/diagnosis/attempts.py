@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from hpcrun.observe.diagnosis import goodput
 from hpcrun.observe.diagnosis.goodput import Goodput, Span, Traces
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state, slurm_cache
-from hpcrun.observe.status.status import Ask, RunStatus, observe
+from hpcrun.observe.status.status import Ask, Observed, RunStatus, observe
 from hpcrun.policy import next_attempt
 from hpcrun.state import files, history, journal, metrics_file, session_log
 from hpcrun.state.layout import AttemptPaths
@@ -185,10 +185,6 @@ class RunStory:
             if number is not None
             and (when := history.describe(experiment.submission(number)).get("time"))
         }
-        again, resubmitted = self.selected.submission, None
-        if again is not None and again.event == journal.SUBMITTED and attempts:
-            mine = attempts[-1].submission
-            resubmitted = again.time if again.paths.number != mine else None
         is_program = self.selected.run.entry.kind != "function"
         stands = self._standing()
         pairs = [
@@ -203,7 +199,40 @@ class RunStory:
             )
             for one in self.attempts
         ]
-        return goodput.spans(submitted, pairs, now, over=self.status.over, resubmitted=resubmitted)
+        return self._divided(submitted, pairs, now)
+
+    def held(self, now: float) -> list[Span]:
+        """Divide the run's time as `spans`, by its ledger alone.
+
+        It tells when the run held its nodes, and not what of that was of use. The files of an
+        attempt are read only where it left no end.
+        """
+
+        def read(attempt: Attempt, _furthest: int) -> Traces:
+            if attempt.ended is not None or not self._is_past:
+                return Traces(is_program=True)
+            paths = self.selected.paths.attempt(attempt.number)
+            return replace(traces(paths, attempt, 0, 0, False, None, 0), is_program=True)
+
+        found = [one.attempt for one in self.attempts]
+        return self._divided({}, [(one, partial(read, one)) for one in found], now)
+
+    def _divided(
+        self,
+        submitted: Mapping[Any, float],
+        pairs: Sequence[tuple[Attempt, Callable[[int], Traces]]],
+        now: float,
+    ) -> list[Span]:
+        again, resubmitted = self.selected.submission, None
+        if again is not None and again.event == journal.SUBMITTED and pairs:
+            mine = pairs[-1][0].submission
+            resubmitted = again.time if again.paths.number != mine else None
+        return goodput.spans(submitted, pairs, now, over=self._is_past, resubmitted=resubmitted)
+
+    @property
+    def _is_past(self) -> bool:
+        """Check whether no time after its last sign is known to be the run's."""
+        return self.status.over or self.status.state == run_state.UNKNOWN
 
     def _standing(self) -> int | None:
         """Return the last step that the run still has; None if it has all, or if unknown."""
@@ -267,6 +296,12 @@ def stories(
     found = observe(selected, warn=warn, ask=ask, values=values)
     each = activity.counted([*zip(selected, found, strict=True)], "reading attempts")
     return [RunStory(one, status, _attempts(one, those)) for one, (status, those) in each]
+
+
+def bare(one: Selected, observed: Observed) -> RunStory:
+    """Return a run's story without what its attempts' files tell, for `RunStory.held`."""
+    attempts = (AttemptStory(each, None, None, None, (), 0) for each in observed.attempts)
+    return RunStory(one, observed.status, tuple(attempts))
 
 
 def grouped(runs: Iterable[RunStory]) -> list[CauseGroup]:

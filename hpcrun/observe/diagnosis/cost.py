@@ -1,12 +1,13 @@
-"""The cost of runs in GPU-hours or CPU-hours, and in money, by run, experiment and cause.
+"""The cost of runs in GPU-hours or CPU-hours, and in money: by run, cause, experiment, user, month.
 
 Pure: `hpcrun.observe.diagnosis.attempts` reads the files.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput, Span
@@ -18,6 +19,8 @@ from hpcrun.text import hours_text
 # Kinds of time that a cause is charged with, and those in which no nodes are held.
 _LOST = ("replayed", "lost", "startup", "restore", "idle")
 _FREE = ("queued", "stopped")
+# More than a run goes on for.
+_MOST_MONTHS = 1_200
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Cost:
     """The hours of a run, or of several."""
 
     experiment: str
+    """The name of its experiment; of a total what that is of: also a user, or a month."""
     unit: str
     """`GPU` or `CPU`."""
     hours: Goodput
@@ -41,6 +45,8 @@ class Cost:
     roles: dict[str, float] = field(default_factory=dict)
     """Role -> its part of the hours that were paid, by the processors or GPUs of its ranks; what is
     left of a node's is nobody's. Empty where a run has none."""
+    runs: int = 1
+    """How many runs a total is of."""
     grown: list[dict[str, Any]] = field(default_factory=list)
     """The amounts asked for as memory or time was too little (``recovery.grow``): ``attempt``,
     after which, ``key``, ``was`` and ``now``."""
@@ -67,6 +73,12 @@ class Cost:
         """``1,234.50 EUR``; empty without prices."""
         return "" if self.money is None else money_text(self.money, self.currency)
 
+    def of(self, kind: str | None) -> dict[str, Any]:
+        """Return the plain data of a total of a ``user``, say, with its name under that key."""
+        data = self.to_data()
+        name = data.pop("experiment")
+        return data if kind is None else {kind: name, **data}
+
     def charge(self, cause: str, hours: float) -> None:
         """Add to the hours of a cause."""
         self.causes[cause] = self.causes.get(cause, 0.0) + hours
@@ -77,6 +89,7 @@ class Cost:
         return {
             "experiment": self.experiment,
             "run": self.run,
+            **({"runs": self.runs} if self.run is None else {}),
             "unit": self.unit,
             "paid": round(self.paid, 3),
             **parts,
@@ -119,15 +132,38 @@ def of_run(
 
 def totals(costs: Iterable[Cost]) -> list[Cost]:
     """Return one total for each experiment and unit, in the order of first appearance."""
+    return grouped((cost.experiment, cost) for cost in costs)
+
+
+def grouped(named: Iterable[tuple[str, Cost]]) -> list[Cost]:
+    """Return one total for each name and unit, in the order of first appearance."""
     groups: dict[tuple[str, str], list[Cost]] = {}
-    for cost in costs:
-        groups.setdefault((cost.experiment, cost.unit), []).append(cost)
+    for name, cost in named:
+        groups.setdefault((name, cost.unit), []).append(cost)
     return [_total(name, unit, each) for (name, unit), each in groups.items()]
+
+
+def by_month(spans: Iterable[Span]) -> dict[str, list[Span]]:
+    """Divide spans at the beginnings of months in local time: ``2026-11`` -> those in it."""
+    found: dict[str, list[Span]] = {}
+    for span in spans:
+        start, end = span.start, span.end
+        for _ in range(_MOST_MONTHS):
+            year, month = time.localtime(start)[:2]
+            name = f"{year}-{month:02}"
+            following = time.mktime((year, month + 1, 1, 0, 0, 0, 0, 0, -1))
+            if not start < following < end:
+                break
+            found.setdefault(name, []).append(replace(span, start=start, end=following))
+            start = following
+        found.setdefault(name, []).append(replace(span, start=start))
+    return found
 
 
 def _total(experiment: str, unit: str, costs: Sequence[Cost]) -> Cost:
     price, currency = _mean_price(costs)
-    total = Cost(experiment, unit, Goodput(), price=price, currency=currency)
+    runs = sum(one.runs for one in costs)
+    total = Cost(experiment, unit, Goodput(), price=price, currency=currency, runs=runs)
     for cost in costs:
         for kind, hours in vars(cost.hours).items():
             total.hours.add(kind, hours)
@@ -170,6 +206,22 @@ def table(costs: Sequence[Cost]) -> Table:
         known = one.hours.wall > 0
         name = f"{one.experiment}/{one.run}"
         found.add(name, one.unit, *(cells if known else [""] * len(cells)))
+    return found
+
+
+def totals_table(by: str, costs: Sequence[Cost]) -> Table:
+    """Return a table with a row for each total, which are of ``by``: ``user``, and of all."""
+    money = ["MONEY"] if any(one.money is not None for one in costs) else []
+    headers = [by.upper(), "RUNS", "UNIT", "PAID", *money, "USEFUL%", "LOST", "MOST LOST TO"]
+    found = Table(headers, right=frozenset(headers) - {headers[0], "UNIT", headers[-1]})
+    for one in costs:
+        most = max(one.causes, key=lambda kind: one.causes[kind], default="")
+        known = one.hours.wall > 0
+        cells = [hours_text(one.paid), *([one.money_text] if money else [])]
+        cells.append("" if one.share is None else f"{100 * one.share:.0f}")
+        cells += [hours_text(sum(one.causes.values())), most]
+        cells = cells if known else [""] * len(cells)
+        found.add(one.experiment, str(one.runs), one.unit, *cells)
     return found
 
 

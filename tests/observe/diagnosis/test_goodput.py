@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -416,3 +418,33 @@ def test_steps_that_were_not_kept_are_lost_and_charged_to_their_end() -> None:
     total = cost.of_run("study", lambda number: plan(), spans)
     assert "LOST" in cost.table([total]).headers
     assert any("steps that were lost" in line for line in cost.sentences(total))
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "months"),
+    [
+        (1_699_000_000.0, 1_699_000_000.0, ["2023-11"]),
+        (1_701_388_799.0, 1_701_388_800.0, ["2023-11"]),
+        (1_701_388_800.0, 1_701_388_801.0, ["2023-12"]),
+        (1_701_388_799.0, 1_706_745_601.0, ["2023-11", "2023-12", "2024-01", "2024-02"]),
+    ],
+)
+def test_months(utc: None, start: float, end: float, months: list[str]) -> None:
+    found = cost.by_month([Span("useful", start, end, 1)])
+    assert [*found] == months
+    assert sum(one.seconds for those in found.values() for one in those) == end - start
+
+
+def test_a_span_of_centuries_is_divided_so_often_at_most() -> None:
+    found = cost.by_month([Span("useful", 0.0, 2.5e11, 1)])
+    assert 1_000 < len(found) < 1_300
+    assert sum(one.seconds for those in found.values() for one in those) == 2.5e11
