@@ -1,8 +1,10 @@
-"""`hpcrun status` of 10,000 runs, beside Slurm's own squeue.
+"""`hpcrun status` of 10,000 runs: of one experiment, beside Slurm's own squeue, and of 200.
 
     python -m bench.status [--rounds 7] [--output bench/results] [--json]
+    python -m bench.status --experiments [--against COMMIT] [the same]
 
-First an array of 10,000 elements waits in a real Slurm's queue (root; the test bed's); then 10,000
+With ``--experiments`` there are 200 of 50 runs each on disk, five of which have ten at work, beside
+another commit. Otherwise, first an array of 10,000 elements waits in a real Slurm's queue (root; the test bed's); then 10,000
 runs are on disk, most of them completed, and Slurm's clients are stand-ins. See bench/README.md.
 """
 
@@ -16,16 +18,32 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench import against
 from bench.publish import add_options, circumstances, publish
 from tests.cluster.workbench import Workbench
-from tests.support.experiment import Experiment, path_with, slurm_shim
+from tests.support.experiment import T0, Experiment, path_with, slurm_shim
 from tests.testbed import VERSIONS, Cluster
 
 RUNS = 10_000
+EXPERIMENTS, ACTIVE_EXPERIMENTS, ACTIVE_RUNS = 200, 5, 10
+# What is typed in a root of many experiments.
+TYPED = (("status",), ("status", "*"), ("list",), ("status", "--cost", "*"))
+# Runs a command, and prints how many files under the root it opened.
+OPENED = """
+import os, sys
+from hpcrun.cli.main import main
+found, root = [], os.environ["HPCRUN_ROOT"]
+sys.addaudithook(lambda e, a: e == "open" and str(a[0]).startswith(root) and found.append(a[0]))
+try:
+    main(sys.argv[1:])
+except SystemExit as end:
+    assert not end.code
+print(len(found), file=sys.stderr)
+"""
 AT_WORK = 300
 MOST_SECONDS = 1.5
 COUNTED = '#!/bin/sh\necho {name} >> {log}\nPATH=/usr/bin:/bin exec {name} "$@"\n'
@@ -123,13 +141,84 @@ def on_disk(directory: Path, at_work: int, rounds: int) -> list[float]:
     return timed(look, rounds)
 
 
+def many(root: Path) -> str:
+    """Make the experiments; return what squeue says of the runs that are at work."""
+    each, lines = RUNS // EXPERIMENTS, []
+    for number in range(EXPERIMENTS):
+        job = str(1000 + number)
+        study, when = Experiment(root, f"study{number:03}"), T0 + 3600 * number
+        swept = {run: {"config.lr": run * 1e-6} for run in range(each)}
+        study.submit(range(each), swept=swept, job_id=job, when=when)
+        at_work = ACTIVE_RUNS if number >= EXPERIMENTS - ACTIVE_EXPERIMENTS else 0
+        for run in range(each):
+            study.start(run, job_id=f"{job}_{run}", when=when + 60)
+            study.metrics(run, 1, range(1, 41), loss=0.5, lr=1e-3)
+            if run < each - at_work:
+                study.end(run)
+            else:
+                lines.append(f"{job}_{run}|RUNNING|None|n1|N/A\n")
+    return "".join(lines)
+
+
+def experiments(options: argparse.Namespace) -> None:
+    """Measure what is typed in a root of many experiments, beside another commit."""
+    seconds: dict[str, dict[str, list[float]]] = {}
+    opened: dict[str, dict[str, int]] = {}
+    with (
+        tempfile.TemporaryDirectory(dir="/var/tmp") as place,
+        against.versions(options.against) as found,
+    ):
+        directory = Path(place)
+        shim = slurm_shim(directory / "shim", squeue=many(directory / "root"))
+        for words in TYPED:
+            name = " ".join(words)
+            for version, checkout in found.items():
+                environment = {
+                    **os.environ,
+                    "HPCRUN_ROOT": str(directory / "root"),
+                    "PATH": path_with(shim),
+                    "XDG_CACHE_HOME": str(directory / "cache"),
+                    "PYTHONPATH": str(checkout or against.REPOSITORY),
+                }
+
+                def look(*python: str, words: Sequence[str] = words, env: Any = environment) -> str:
+                    line = [sys.executable, *python, *words]
+                    done = subprocess.run(line, env=env, cwd=place, capture_output=True, text=True)
+                    done.check_returncode()
+                    return done.stderr
+
+                counted = look("-c", OPENED).split()
+                opened.setdefault(name, {})[version] = int(counted[-1])
+                seconds.setdefault(name, {})[version] = timed(
+                    lambda: look("-m", "hpcrun"), options.rounds
+                )
+    lines = [
+        f"{EXPERIMENTS} experiments of {RUNS // EXPERIMENTS} runs on disk,"
+        f" {ACTIVE_RUNS} at work in each of {ACTIVE_EXPERIMENTS}; a stand-in for Slurm"
+    ]
+    for name, of in seconds.items():
+        for version, those in of.items():
+            lines.append(
+                f"  hpcrun {name:16} {version:9} {statistics.median(those):5.2f} s"
+                f" ({min(those):.2f} to {max(those):.2f}), {opened[name][version]:6,} files opened"
+            )
+    median = statistics.median(seconds["status"][against.NOW])
+    lines.append(f"{'met' if median < 1 else 'MISSED'}: status in {median:.2f} s (below 1 s)")
+    publish(options, "status_experiments", circumstances(), lines, seconds=seconds, opened=opened)
+
+
 def main() -> None:
     """Measure, and write what was found where ``--output`` says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--slurm", choices=VERSIONS, default=VERSIONS[-1])
+    parser.add_argument("--experiments", action="store_true", help="200 experiments of 50 runs")
+    against.add_option(parser)
     add_options(parser, "status")
     options = parser.parse_args()
+    if options.experiments:
+        experiments(options)
+        return
     real = queued(options.slurm, options.rounds)
     disk = {}
     for at_work in (0, AT_WORK):

@@ -57,7 +57,8 @@ hpcrun results 'fine*' 'lr>=1e-3' and not model.name=gpt
 hpcrun why study --where 'cause=out_of_memory or attempts>2'
 ```
 All of it is in [choosing runs](choosing-runs.md). Without WHERE, commands that read take your
-newest experiment; those that act want to be told.
+newest experiment (`status` adds what is running or queued of the others); those that act want to
+be told.
 
 **Root.** Experiments live under `--root`, else `HPCRUN_ROOT`. Without these, commands that take a
 SPEC use its cluster profile's `root`; the others know no profile and look in `~/hpcrun-runs`. Where a

@@ -71,9 +71,10 @@ CORE = (
         "State of runs: step, metrics, attempt, cause.",
         other_names="jobs ps queue sinfo squeue st watch",
         examples={
-            "hpcrun status": "your newest experiment",
+            "hpcrun status": "all that is running or queued, and your newest experiment",
             "hpcrun status finetune --where config.lr=3e-4": "some of its runs",
             "hpcrun status finetune -w": "a live screen",
+            "hpcrun status --by month": "hours and money of all your experiments",
         },
     ),
     Command(
