@@ -4,8 +4,9 @@
     python -m bench.status --experiments [--against COMMIT] [the same]
 
 With ``--experiments`` there are 200 of 50 runs each on disk, five of which have ten at work, beside
-another commit. Otherwise, first an array of 10,000 elements waits in a real Slurm's queue (root; the test bed's); then 10,000
-runs are on disk, most of them completed, and Slurm's clients are stand-ins. See bench/README.md.
+another commit. Otherwise, first an array of 10,000 elements waits in a real Slurm's queue (root;
+the test bed's); then 10,000 runs are on disk, most of them completed, and Slurm's clients are
+stand-ins. See bench/README.md.
 """
 
 from __future__ import annotations

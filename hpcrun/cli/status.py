@@ -90,12 +90,13 @@ def command(
         _cost(select(output, where, conditions, own=own), output, by)
         return
     names = key_names("--columns", columns)
-    if where or conditions:
+    is_overview = not (where or conditions)
+    if not is_overview:
         look = looker(output, where, conditions, follows=watch, own=own)
     else:
         look = _overview(output, everyone=everyone, follows=watch)
     if watch and sys.stdout.isatty() and not output.json:
-        _screen(look, output)
+        _screen(look, output, alike=not is_overview)
     while True:
         used = time.process_time()
         # What is watched is printed every few seconds anyhow.
@@ -104,7 +105,7 @@ def command(
         if output.json:
             output.data([status.to_data() for status in found])
         else:
-            _print(selected, found, names, output)
+            _print(selected, found, names, output, alike=not is_overview)
         if not watch or all(status.over for status in found):
             return
         _pause(used)
@@ -186,7 +187,7 @@ def _pause(used: float) -> None:
     time.sleep(max(INTERVAL, PAUSES * (time.process_time() - used)))
 
 
-def _screen(look: Look, output: Output) -> None:
+def _screen(look: Look, output: Output, *, alike: bool) -> None:
     """Draw until all runs are over; the caller prints the final state.
 
     While Slurm or the storage does not answer, the last known state stays on the screen.
@@ -198,7 +199,7 @@ def _screen(look: Look, output: Output) -> None:
     from hpcrun.slurm.background import BackgroundCall
 
     console = Console(file=styled(sys.stdout), no_color=not output.color, highlight=False)
-    screen = Screen(console)
+    screen = Screen(console, alike=alike)
     selected: list[Selected] = []
     found: list[RunStatus] = []
     with Live(console=console, screen=True, auto_refresh=False) as live:
@@ -219,14 +220,19 @@ def _screen(look: Look, output: Output) -> None:
 
 
 def _print(
-    selected: list[Selected], found: list[RunStatus], columns: Sequence[str], output: Output
+    selected: list[Selected],
+    found: list[RunStatus],
+    columns: Sequence[str],
+    output: Output,
+    *,
+    alike: bool,
 ) -> None:
     from hpcrun.observe.diagnosis import unread_progress
     from hpcrun.observe.read import run_values
     from hpcrun.observe.status import status_table
 
     terminal = sys.stdout.isatty()
-    keys, more = run_values.choose_columns(selected, columns)
+    keys, more = run_values.choose_columns(selected, columns, alike=alike)
     table = status_table.build(selected, found, time.time(), terminal=terminal, keys=keys)
     table.print(color=output.color)
     if more:

@@ -207,18 +207,21 @@ def tagged(selected: Sequence[Selected]) -> list[str]:
 
 
 def choose_columns(
-    selected: Sequence[Selected], names: Sequence[str] = ()
+    selected: Sequence[Selected], names: Sequence[str] = (), *, alike: bool = True
 ) -> tuple[list[str], int]:
     """Return the keys to show, and how many more differ.
 
     Without ``names`` these are the swept keys and, up to `MOST_COLUMNS` in all, others that differ
     between the runs' plans, the most telling first; `ALL_COLUMNS` is all of them. Tags are shown
-    where there are any. Raises UsageError for a name that is no key.
+    where there are any. Of experiments that are not ``alike``, having nothing to do with one
+    another, swept keys alone are shown, as many. Raises UsageError for a name that is no key.
     """
     if names and ALL_COLUMNS not in names:
         keys = (annotation_column(name) or resolve_key(selected, name) for name in names)
         return list(dict.fromkeys(keys)), 0
     swept = swept_keys(selected)
+    if not (alike or names) and len({one.experiment for one in selected}) > 1:
+        return [*swept[:MOST_COLUMNS], *tagged(selected)], len(swept[MOST_COLUMNS:])
     others = _differing(selected, swept)
     telling = [key for key, tells in others.items() if tells or names]
     shown = telling if names else telling[: max(0, MOST_COLUMNS - len(swept))]

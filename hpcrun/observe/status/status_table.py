@@ -56,8 +56,11 @@ def build(
 
     A ``terminal`` gets bars and, with ``trends``, sparklines of the metric; a pipe gets figures,
     and the reasons too. ``keys`` are those of the values to show, else `run_values.choose_columns`.
+    Where experiments show another metric each, its name stands in the cell.
     """
-    metric = shown_metric(selected, found)
+    metrics = _metrics(selected, found)
+    names = [*dict.fromkeys(filter(None, metrics.values()))]
+    metric = names[0] if len(names) == 1 else "METRIC" if names else None
     keys = run_values.choose_columns(selected)[0] if keys is None else keys
     headers = ["RUN", *short_ends(keys).values(), "STATE", "ATTEMPT", "CAUSE"]
     headers += ["STEP", "PROGRESS", *([metric] if metric else []), "TREND", "TOK/S", "GPU-MEM"]
@@ -71,9 +74,12 @@ def build(
     )
     for one, status in zip(selected, found, strict=True):
         values = [run_values.column_value(one, key) for key in keys]
-        cells = _cells(status, values, metric, now, terminal)
-        if metric and trends is not None and status.attempt is not None:
-            course = trends.values(one.paths, status.attempt, metric)
+        own = metrics[status.experiment]
+        value = number((status.metrics or {}).get(own or ""))
+        value = f"{own} {value}" if value and len(names) > 1 else value
+        cells = _cells(status, values, [value] if metric else [], now, terminal)
+        if own and trends is not None and status.attempt is not None:
+            course = trends.values(one.paths, status.attempt, own)
             cells[headers.index("TREND")] = sparkline(course)
         shown = zip(headers, cells, strict=True)
         table.add(*(cell for header, cell in shown if header not in hidden))
@@ -119,7 +125,7 @@ def counts(found: Sequence[RunStatus]) -> str:
 
 
 def _cells(
-    status: RunStatus, values: Sequence[Any], metric: str | None, now: float, terminal: bool
+    status: RunStatus, values: Sequence[Any], metric: Sequence[str], now: float, terminal: bool
 ) -> list[str]:
     step = "" if status.step is None else f"{status.step:,}"
     progress = ""
@@ -137,7 +143,7 @@ def _cells(
         str(status.last_cause or ""),
         step,
         progress,
-        *([number((status.metrics or {}).get(metric))] if metric else []),
+        *metric,
         "",
         "" if rate is None else amount(rate),
         _memory(status),
@@ -163,6 +169,14 @@ def _nodes(nodes: list[str] | None, spares: list[str] | None) -> str:
         return ""
     shown = listed(nodes, 4, ",", ",+{}")
     return f"{shown} (+{listed(spares, 2, ',', ',+{}')} spare)" if spares else shown
+
+
+def _metrics(selected: Sequence[Selected], found: Sequence[RunStatus]) -> dict[str, str | None]:
+    """Return experiment -> the metric that its runs show."""
+    pairs: dict[str, list[tuple[Selected, RunStatus]]] = {}
+    for one, status in zip(selected, found, strict=True):
+        pairs.setdefault(status.experiment, []).append((one, status))
+    return {name: shown_metric(*zip(*those, strict=True)) for name, those in pairs.items()}
 
 
 def shown_metric(selected: Sequence[Selected], found: Sequence[RunStatus]) -> str | None:
@@ -250,8 +264,9 @@ class Trends:
 class Screen:
     """Renders as many runs as fit on a terminal, active ones first."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, alike: bool = True) -> None:
         self._console = console
+        self._alike = alike
         self._trends = Trends()
 
     def render(
@@ -269,7 +284,8 @@ class Screen:
         shown_lines = lines[:_REASONS]
         room = max(3, self._console.height - _AROUND - len(shown_lines) - bool(problem))
         shown = most_telling(selected, found, room)
-        table = build(*shown, now, terminal=True, trends=self._trends)
+        keys = run_values.choose_columns(shown[0], alike=self._alike)[0]
+        table = build(*shown, now, terminal=True, trends=self._trends, keys=keys)
         clock = time.strftime("%H:%M:%S", time.localtime(now))
         parts: list[object] = [Text(f"{clock}  {counts(found)}", style="bold")]
         if problem:

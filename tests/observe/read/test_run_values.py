@@ -60,3 +60,20 @@ def test_columns_by_name(runs: list[Selected]) -> None:
     )
     with pytest.raises(UsageError, match="ends in 'depht'"):
         run_values.choose_columns(runs, ["depht"])
+
+
+def test_experiments_that_are_not_alike_show_what_they_sweep(tmp_path: Path) -> None:
+    """That their epochs differ says nothing of experiments that have nothing in common."""
+    for number, key in enumerate(["config.a", "config.b"]):
+        swept = {run: {key: run} for run in range(2)}
+        Experiment(tmp_path, f"e{number}").submit(
+            range(2), swept=swept, spec={"config": {"epochs": number}}
+        )
+    runs = Finder(tmp_path).resolve(["e*"])
+    assert "config.epochs" in run_values.choose_columns(runs)[0]
+    assert run_values.choose_columns(runs, alike=False) == (["config.a", "config.b"], 0)
+    assert run_values.choose_columns(runs[:2], alike=False)[0] == ["config.a"]
+    many = {0: {f"config.x{number}": 0 for number in range(9)}}
+    Experiment(tmp_path, "e2").submit((0,), swept=many)
+    keys, more = run_values.choose_columns(Finder(tmp_path).resolve(["e*"]), alike=False)
+    assert (len(keys), more) == (run_values.MOST_COLUMNS, 5)

@@ -186,3 +186,21 @@ def test_of_all_users(keyboard: Keyboard, root: Path, monkeypatch: pytest.Monkey
     assert "left out, as they are another user's: busy" in done.err
     assert len(rows(keyboard.type("status", "--all", "--all-users").out)) == 6
     assert len(rows(keyboard.type("status", "*").out)) == 6
+
+
+def test_each_experiment_shows_its_own_metric(
+    tmp_path: Path, shim: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "root"
+    for number, metric in enumerate(["loss", "accuracy"]):
+        made = Experiment(root, f"e{number}")
+        made.submit(job_id=f"{number + 1}00", spec={"objective": {"metric": metric, "mode": "max"}})
+        made.start(0, job_id=f"{number + 1}00")
+        made.metrics(0, 1, [10], loss=0.5, accuracy=0.25)
+    slurm_shim(shim, squeue=lines("100 RUNNING", "200 RUNNING"))
+    keyboard = Keyboard(root, capsys)
+    header, *found = keyboard.type("status").out.splitlines()
+    assert "METRIC" in header.split()
+    assert ["loss 0.5" in found[0], "accuracy 0.25" in found[1]] == [True, True]
+    header, row = keyboard.type("status", "e1").out.splitlines()
+    assert ("accuracy" in header.split(), "accuracy" in row) == (True, False)
