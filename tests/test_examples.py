@@ -80,7 +80,6 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "hpcrun doctor --nodes 4": NODES,
         "hpcrun doctor --nodes node[01-04]": NODES,
         "hpcrun doctor --nodes 4 --save-baseline": NODES,
-        "hpcrun doctor --clear node07": NODES,
     },
     "docs/estimate.md": {
         "run 0: 1 node x 2 h100; ZeRO 0, fp32, adamw, micro batch 1 x accumulation 1": "needs "
@@ -255,6 +254,11 @@ def _lock(reader: Reader) -> None:
     reader.write("requirements.lock", "torch==2.13.0\n")
 
 
+def _roles(reader: Reader) -> None:
+    for program in ("saving_trainer.py", "evaluator.py"):
+        reader.write(program, (ROOT / "jobs" / program).read_text())
+
+
 # What no example is to end in.
 EMPTY = "nothing to submit"
 # What a page takes for granted.
@@ -269,6 +273,7 @@ BEFORE = {
     "docs/when-runs-fail.md": _studies,
     "docs/getting-started.md": _demo,
     "docs/report.md": _studies,
+    "docs/roles.md": _roles,
 }
 
 

@@ -1,4 +1,11 @@
-"""The formulas of memory: what a rank holds of a model. Pure; docs/estimate.md has their sources.
+"""The formulas of memory: what a rank holds of a model. Pure.
+
+Each trainable parameter has the bytes that it computes with (bf16 and fp16 2, fp32 4), as many or
+more for its gradient, 4 for a master weight, and the optimizer's states (Adam 8, momentum, Adagrad,
+RMSprop and Lion 4, plain SGD 0). ZeRO 1 divides master weights and states between ranks, ZeRO 2
+gradients too, ZeRO 3 all (Rajbhandari et al., arXiv:1910.02054); buckets, and at stage 3 what is
+gathered, come on top. Activations: Korthikanti et al., arXiv:2205.05198, equation 2; operations:
+Chowdhery et al., arXiv:2204.02311, appendix B.
 
 `held` is what DeepSpeed 0.19.8 does, which differs in places from the ZeRO paper: it was measured
 on CPU ranks (``bench/estimate.py``), and `tests.tools.estimate` holds it to that. Where it is not

@@ -1,4 +1,4 @@
-"""The programs that docs/roles.md shows, and that ship, run as they are; their ranks are killed."""
+"""The programs of docs/roles.md, which ship, run as they are; their ranks are killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import pytest
 from hpcrun.state import ledger
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.submission.local import processes
-from tests.support.doc_blocks import blocks
 from tests.support.place import REPOSITORY
 from tests.support.waiting import until
 
@@ -112,13 +111,17 @@ def test_an_evaluator_that_is_killed_judges_all_that_was_saved_once(
     start: Start, tmp_path: Path
 ) -> None:
     pytest.importorskip("torch")
-    for one in blocks("docs/roles.md"):
-        if one.file in ("train.py", "evaluate.py", "followed.yaml"):
-            # Slow enough for the evaluator to be killed between two saves.
-            text = one.text.replace("optimizer.step()\n", "optimizer.step()\n    pause(0.03)\n")
-            text = text.replace("import os\n", "import os\nfrom time import sleep as pause\n")
-            (tmp_path / one.file).write_text(text)
-    running = start("followed.yaml", "followed")
+    trainer = (REPOSITORY / "jobs" / "saving_trainer.py").read_text()
+    # Slow enough for the evaluator to be killed between two saves.
+    trainer = trainer.replace("optimizer.step()\n", "optimizer.step()\n    pause(0.03)\n")
+    trainer = trainer.replace("import os\n", "import os\nfrom time import sleep as pause\n")
+    (tmp_path / "trainer.py").write_text(trainer)
+    spec = (REPOSITORY / "configs" / "experiments" / "evaluator.yaml").read_text()
+    spec = spec.replace("../../jobs/saving_trainer.py", "trainer.py")
+    spec = spec.replace("../../jobs/evaluator.py", "evaluator.py")
+    (tmp_path / "evaluator.yaml").write_text(spec)
+    (tmp_path / "evaluator.py").write_bytes((REPOSITORY / "jobs" / "evaluator.py").read_bytes())
+    running = start("./evaluator.yaml", "evaluator")
     results = running.run.work / "evaluated.jsonl"
     until(lambda: results.exists() and results.read_text(), timeout=60)
     running.kill(1)
