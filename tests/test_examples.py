@@ -259,6 +259,11 @@ def _roles(reader: Reader) -> None:
         reader.write(program, (ROOT / "jobs" / program).read_text())
 
 
+def _secrets_and_lock(reader: Reader) -> None:
+    reader.write("wandb.env", "WANDB_API_KEY=1\n").chmod(0o600)
+    reader.write("uv.lock", "")
+
+
 # What no example is to end in.
 EMPTY = "nothing to submit"
 # What a page takes for granted.
@@ -272,6 +277,7 @@ BEFORE = {
     "docs/sweeps.md": _studies,
     "docs/when-runs-fail.md": _studies,
     "docs/getting-started.md": _demo,
+    "docs/recipes.md": _secrets_and_lock,
     "docs/report.md": _studies,
     "docs/roles.md": _roles,
 }

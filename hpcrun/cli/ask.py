@@ -12,6 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from hpcrun.cli import commands
@@ -182,7 +183,7 @@ SYNONYMS = {
 
 # What an answer is worth beside others, by its topic: those first that say what to type.
 _WORTH = {
-    "questions": 1.7,
+    **dict.fromkeys(("questions", "recipes"), 1.7),
     **dict.fromkeys(("architecture", "extending", "glossary", "processes", "security"), 0.6),
     **dict.fromkeys(("checkpoints", "observing", "records", "recovery-rules", "python"), 0.8),
 }
@@ -342,7 +343,11 @@ def _of_commands() -> Iterator[Passage]:
 
 def _of_pages(pages: Mapping[str, str]) -> Iterator[Passage]:
     for topic, text in pages.items():
-        for number, (headings, block) in enumerate(_blocks(text)):
+        blocks = _blocks(text)
+        if topic == "recipes":  # what to type, and what happens when it is wrong, are one answer
+            sections = groupby(blocks, key=lambda one: one[0])
+            blocks = ((name, "\n".join(block for _, block in some)) for name, some in sections)
+        for number, (headings, block) in enumerate(blocks):
             yield from _passages(block, headings, topic, is_first=number < 2)
 
 
@@ -369,7 +374,7 @@ def _passages(
 ) -> Iterator[Passage]:
     """Yield a paragraph of a page, or the rows of a table, under its headings."""
     # In these a heading is all the name that is needed.
-    alone = topic in ("questions", "commands") and len(headings) > 1
+    alone = topic in ("questions", "recipes", "commands") and len(headings) > 1
     title = headings[-1] if alone else ": ".join(headings) or topic
     where = f"hpcrun help {topic}"
     rows = [line for line in block.splitlines() if line.startswith("|")]

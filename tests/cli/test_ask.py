@@ -29,7 +29,7 @@ ANSWERS = {
         mlflow
         log to an mlflow server
     """,
-    r"conda environment|environment\.(python|setup|venv)": """
+    r"conda environment|hpcrun help recipes|environment\.(python|setup|venv)": """
         conda
         how do I use a conda env
         venv
@@ -458,7 +458,7 @@ def test_the_best_answer_is_shown_whole_and_others_in_a_line() -> None:
 def test_what_was_found_is_json_too() -> None:
     (found, *_) = json.loads(hpcrun("help", "--json", "wandb").stdout)
     assert found.keys() == {"title", "text", "where", "names"}
-    assert found["where"] == "hpcrun help questions"
+    assert found["where"] == "hpcrun help recipes"
 
 
 def test_lists_pages_and_commands_are_json_too() -> None:

@@ -106,7 +106,8 @@ class Reader:
         (directory / name).chmod(0o755)
 
     def write(self, file: str, text: str) -> Path:
-        """Save what a page shows as a file."""
+        """Save what a page shows as a file; what is for all users of a machine, for this one."""
+        file = file.replace("/etc/hpcrun/", "~/.config/hpcrun/")
         path = self.home / file[2:] if file.startswith("~/") else self.directory / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self._own(text))
