@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -68,6 +70,51 @@ def test_the_man_page_renders_without_a_warning() -> None:
     assert "| ---" not in text
 
 
+# Answers questions as a reader's browser does, with the site's own search.
+_BROWSER = """
+const fs = require('fs'), vm = require('vm');
+const read = (name) => fs.readFileSync(`site/search/${name}`, 'utf-8');
+class XMLHttpRequest {
+  addEventListener(name, act) { this.act = act; }
+  open(method, name) { this.responseText = read(name); }
+  send() { this.act.call(this); }
+}
+const own = {console: {log() {}, error() {}}, XMLHttpRequest, postMessage() {}};
+own.importScripts = (...names) => names.forEach((name) => vm.runInContext(read(name), own));
+vm.createContext(own);
+vm.runInContext(read('worker.js'), own);
+own.onmessage({data: {init: true}});
+const first = (question) => (own.search(question)[0] || {}).location;
+console.log(JSON.stringify(JSON.parse(fs.readFileSync(0, 'utf-8')).map(first)));
+"""
+# What people ask -> the section that the site's search finds first.
+_FOUND_FIRST = {
+    "how do I use 2 nodes with torchrun": "questions.html#two-nodes-with-torchrun",
+    "how do I limit to 4 jobs at a time": "questions.html#four-jobs-at-a-time",
+    "where are my checkpoints": "questions.html#where-are-my-checkpoints",
+    "how do I change the time limit of queued jobs": "questions.html#change",
+    "how do I add wandb": "recipes.html#weights-biases-wandb",
+    "how do I start from another run's weights": "questions.html#start-from-another-runs-weights",
+    "how do I use a conda env": "recipes.html#a-conda-environment-or-a-venv",
+    "why is my job pending": "questions.html#why-is-my-job-pending",
+    "how do I delete old runs": "questions.html#delete-old-runs",
+    "how do I get an email": "recipes.html#an-e-mail",
+    "uv": "recipes.html#uv",
+    "module load": "recipes.html#modules-module-load-lmod",
+    "/etc/hpcrun/clusters": "recipes.html#a-default-profile-for-the-whole-site",
+}
+
+
+def _found_first(directory: Path, questions: Iterable[str]) -> list[str | None]:
+    done = subprocess.run(
+        ["node", "-e", _BROWSER],
+        **{"cwd": directory, "capture_output": True, "text": True, "check": True},
+        input=json.dumps(list(questions)),
+    )
+    found: list[str | None] = json.loads(done.stdout)
+    return found
+
+
 def _site(directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--site-dir", "site"],
@@ -75,7 +122,7 @@ def _site(directory: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_site_builds_and_a_broken_link_fails(tmp_path: Path) -> None:
+def test_the_site_builds_answers_questions_and_a_broken_link_fails(tmp_path: Path) -> None:
     for path in ROOT.iterdir():
         if not path.name.startswith(".") and path.name not in ("docs", "build"):
             (tmp_path / path.name).symlink_to(path)
@@ -84,6 +131,13 @@ def test_the_site_builds_and_a_broken_link_fails(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     index = (tmp_path / "site" / "index.html").read_text()
     assert 'href="getting-started.html"' in index
+    if shutil.which("node"):
+        found = dict(zip(_FOUND_FIRST, _found_first(tmp_path, _FOUND_FIRST), strict=True))
+        assert {
+            question: place
+            for question, place in found.items()
+            if not (place or "").startswith(_FOUND_FIRST[question])
+        } == {}
     with open(tmp_path / "docs" / "glossary.md", "a") as page:
         page.write("\n[nowhere](no-such-page.md)\n")
     assert "no-such-page.md" in (broken := _site(tmp_path)).stderr

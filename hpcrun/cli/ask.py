@@ -32,7 +32,7 @@ have how i if in is it its just many me much my need number of often on once one
 should so some that the their them then there this to two up use used using want was way we what
 when where which who why will with without would you your
 """
-_STOP = frozenset(_STOP_WORDS.split())
+STOP = frozenset(_STOP_WORDS.split())
 # A word of people who know other programs -> words of hpcrun's own pages, with blanks between.
 SYNONYMS = {
     "abort": "cancel",
@@ -182,7 +182,7 @@ SYNONYMS = {
 }
 
 # What an answer is worth beside others, by its topic: those first that say what to type.
-_WORTH = {
+WORTH = {
     **dict.fromkeys(("questions", "recipes"), 1.7),
     **dict.fromkeys(("architecture", "extending", "glossary", "processes", "security"), 0.6),
     **dict.fromkeys(("checkpoints", "observing", "records", "recovery-rules", "python"), 0.8),
@@ -260,7 +260,7 @@ def answers(words: str, pages: Mapping[str, str], most: int = 5) -> list[Passage
     def worth(one: int) -> float:
         topic = index.passages[one].where.removeprefix("hpcrun help ")
         coverage = math.pow(len(met[one]) / len(asked), _COVERAGE)
-        return scores[one] * coverage * _WORTH.get(topic, 1.0)
+        return scores[one] * coverage * WORTH.get(topic, 1.0)
 
     ranked = sorted(scores, key=worth, reverse=True)
     # A key that was typed as it stands is what was asked for.
@@ -277,7 +277,7 @@ def _asked(words: str) -> list[list[str]]:
     """Return the words that say something, each with what else it may be called."""
     every = _words(words)
     found = []
-    for word in [one for one in every if one not in _STOP and not one.isdecimal()] or every:
+    for word in [one for one in every if one not in STOP and not one.isdecimal()] or every:
         parts = re.split(r"[._]", word) if re.search(r"[._]", word) else []
         known = [SYNONYMS.get(one, SYNONYMS.get(_singular(one), "")) for one in (word, *parts)]
         others = map(stem, [*_words(" ".join(known)), *parts])
