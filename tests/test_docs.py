@@ -90,9 +90,9 @@ console.log(JSON.stringify(JSON.parse(fs.readFileSync(0, 'utf-8')).map(first)));
 # What people ask -> the section that the site's search finds first.
 _FOUND_FIRST = {
     "how do I use 2 nodes with torchrun": "questions.html#two-nodes-with-torchrun",
-    "how do I limit to 4 jobs at a time": "questions.html#four-jobs-at-a-time",
+    "how do I limit to 4 jobs at a time": "questions.html#limit-to-4-jobs-at-a-time",
     "where are my checkpoints": "questions.html#where-are-my-checkpoints",
-    "how do I change the time limit of queued jobs": "questions.html#change",
+    "how do I change the time limit of queued jobs": "keeping-order.html#changing-what-is-queued",
     "how do I add wandb": "recipes.html#weights-biases-wandb",
     "how do I start from another run's weights": "questions.html#start-from-another-runs-weights",
     "how do I use a conda env": "recipes.html#a-conda-environment-or-a-venv",

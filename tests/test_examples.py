@@ -174,8 +174,8 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "if session.rank == 0:": SAVED,
     },
     HELP: {
-        "hpcrun --on login.example.org submit finetune.yaml": FAR,
-        "hpcrun --on login.example.org logs -f finetune": FAR,
+        "hpcrun on login.example.org submit finetune.yaml": FAR,
+        "hpcrun on login.example.org logs -f finetune": FAR,
         **dict.fromkeys(
             (
                 "hpcrun update finetune time=08:00:00",

@@ -19,8 +19,8 @@ COMMANDS = (
         after="schema",
         other_names="remote",
         examples={
-            "hpcrun --on login.example.org submit finetune.yaml": "with the code of this machine",
-            "hpcrun --on login.example.org logs -f finetune": "over lost connections too",
+            "hpcrun on login.example.org submit finetune.yaml": "with the code of this machine",
+            "hpcrun on login.example.org logs -f finetune": "over lost connections too",
         },
     ),
 )
