@@ -170,9 +170,10 @@ def laptop(slurm: Cluster) -> Iterator[Laptop]:
     found = Laptop(slurm, place)
     for line in (
         "rm -rf /tmp/laptop && mkdir -p /tmp/laptop/bin /tmp/laptop/study && cd /tmp/laptop/study",
-        "for name in sh bash env ssh git sed setsid; do ln -s $(command -v $name) ../bin/; done",
-        f"echo '{SPEC}' >far.yaml && echo 'print(1)' >train.py && git init -q -b main .",
-        "git add .",
+        "for name in sh bash env ssh git sed setsid; do ln -s /usr/bin/$name ../bin/; done",
+        f"echo '{SPEC}' >far.yaml && echo 'print(1)' >train.py",
+        # The distribution of one of the two has no git, on either end.
+        "command -v git >/dev/null || exit 0; git init -q -b main . && git add . && "
         "git -c user.name=a -c user.email=a@example.org commit -qm first",
     ):
         prepared = "cd /tmp/laptop/study 2>/dev/null; " + line
@@ -220,12 +221,10 @@ def test_a_study_from_a_laptop(laptop: Laptop, tmp_path: Path) -> None:
     submitted = laptop.on("submit", "far.yaml", "--sweep", "config.lr=1,2")
     assert "runs 0-1" in submitted.stderr
     shown = json.loads(laptop.on("show", "far/0", "--code", "--json").stdout)
-    commit = laptop.run("git", "rev-parse", "HEAD").stdout.strip()
-    has_git = laptop.cluster.run(["sh", "-c", "command -v git"], check=False).returncode == 0
-    if has_git:
+    if laptop.run("sh", "-c", "[ -e .git ]", check=False).returncode == 0:
+        commit = laptop.run("git", "rev-parse", "HEAD").stdout.strip()
         assert shown["git"] == {"commit": commit, "branch": "main", "dirty": True}
     else:
-        assert "has no git" in submitted.stderr
         assert shown["git"] is None
 
     followed, said = tmp_path / "out", tmp_path / "err"
