@@ -79,24 +79,21 @@ function meanOf(lines) {
   return found;
 }
 
-// One chart of one metric. `all` is what the charts share: their lines' highlight and their zoom.
-function chart(place, name, lines, all) {
+// Steps and tokens are whole numbers, and so are their ticks.
+const WHOLE = Array.from({ length: 16 }, (_, ten) => [1, 2, 5].map((factor) => factor * 10 ** ten)).flat();
+
+// One chart of one metric. `all` is what the charts share: their lines' highlight and their zoom. `fitted` is the range of its values.
+function chart(place, name, lines, all, fitted) {
   const overlay = make("canvas", { className: "overlay" });
   const tooltip = make("div", { className: "tooltip", hidden: true });
-  const full = { x: range("xs", false), y: range("ys", view.log) };
+  const full = { x: all.span, y: room(fitted) };
   const zoomed = () => ({ x: all.zoom.x ?? full.x, y: all.zoom[name] ?? full.y });
   let at = null;
 
-  function range(key, log) {
-    let low = Infinity;
-    let high = -Infinity;
-    for (const each of lines) for (const values of key === "ys" && each.low ? [each.low, each.high] : [each[key]]) for (const value of values) {
-      if (value < low) low = value;
-      if (value > high) high = value;
-    }
+  function room({ low, high, log }) {
     if (log) return low < high ? [low / 1.1, high * 1.1] : [low / 10, high * 10];
-    const room = low === high ? Math.abs(low) / 2 || 1 : key === "xs" ? 0 : (high - low) * 0.04;
-    return [low - room, high + room];
+    const rest = low === high ? Math.abs(low) / 2 || 1 : (high - low) * 0.04;
+    return [low - rest, high + rest];
   }
 
   const axis = axisStyle();
@@ -112,9 +109,9 @@ function chart(place, name, lines, all) {
       cursor: { points: { show: false }, dataIdx: () => null, drag: { x: true, y: true, uni: 30, setScale: false } },
       scales: {
         x: { time: false, range: () => zoomed().x },
-        y: { distr: view.log ? 3 : 1, range: () => zoomed().y },
+        y: { distr: fitted.log ? 3 : 1, range: () => zoomed().y },
       },
-      axes: [{ ...axis, label: all.across, labelSize: 24 }, { ...axis, label: name, labelSize: 24, size: 70 }],
+      axes: [{ ...axis, label: all.across, labelSize: 24, ...(view.across === "time" ? {} : { incrs: WHOLE }) }, { ...axis, label: name, labelSize: 24, size: 70 }],
       series: [null, ...behind.map((each) => series(each, 0.25, 1.6)), ...lines.map((each) => series(each, 1, each.best ? 2.6 : 1.6))],
       hooks: { setSelect: [zoom], drawAxes: [bands], draw: [marks] },
     },
@@ -306,6 +303,7 @@ function curves(model, signal) {
   }
   const averaged = [["", "nothing"], ...(repeats.length ? [["sweep.repeat", `repeats (${repeats.map(short).join(", ")})`]] : []), ...keys.slice(0, swept).map((key) => [key, short(key)])];
   if (averaged.length > 1) view.mean = choose("mean over", averaged, view.mean, (value) => { view.mean = value; });
+  view.scale = choose("scale", [["auto", "automatic"], ["linear", "linear"], ["log", "log"]], view.scale, (value) => { view.scale = value; });
   const slider = make("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: view.smooth, id: "curve-smoothing" });
   const told = make("output", { textContent: String(view.smooth) });
   let waiting = 0;
@@ -316,16 +314,13 @@ function curves(model, signal) {
     waiting = requestAnimationFrame(draw);
   };
   controls.append(make("label", {}, "smoothing", slider, told));
-  const log = make("input", { type: "checkbox", id: "curve-log", checked: view.log });
-  log.onchange = () => { view.log = log.checked; all.zoom = {}; draw(); };
-  controls.append(make("label", {}, log, "log scale"));
 
   function line(index, metric) {
     const { metrics, times } = run(index);
     const column = metrics[metric];
     const scale = view.across === "time" ? times : view.across === "tokens" ? metrics[tokens] : null;
     if (!column || (view.across !== "step" && !scale?.steps.length)) return null;
-    const kept = view.log ? [...column.values.keys()].filter((at) => column.values[at] > 0) : [...column.values.keys()];
+    const kept = view.scale === "log" ? [...column.values.keys()].filter((at) => column.values[at] > 0) : [...column.values.keys()];
     if (!kept.length) return null;
     const steps = kept.map((at) => column.steps[at]);
     const raw = kept.map((at) => column.values[at]);
@@ -387,7 +382,17 @@ function curves(model, signal) {
       place.append(one);
       return one;
     });
-    charts = found.map(([name, lines], at) => chart(places[at], name, lines, all));
+    const xs = found.flatMap(([, lines]) => lines.flatMap((each) => [each.xs[0], each.xs[each.xs.length - 1]]));
+    const [first, last] = [Math.min(...xs), Math.max(...xs)];
+    const rest = first === last ? Math.abs(first) / 2 || 1 : 0;
+    all.span = [first - rest, last + rest];
+    charts = found.map(([name, lines], at) => {
+      const fitted = fit(lines.map((each) => (each.low ? [...each.low, ...each.high] : each.ys)), view.scale, view.unclipped.has(name));
+      const what = lines.some(({ low }) => low) ? "means" : "runs";
+      const told = beyondButton(name, fitted, what, () => { delete all.zoom[name]; draw(); });
+      if (told) places[at].append(told);
+      return chart(places[at], name, lines, all, fitted);
+    });
   }
 
   // The legend: what each colour means; pressing one puts the others into the background.

@@ -26,32 +26,32 @@ function ramp(share) {
   return `rgb(${parts.join(" ")})`;
 }
 
-// Where values lie from 0 to 1: numbers by size or logarithm, others one after the other.
-function scale(values) {
+// Where values lie from 0 to 1: numbers by size or logarithm, others one after the other. Unless `all` are
+// to be shown, few of many numbers that lie far from the rest lie on the edge.
+const FEW_MARKS = 8;
+function scale(values, all) {
   const known = [...new Set(values.filter((value) => value !== null && value !== undefined))];
   const numeric = known.length > 0 && known.every(isNumber);
   if (!numeric) {
     const order = known.sort((one, other) => natural.compare(named(one), named(other)));
     const at = (value) => (order.length > 1 ? order.indexOf(value) / (order.length - 1) : 0.5);
-    return { at, numeric, values: order, ticks: order.map((value) => [at(value), named(value)]) };
+    return { at, numeric, values: order, isBeyond: () => false, ticks: order.map((value) => [at(value), named(value)]) };
   }
   known.sort((one, other) => one - other);
-  const [low, high] = [known[0], known[known.length - 1]];
+  let [low, high] = [known[0], known[known.length - 1]];
   const log = low > 0 && high / low >= 20;
-  const of = log ? Math.log : (value) => value;
-  const at = (value) => (high > low ? (of(value) - of(low)) / (of(high) - of(low)) : 0.5);
-  let marks = known;
-  if (known.length > 8) {
-    marks = [];
-    if (log) for (let ten = 10 ** Math.ceil(Math.log10(low)); ten <= high; ten *= 10) marks.push(ten);
-    else {
-      const rough = (high - low) / 5;
-      const size = 10 ** Math.floor(Math.log10(rough));
-      const step = [1, 2, 5, 10].map((factor) => factor * size).find((one) => one >= rough * 0.999);
-      for (let each = Math.ceil(low / step); each <= high / step; each++) marks.push(Number((each * step).toPrecision(12)));
-    }
+  const isBeyond = (value) => isNumber(value) && (value < core[0] || value > core[1]);
+  let core = [low, high];
+  if (known.length > FEW_MARKS) {
+    const { beyond } = fit(known.map((value) => [value]), log ? "log" : "linear");
+    const rest = known.filter((_, at) => !beyond[at]);
+    core = [rest[0], rest[rest.length - 1]];
+    if (!all) [low, high] = core;
   }
-  return { at, numeric, log, values: known, low, high, ticks: marks.map((value) => [at(value), format(value)]) };
+  const of = log ? Math.log : (value) => value;
+  const at = (value) => (high > low ? Math.min(Math.max((of(value) - of(low)) / (of(high) - of(low)), 0), 1) : 0.5);
+  const marks = known.length > FEW_MARKS ? ticksOf(low, high, log) : known;
+  return { at, numeric, log, values: known, low, high, isBeyond, ticks: marks.map((value) => [at(value), format(value)]) };
 }
 
 // {of(run), legend(runs)}: an entry of the legend has a label, a style and the runs that it means.

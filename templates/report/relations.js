@@ -61,7 +61,11 @@ function relations(model, signal) {
     svg.setAttribute("aria-label", `${view.y} against ${view.x} of ${runs.length} runs`);
     place.replaceChildren(svg);
     if (!runs.length) { svg.append(words(width / 2, height / 2, "No run that matches the filter has both.")); return; }
-    const [across, up] = [scale(runs.map((run) => parameter[run])), linear(runs.map(outcome))];
+    const all = view.unclipped.has("scatter");
+    const [across, up] = [scale(runs.map((run) => parameter[run]), all), outcomeScale(runs.map(outcome), all)];
+    const beyond = runs.map((run, at) => up.beyond[at] || across.isBeyond(parameter[run]));
+    const told = beyondButton("scatter", { beyond }, "runs", draw);
+    if (told) place.prepend(told);
     const x = (run) => left + 24 + across.at(parameter[run]) * (width - left - 64);
     const y = (value) => height - bottom - up.at(value) * (height - bottom - top);
     for (const [share, text] of up.ticks) {
@@ -69,7 +73,7 @@ function relations(model, signal) {
       svg.append(drawing("line", { x1: left, x2: width - 16, y1: at, y2: at, class: "grid" }), words(left - 6, at + 4, text, "end"));
     }
     for (const [share, text] of spaced(across.ticks, width - left - 64, 46)) svg.append(words(left + 24 + share * (width - left - 64), height - bottom + 18, clipped(text, 12)));
-    svg.append(words((left + width) / 2, height - 6, `${short(view.x)}${across.log ? " (log scale)" : ""}`), drawing("text", { transform: `translate(13 ${(height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, view.y));
+    svg.append(words((left + width) / 2, height - 6, `${short(view.x)}${across.log ? " (log scale)" : ""}`), drawing("text", { transform: `translate(13 ${(height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, `${view.y}${up.log ? " (log scale)" : ""}`));
     if (across.values.length < runs.length && across.values.length <= 30) {
       for (const value of across.values) {
         const here = runs.filter((run) => parameter[run] === value).map(outcome);
@@ -79,9 +83,10 @@ function relations(model, signal) {
         svg.append(drawing("line", { x1: at - 12, x2: at + 12, y1: y(mean), y2: y(mean), class: "mean" }, drawing("title", {}, text)));
       }
     }
-    for (const run of runs) {
+    for (const [at, run] of runs.entries()) {
       const best = run === data.ranked[0];
-      const point = drawing("circle", { cx: x(run), cy: y(outcome(run)), r: best ? 6.5 : 4.5, class: best ? "point best" : "point" });
+      const name = `point${best ? " best" : ""}${beyond[at] && !all ? " beyond" : ""}`;
+      const point = drawing("circle", { cx: x(run), cy: y(outcome(run)), r: best ? 6.5 : 4.5, class: name });
       point.style.fill = model.colors.of(run).color;
       svg.append(runLink(run, titleOf(run, `${view.y} ${format(outcome(run))}`, best ? "the best" : ""), point));
     }
@@ -100,18 +105,23 @@ function relations(model, signal) {
     place.replaceChildren(svg);
     if (!runs.length) { svg.append(words(width / 2, height / 2, "No run that matches the filter has a result.")); return; }
     axes.push([view.y, outcome]);
+    const all = view.unclipped.has("parallel");
+    const results = outcomeScale(runs.map(outcome), all);
+    const beyond = [...results.beyond];
     const labels = [];
     const drawn = axes.map(([key, of], at) => {
       const x = side + (at / (axes.length - 1)) * (width - 2 * side);
-      const known = (at === axes.length - 1 ? linear : scale)(runs.map(of));
+      const known = at === axes.length - 1 ? results : scale(runs.map(of), all);
+      if (known.isBeyond) runs.forEach((run, place) => { beyond[place] ||= known.isBeyond(of(run)); });
       const y = (value) => height - bottom - known.at(value) * (height - top - bottom);
-      svg.append(drawing("line", { x1: x, x2: x, y1: top, y2: height - bottom, class: "axis" }), words(x, 16, clipped(key, 20)));
+      svg.append(drawing("line", { x1: x, x2: x, y1: top, y2: height - bottom, class: "axis" }), words(x, 16, clipped(key, 20) + (known.log ? " (log)" : "")));
       const [beside, anchor] = at === axes.length - 1 ? [x + 7, "start"] : [x - 7, "end"];
       const ticks = spaced(known.ticks, height - top - bottom, 14);
       labels.push(...ticks.map(([share, text]) => words(beside, height - bottom - share * (height - top - bottom) + 4, clipped(text, 10), anchor)));
       return { x, y, of };
     });
-    const results = linear(runs.map(outcome));
+    const told = beyondButton("parallel", { beyond }, "runs", draw);
+    if (told) place.prepend(told);
     const order = [...runs].sort((one, other) => (outcome(one) - outcome(other)) * (mode === "max" ? 1 : -1));
     for (const run of order) {
       const known = drawn.filter(({ of }) => of(run) !== null && of(run) !== undefined);
@@ -123,18 +133,15 @@ function relations(model, signal) {
     svg.append(...labels);
   }
 
-  // A scale of results: by size, even where they span magnitudes, with round ticks and room.
-  function linear(numbers) {
-    const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
-    const room = high > low ? (high - low) * 0.06 : Math.abs(high) / 2 || 1;
-    const [from, to] = [low - room, high + room];
-    const rough = (to - from) / 5;
-    const size = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((factor) => factor * size).find((one) => one >= rough * 0.999);
-    const at = (value) => (value - from) / (to - from);
-    const ticks = [];
-    for (let each = Math.ceil(from / step); each <= to / step; each++) ticks.push(Number((each * step).toPrecision(12)));
-    return { at, ticks: ticks.map((value) => [at(value), format(value)]) };
+  // A scale of results, with room; what goes beyond it lies on its edge.
+  function outcomeScale(numbers, all) {
+    const { low, high, log, beyond } = fit(numbers.map((value) => [value]), "auto", all);
+    const of = log ? Math.log10 : (value) => value;
+    const room = high > low ? (of(high) - of(low)) * 0.06 : log ? 0.5 : Math.abs(high) / 2 || 1;
+    const [from, to] = [of(low) - room, of(high) + room];
+    const at = (value) => Math.min(Math.max((of(value) - from) / (to - from), 0), 1);
+    const ticks = log ? ticksOf(10 ** from, 10 ** to, true) : ticksOf(from, to, false);
+    return { at, log, beyond, ticks: ticks.map((value) => [at(value), format(value)]) };
   }
 
   // Ticks that do not lie upon each other.

@@ -122,6 +122,11 @@ function start(data) {
     filter();
   });
   const relate = relations(model, signal);
+  const box = table.parentElement;
+  const measured = new ResizeObserver(() => box.classList.toggle("fits", table.offsetWidth <= box.clientWidth));
+  measured.observe(box);
+  measured.observe(table);
+  signal.addEventListener("abort", () => measured.disconnect());
   read();
   filter(true);
   recolor();

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 from xml.etree.ElementTree import Element, SubElement, tostring
@@ -14,6 +15,8 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 from hpcrun.observe.diagnosis.goodput import Span
 from hpcrun.observe.tables import number
 from hpcrun.text import time_spent
+from hpcrun.tools.report import axis
+from hpcrun.tools.report.axis import Axis
 from hpcrun.tools.report.curves import Column
 
 COLORS = 10
@@ -22,6 +25,9 @@ POINTS = 1500
 
 _WIDTH, _HEIGHT = 720.0, 280.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60.0, 20.0, 10.0, 40.0
+
+# Heights of a plot beyond which a curve is not drawn any further.
+_FAR = 3.0
 
 # A bar's width, in cells of which each has one colour, and its height.
 _CELLS, _BAR = 500, 16
@@ -53,28 +59,35 @@ def chart(title: str, lines: Sequence[ChartLine]) -> str:
     svg = _svg(_WIDTH, _HEIGHT, title)
     svg.set("class", "chart")
     xs = [step for line in lines for step in line.column.steps]
-    ys = [value for line in lines for value in line.column.values]
     if not xs:
         return _serialized(svg)
     left, right = _range(xs)
-    low, high = _range(ys)
+    fitted = axis.fit([line.column.values for line in lines])
+    if not fitted.log:
+        low, high = _range((fitted.low, fitted.high))
+        fitted = replace(fitted, low=low, high=high)
 
     def x(value: float) -> float:
         return _LEFT + (value - left) / (right - left) * (_WIDTH - _LEFT - _RIGHT)
 
     def y(value: float) -> float:
-        return _HEIGHT - _BOTTOM - (value - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
+        share = min(max(fitted.share(value), -_FAR), _FAR)
+        return _HEIGHT - _BOTTOM - share * (_HEIGHT - _TOP - _BOTTOM)
 
-    for tick in _ticks(low, high, 5):
+    for tick in _decades(fitted) if fitted.log else _ticks(fitted.low, fitted.high, 5):
         at = y(tick)
         ends = {"x1": _LEFT, "x2": _WIDTH - _RIGHT, "y1": at, "y2": at}
         _add(svg, "line", **ends).set("class", "grid")
         _text(svg, _LEFT - 6, at + 4, number(tick), "end")
-    for tick in _ticks(left, right, 8):
-        _text(svg, x(tick), _HEIGHT - _BOTTOM + 16, f"{tick:,g}", "middle")
+    for tick in _ticks(left, right, 8, least=1):
+        _text(svg, x(tick), _HEIGHT - _BOTTOM + 16, f"{tick:,.0f}", "middle")
     _text(svg, (_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, "step", "middle")
     most = max(24, POINTS // len(lines))
-    tenths = SubElement(svg, "g", {"transform": "scale(.1)"})
+    # Nothing is seen outside its own element: what goes beyond the plot ends at its edge.
+    plot = {"y": f"{_TOP:g}", "width": f"{_WIDTH:g}", "height": f"{_HEIGHT - _TOP - _BOTTOM:g}"}
+    inside = SubElement(svg, "svg", plot)
+    inside.set("viewBox", f"0 {_TOP:g} {_WIDTH:g} {_HEIGHT - _TOP - _BOTTOM:g}")
+    tenths = SubElement(inside, "g", {"transform": "scale(.1)"})
     for line in lines:
         name, dashes = style_of(line.place)
         thin = line.column.thin(most)
@@ -83,6 +96,9 @@ def chart(title: str, lines: Sequence[ChartLine]) -> str:
         if dashes:
             drawn.set("stroke-dasharray", dashes)
         SubElement(drawn, "title").text = line.name
+    if count := sum(fitted.beyond):
+        words = f"{count} of {len(lines)} runs beyond"
+        _text(svg, _WIDTH - _RIGHT, _TOP + 12, words, "end")
     return _serialized(svg)
 
 
@@ -134,9 +150,15 @@ def shares(label: str, parts: Iterable[tuple[str, float]]) -> str:
     return _serialized(svg)
 
 
-def _ticks(low: float, high: float, about: int) -> list[float]:
-    """Return round numbers from ``low`` to ``high``."""
-    rough = (high - low) / about
+def _decades(fitted: Axis) -> list[float]:
+    """Return powers of ten on a logarithmic axis, not too many."""
+    first, last = math.ceil(math.log10(fitted.low)), math.floor(math.log10(fitted.high))
+    return [10.0**each for each in range(first, last + 1, max(1, math.ceil((last - first) / 6)))]
+
+
+def _ticks(low: float, high: float, about: int, least: float = 0.0) -> list[float]:
+    """Return round numbers from ``low`` to ``high``, no less than ``least`` apart."""
+    rough = max((high - low) / about, least)
     size = 10.0 ** math.floor(math.log10(rough))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough * 0.999)
     return [step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]

@@ -114,6 +114,32 @@ def finetune(
     return study
 
 
+def diverged(root: Path, *, runs: int = 40, wild: Sequence[int] = (17,)) -> Experiment:
+    """A random search whose losses fall from 4 to some 2; those of ``wild`` runs grow by 10^6.
+
+    ``grads`` spans decades in all runs. ``config.lr`` explains the loss, ``config.seed`` nothing.
+    """
+    study = Experiment(root / "root", "search")
+    draw = random.Random(7)
+    swept = {
+        run: {"config.lr": 10 ** draw.uniform(-5, -3), "config.seed": draw.randrange(1000)}
+        for run in range(runs)
+    }
+    study.submit(range(runs), swept=swept)
+    for run in range(runs):
+        study.start(run)
+        floor = 1.5 + (math.log10(swept[run]["config.lr"]) + 4) ** 2 + 0.02 * draw.random()
+        much = 1e6 if run in wild else 1.0
+
+        def loss(step: int, floor: float = floor, much: float = much) -> float:
+            return (floor + (4 - floor) * math.exp(-step / 10)) * much ** min(1.0, step / 8)
+
+        study.metrics(run, 1, range(1, 41), loss=loss, grads=lambda step: 10 ** (3 - step / 8))
+        study.end(run)
+    slurm_shim(root / "shim")
+    return study
+
+
 def hostile(study: Experiment) -> None:
     """Two runs of which everything that a user can name would be markup, were it not escaped."""
     submission = study.submit(

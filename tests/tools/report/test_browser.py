@@ -20,7 +20,8 @@ from tests.support import filter_cases
 from tests.support.command import hpcrun
 from tests.support.experiment import Experiment, path_with, slurm_shim
 from tests.tools.report.browser import Browser, browser
-from tests.tools.report.study import EVIL, finetune, hostile
+from tests.tools.report.study import EVIL, diverged, finetune, hostile
+from tests.tools.report.test_axis import CASES
 
 ROOT = Path(__file__).parents[3]
 IMAGES = ROOT / "docs" / "images"
@@ -96,6 +97,147 @@ def hover(window: Browser, share: float) -> list[str]:
         if told := window.all(".curve-chart .tooltip"):
             return str(told[0].text).splitlines()
     raise AssertionError("no curve was met")
+
+
+@pytest.fixture(scope="module")
+def search(window: Browser, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of 40 runs of which one diverged by 10^6."""
+    directory = tmp_path_factory.mktemp("forty")
+    diverged(directory)
+    return write(directory, "search")
+
+
+def heights(window: Browser) -> dict[str, tuple[float, float]]:
+    """Run -> from where to where its curve is seen, in parts of the plot's height from its foot.
+
+    Each curve is drawn thickly as it is pointed at, and its pixels are read.
+    """
+    found: dict[str, tuple[float, float]] = window.script(
+        """
+        const over = document.querySelector('.curve-chart .u-over');
+        const chart = document.querySelector('.curve-chart');
+        const overlay = over.querySelector('.overlay');
+        chart.focus();
+        const key = (name) => chart.dispatchEvent(new KeyboardEvent('keydown', { key: name }));
+        const found = {};
+        key('ArrowRight');
+        for (let turn = 0; turn < 60; turn++) {
+          const { width, height } = overlay;
+          const copy = new OffscreenCanvas(width, height)
+            .getContext('2d', { willReadFrequently: true });
+          copy.drawImage(overlay, 0, 0);
+          const pixels = copy.getImageData(0, 0, width, height).data;
+          const rows = [];
+          for (let y = 0; y < height; y++) for (let x = 0; x < width; x++)
+            if (pixels[4 * (y * width + x) + 3]) { rows.push(1 - (y + 0.5) / height); break; }
+          const name = over.querySelector('.tooltip b').textContent;
+          if (name in found) break;
+          found[name] = [Math.min(...rows), Math.max(...rows)];
+          key('ArrowDown');
+        }
+        key('Escape');
+        return found;"""
+    )
+    return found
+
+
+def test_one_run_that_diverged_does_not_flatten_the_others(window: Browser, search: Path) -> None:
+    window.open(search)
+    window.one("#draw-these").click()
+    window.settle()
+    assert drawn(window).startswith("loss against step of 40 runs")
+
+    def used() -> float:
+        others = [span for name, span in heights(window).items() if name != "search/17"]
+        assert len(others) == 39
+        return max(high for _, high in others) - min(low for low, _ in others)
+
+    assert window.one(".curve-chart .beyond").text == "1 of 40 runs beyond; click to see all"
+    assert used() > 0.85
+    clipped = canvas(window)
+    window.one(".curve-chart .beyond").click()
+    assert window.one(".curve-chart .beyond").text.startswith("All shown; leave out")
+    assert used() < 0.05
+    window.one(".curve-chart .beyond").click()
+    assert canvas(window) == clipped
+    window.set("#curve-scale", "log")
+    assert window.one(".curve-chart .beyond").text == "1 of 40 runs beyond; click to see all"
+    assert used() > 0.5
+    assert window.errors() == []
+
+
+def test_points_far_from_the_rest_lie_on_the_edge(window: Browser, search: Path) -> None:
+    window.open(search)
+    window.set("#scatter-y", "loss.best")
+    window.set("#scatter-y", "loss")
+
+    def spread(selector: str, attribute: str) -> float:
+        text = "return [...document.querySelectorAll(arguments[0])].map((one) => one.getBBox())"
+        boxes = window.script(text, selector)
+        return float(max(one[attribute] for one in boxes) - min(one[attribute] for one in boxes))
+
+    for place, points in (("scatter", "circle:not(.beyond)"), ("parallel", "path")):
+        told = window.one(f"#{place} .beyond")
+        assert told.text == "1 of 40 runs beyond; click to see all"
+        if place == "scatter":
+            assert len(window.all("#scatter circle.beyond")) == 1
+            assert spread(f"#scatter {points}", "y") > 130
+        told.click()
+        assert window.one(f"#{place} .beyond").text.startswith("All shown; ")
+    assert spread("#scatter circle:not([data-run='17'] *)", "y") < 20
+    assert window.errors() == []
+
+
+def test_the_table_shows_all_its_rows(window: Browser, search: Path) -> None:
+    window.open(search)
+    hidden = (
+        "const box = document.querySelector('#results-table').parentElement;"
+        "return box.scrollHeight - box.clientHeight"
+    )
+    assert len(runs(window)) == 40
+    assert window.script(hidden) <= 0
+    window.set("#filter-text", "lr>=1e-4", "input")
+    assert f"{len(runs(window))} of 40" in window.one("#results-pages").text
+    # The head stays in sight.
+    window.script("document.querySelector('#results-table tbody tr:last-child').scrollIntoView()")
+    window.set("#filter-text", "", "input")
+    window.script("document.querySelector('[aria-label=\"Draw search/30\"]').scrollIntoView()")
+    head = window.script("return document.querySelector('#results-table th').getClientRects()[0].y")
+    assert 0 <= head < 40
+
+
+def test_steps_have_whole_ticks(window: Browser, tmp_path: Path) -> None:
+    slurm_shim(tmp_path / "shim")
+    study = Experiment(tmp_path / "root")
+    study.submit()
+    study.start()
+    study.metrics(0, 1, range(1, 4), loss=lambda step: 1 / step)
+    file = write(tmp_path, "study")
+    window.open(file)
+    window.script(
+        "window.said = []; const draw = CanvasRenderingContext2D.prototype.fillText;"
+        "CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {"
+        "  window.said.push(text); return draw.call(this, text, ...rest); }"
+    )
+    window.set("#curve-scale", "linear")
+    said = window.script("return window.said")
+    assert [text for text in said if re.fullmatch(r"[0-9.]+", text)][:4] == ["1", "2", "3", "0.4"]
+    assert re.findall(r">([\d.]+)</text>", file.read_text().partition("<figure>")[2])[-3:] == [
+        *("1", "2", "3")
+    ]
+
+
+def test_a_scale_is_logarithmic_where_values_span_decades(window: Browser, search: Path) -> None:
+    window.open(search)
+    metrics(window, "grads")
+    low, high = next(iter(heights(window).values()))
+    assert low < 0.05
+    assert high > 0.95
+    automatic = canvas(window)
+    window.set("#curve-scale", "log")
+    assert canvas(window) == automatic
+    window.set("#curve-scale", "linear")
+    assert canvas(window) != automatic
 
 
 def test_it_is_light_and_opens_offline(opened: Browser, report: Path) -> None:
@@ -175,10 +317,9 @@ def test_a_point_tells_its_run_and_values(opened: Browser, report: Path) -> None
 def test_scales_and_smoothing_draw_anew(opened: Browser) -> None:
     metrics(opened, "loss")
     seen = [canvas(opened)]
-    log = opened.one("#curve-log")
-    log.click()
+    opened.set("#curve-scale", "log")
     seen.append(canvas(opened))
-    log.click()
+    opened.set("#curve-scale", "auto")
     assert canvas(opened) == seen[0]
     opened.set("#curve-smoothing", "0.9", "input")
     seen.append(canvas(opened))
@@ -618,3 +759,16 @@ def test_screenshots(opened: Browser, tmp_path: Path) -> None:
         *("report-curves-dark.png", "report-timeline.png", "report.png")
     ]
     assert all(10_000 < path.stat().st_size < 150_000 for path in taken)
+
+
+def test_charts_and_drawings_for_print_have_the_same_axes(window: Browser) -> None:
+    """The cases of tests/tools/report/test_axis.py, put to the script itself."""
+    script = (ROOT / "templates" / "report" / "axes.js").read_text()
+    cases = [lines for lines, _ in CASES.values()]
+    answers = window.script(script + "return arguments[0].map((lines) => fit(lines));", cases)
+    for name, (low, high, log, beyond), answer in zip(
+        CASES, (expected for _, expected in CASES.values()), answers, strict=True
+    ):
+        assert (answer["low"], answer["high"]) == pytest.approx((low, high)), name
+        assert bool(answer["log"]) is log, name
+        assert [at for at, one in enumerate(answer["beyond"]) if one] == beyond, name
