@@ -92,6 +92,32 @@ function relations(model, signal) {
     }
   }
 
+  // How much each swept key explains alone; pressing one draws the result against it.
+  function importance() {
+    const place = $("importance");
+    const outcome = model.column(view.y);
+    const runs = model.matchable.filter((run) => model.matching[run] && isNumber(outcome(run)));
+    const swept = keys.slice(0, data.parameters.swept).filter((key) => varied.includes(key));
+    const found = (swept.length ? swept : varied).map((key) => ({ key, ...importanceOf(runs.map(outcome), runs.map((run) => values[keys.indexOf(key)][run])) }));
+    found.sort((one, other) => (other.share ?? -1) - (one.share ?? -1));
+    if (runs.length < FEWEST) {
+      place.replaceChildren(make("p", { className: "hint", textContent: `Of ${runs.length} runs with ${view.y} nothing can be told: ${FEWEST} or more are wanted.` }));
+      return;
+    }
+    const percent = (share) => `${Math.round(100 * share)} %`;
+    place.replaceChildren(...found.map(({ key, share, chance }) => {
+      const known = share !== undefined;
+      const said = !known ? "too few runs for its values" : `${percent(share)}${share > chance ? "" : `, no more than chance (up to ${percent(chance)})`}`;
+      const name = make("button", { type: "button", textContent: short(key), title: key });
+      name.onclick = () => { view.x = key; $("scatter-x").value = key; draw(); };
+      const bar = make("i", { className: known && share > chance ? "share" : "share faint" });
+      bar.style.width = percent(share ?? 0);
+      const mark = make("i", { className: "chance", hidden: !known });
+      mark.style.left = percent(chance ?? 0);
+      return make("div", {}, name, make("span", { className: "shares" }, bar, mark), make("span", { textContent: said }));
+    }));
+  }
+
   function parallel() {
     const place = $("parallel");
     const axes = varied.slice(0, MOST_AXES).map((key) => [short(key), (run) => values[keys.indexOf(key)][run]]);
@@ -157,6 +183,7 @@ function relations(model, signal) {
   function draw() {
     $("relations-said").textContent = "";
     scatter();
+    importance();
     parallel();
   }
   let width = $("scatter").clientWidth;

@@ -44,7 +44,8 @@ _MOST_ATTEMPTS = 30  # of a run, in sentences
 _UNREAD = re.compile(r"^(?: *//.*\n| +)", re.MULTILINE)  # of scripts: comments, indentation
 _MOST_FAILURES = 20  # groups of runs that went wrong
 _SCRIPTS = (
-    *("tables.js", "filter.js", "colors.js", "axes.js", "charts.js", "relations.js", "report.js"),
+    *("tables.js", "filter.js", "colors.js", "axes.js", "charts.js"),
+    *("importance.js", "relations.js", "report.js"),
 )
 # Keys by which one can filter and colour, and the longest value of one.
 _MOST_KEYS, _LONGEST = 40, 120

@@ -168,7 +168,6 @@ def test_one_run_that_diverged_does_not_flatten_the_others(window: Browser, sear
 
 def test_points_far_from_the_rest_lie_on_the_edge(window: Browser, search: Path) -> None:
     window.open(search)
-    window.set("#scatter-y", "loss.best")
     window.set("#scatter-y", "loss")
 
     def spread(selector: str, attribute: str) -> float:
@@ -604,6 +603,57 @@ def test_results_against_parameters(opened: Browser) -> None:
     opened.script("arguments[0].focus()", best)
     best.send_keys("\n")
     opened.wait(lambda: opened.one("#run-finetune\\/8").get_attribute("open"))
+
+
+def importance(window: Browser) -> dict[str, str]:
+    """Key -> what is said of how much it explains, in the order shown."""
+    return dict(
+        zip(
+            window.texts("#importance button"),
+            window.texts("#importance div > span:last-child"),
+            strict=True,
+        )
+    )
+
+
+def test_which_parameters_explain_a_result(window: Browser, search: Path) -> None:
+    window.open(search)
+    window.set("#scatter-y", "loss")
+    said = importance(window)
+    assert [*said] == ["lr", "seed"]
+    assert 40 <= int(said["lr"].removesuffix(" %")) <= 95
+    assert re.fullmatch(r"\d+ %, no more than chance \(up to \d+ %\)", said["seed"])
+    window.all("#importance button")[1].click()
+    assert window.one("#scatter-x").get_attribute("value") == "config.seed"
+    window.set("#filter-text", "search/0-8", "input")
+    told = "Of 9 runs with loss nothing can be told: 10 or more are wanted."
+    assert window.one("#importance").text == told
+    assert window.errors() == []
+
+
+def test_the_share_of_the_variance_of_ranks(window: Browser) -> None:
+    """Against what is known by hand and from scipy.stats.kruskal: H / (n - 1) is eta squared."""
+    scripts = [
+        (ROOT / "templates" / "report" / name).read_text()
+        for name in ("tables.js", "importance.js")
+    ]
+    script = "\n".join(scripts) + "const isNumber = Number.isFinite;"
+    cases: list[tuple[list[float], list[Any], float | None]] = [
+        ([*range(12)], [*"aaaaaabbbbbb"], 1 - (35 / 10) / (143 / 11)),
+        ([*range(12)], [*"abababababab"], 0.0),
+        ([1.0] * 12, [*"aaaaaabbbbbb"], 0.0),
+        ([*range(20)], [*range(20)], 1 - (25 / 15) / (665 / 19)),  # in fifths
+        ([*range(12)], [*"abcdefghijkl"], None),  # a value for each run
+        ([*range(9)], [*"aaaabbbbb"], None),
+        ([*range(12)], ["a"] * 12, None),
+        ([*range(11), 1e9], [*"aaaaaabbbbbb"], 1 - (35 / 10) / (143 / 11)),  # by ranks
+    ]
+    answers = window.script(
+        script + "return arguments[0].map((each) => importanceOf(...each)?.share ?? null);",
+        [case[:2] for case in cases],
+    )
+    for (results, values, expected), answer in zip(cases, answers, strict=True):
+        assert answer == (None if expected is None else pytest.approx(expected)), (results, values)
 
 
 def test_keys_read_a_curve(opened: Browser) -> None:
