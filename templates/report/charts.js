@@ -253,6 +253,7 @@ function chart(place, name, lines, all, fitted) {
 }
 
 const MOST_NAMED = 24;
+const BESIDE = 3; // experiments that stand beside each other at first
 
 // `model` has the data, the runs that are drawn and their colours.
 function curves(model, signal) {
@@ -298,8 +299,14 @@ function curves(model, signal) {
   const across = [["step", "step"], ["time", "time"]];
   if (tokens >= 0) across.splice(1, 0, ["tokens", "tokens"]);
   view.across = choose("against", across, view.across, (value) => { view.across = value; });
-  if (keys.length) {
-    view.color = choose("colour by", [["run", "run"], ...keys.map((key) => [key, short(key)])], view.color, (value) => { view.color = value; });
+  const experiments = [...new Set(data.runs.map(experimentOf))];
+  const several = experiments.length > 1 ? [["experiment", "experiment"]] : [];
+  if (several.length) {
+    view.beside ??= experiments.length <= BESIDE ? "experiment" : "";
+    view.beside = choose("beside each other", [["", "metrics"], ["experiment", "experiments"]], view.beside, (value) => { view.beside = value; });
+  }
+  if (keys.length || several.length) {
+    view.color = choose("colour by", [["run", "run"], ...several, ...keys.map((key) => [key, short(key)])], view.color, (value) => { view.color = value; });
   }
   const averaged = [["", "nothing"], ...(repeats.length ? [["sweep.repeat", `repeats (${repeats.map(short).join(", ")})`]] : []), ...keys.slice(0, swept).map((key) => [key, short(key)])];
   if (averaged.length > 1) view.mean = choose("mean over", averaged, view.mean, (value) => { view.mean = value; });
@@ -370,14 +377,18 @@ function curves(model, signal) {
       for (const [, lines] of found) for (const each of lines) each.xs = each.xs.map((seconds) => seconds / size);
       all.across = `${unit} since the first logged step`;
     }
-    all.height = found.length > 1 ? 280 : 420;
-    place.classList.toggle("several", found.length > 1);
-    const places = found.map(([name, lines]) => {
+    const split = view.beside ? experiments.length : 1;
+    const parts = found.flatMap(([name, lines]) =>
+      split === 1 ? [[name, lines, ""]] : experiments.map((each) => [name, lines.filter(({ key: of }) => of.split(/[/ ]/)[0] === each), each]).filter(([, those]) => those.length));
+    all.height = found.length > 1 ? 280 : split > 1 ? 340 : 420;
+    place.classList.toggle("several", parts.length > 1);
+    const places = parts.map(([name, lines, experiment]) => {
       const runs = new Set(lines.flatMap((each) => each.runs)).size;
       const means = lines.some(({ low }) => low) ? `, ${lines.length} means` : "";
       const one = make("div", { className: "curve-chart", tabIndex: 0 });
       one.setAttribute("role", "group");
-      one.setAttribute("aria-label", `${name} against ${view.across} of ${runs} runs${means}; their values are in the results table`);
+      one.setAttribute("aria-label", `${experiment && `${experiment}: `}${name} against ${view.across} of ${runs} runs${means}; their values are in the results table`);
+      if (experiment) one.append(make("h3", { textContent: experiment }));
       one.setAttribute("aria-describedby", "curve-keys");
       place.append(one);
       return one;
@@ -386,11 +397,12 @@ function curves(model, signal) {
     const [first, last] = [Math.min(...xs), Math.max(...xs)];
     const rest = first === last ? Math.abs(first) / 2 || 1 : 0;
     all.span = [first - rest, last + rest];
-    charts = found.map(([name, lines], at) => {
-      const fitted = fit(lines.map((each) => (each.low ? [...each.low, ...each.high] : each.ys)), view.scale, view.unclipped.has(name));
+    const fits = new Map(found.map(([name, lines]) => [name, fit(lines.map((each) => (each.low ? [...each.low, ...each.high] : each.ys)), view.scale, view.unclipped.has(name))]));
+    charts = parts.map(([name, lines], at) => {
+      const fitted = fits.get(name);
       const what = lines.some(({ low }) => low) ? "means" : "runs";
       const told = beyondButton(name, fitted, what, () => { delete all.zoom[name]; draw(); });
-      if (told) places[at].append(told);
+      if (told && parts.findIndex(([other]) => other === name) === at) places[at].append(told);
       return chart(places[at], name, lines, all, fitted);
     });
   }

@@ -54,15 +54,17 @@ function scale(values, all) {
   return { at, numeric, log, values: known, low, high, isBeyond, ticks: marks.map((value) => [at(value), format(value)]) };
 }
 
+const experimentOf = (run) => run.name.split("/")[0];
+
 // {of(run), legend(runs)}: an entry of the legend has a label, a style and the runs that it means.
 function coloring(data, by) {
   const column = data.parameters.keys.indexOf(by);
-  if (column < 0) {
+  if (column < 0 && by !== "experiment") {
     const of = (run) => ({ color: color(`--c${data.slots[run] % 10}`), dash: DASHES[Math.floor(data.slots[run] / 10) % 3] });
     const label = (run) => `${data.runs[run].name} ${data.runs[run].label}`.trim();
     return { of, legend: (runs) => runs.map((run) => ({ label: label(run), style: of(run), runs: [run] })) };
   }
-  const values = data.parameters.values[column];
+  const values = column < 0 ? data.runs.map(experimentOf) : data.parameters.values[column];
   const name = shortened(data.parameters.keys)(by);
   const known = scale(values);
   const few = known.values.length <= MOST_VALUES;

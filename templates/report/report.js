@@ -143,10 +143,22 @@ function start(data) {
     if (only !== true) show();
   }
 
+  // The first of each experiment, then the second of each, and so on.
+  function byTurns(order) {
+    if (data.slots.length <= AT_ONCE) return order;
+    const counts = {};
+    const turns = order.map((run) => {
+      const name = experimentOf(data.runs[run]);
+      counts[name] = (counts[name] ?? 0) + 1;
+      return [counts[name], run];
+    });
+    return turns.sort(([one], [other]) => one - other).map(([, run]) => run);
+  }
+
   // Which runs are drawn: of those that match, those that the reader ticked, else the best.
   function show() {
     const order = data.slots.length > AT_ONCE ? [...data.ranked, ...model.matchable.filter((run) => !ranked.has(run))] : model.matchable;
-    const found = order.filter((run) => matching[run]);
+    const found = byTurns(order.filter((run) => matching[run]));
     model.drawn = view.ticks ? found.filter((run) => view.ticks.has(names[run])) : found.slice(0, found.length > AT_ONCE ? BEST : AT_ONCE);
     model.drawn.sort((one, other) => one - other);
     const drawn = new Set(model.drawn);

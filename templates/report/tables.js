@@ -10,7 +10,7 @@ const make = (name, properties = {}, ...children) => {
 // What the reader chose, by names: a newer page has it too.
 const view = {
   filter: "", picks: {}, ticks: null, sorted: {}, metrics: null, across: "step", smooth: 0, scale: "auto",
-  color: "run", mean: null, x: null, y: null, telemetry: null, unclipped: new Set(),
+  color: "run", mean: null, beside: null, x: null, y: null, telemetry: null, unclipped: new Set(),
 };
 // What is hidden of a list of rows: those that do not match, and those of other pages.
 const PAGE = 100;

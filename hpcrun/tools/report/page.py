@@ -31,7 +31,7 @@ from hpcrun.observe.read.run_values import MISSING, lookup, show, swept_keys
 from hpcrun.observe.read.selection import Selected, as_where
 from hpcrun.observe.tables import number
 from hpcrun.text import agreeing, listed, plural, runs_text, shortened, visible
-from hpcrun.tools.report import curves, svg
+from hpcrun.tools.report import comparison, curves, svg
 from hpcrun.tools.report.report import CodeVersion, Report, RunReport
 from hpcrun.tools.report.svg import ChartLine, TimelineMark
 
@@ -100,6 +100,7 @@ def render(found: Report, live: float | None = None) -> str:
         best=_best(found),
         failures=_failures(found),
         columns=_columns(found),
+        compared=comparison.rows(found),
         rows=[_row(found, place) for place in range(len(found.runs))],
         charts=_charts(found),
         timeline=_timeline(found),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -169,7 +170,7 @@ def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) ->
         objective=name,
         mode=mode,
         ranked=ranked,
-        shown=_shown(len(selected), ranked),
+        shown=_shown(selected, ranked),
         bases=bases,
         code=tuple(_code(selected)),
     )
@@ -210,11 +211,20 @@ def _ranked(found: Results, objective: str, mode: str) -> tuple[int, ...]:
     return tuple(place for _, place in known)
 
 
-def _shown(runs: int, ranked: Sequence[int]) -> tuple[int, ...]:
-    """Choose all runs if they are few, else the best, else the first."""
-    if runs <= _ALL_SHOWN:
-        return tuple(range(runs))
-    return tuple((ranked or range(runs))[:_BEST_SHOWN])
+def _shown(selected: Sequence[Selected], ranked: Sequence[int]) -> tuple[int, ...]:
+    """Choose all runs if they are few, else the best of each experiment by turns, else the first.
+
+    templates/report/report.js chooses by the same rule of those that a filter leaves.
+    """
+    if len(selected) <= _ALL_SHOWN:
+        return tuple(range(len(selected)))
+    counts: Counter[str] = Counter()
+    turns = []
+    for order, place in enumerate(ranked or range(len(selected))):
+        name = selected[place].experiment.name
+        turns.append((counts[name], order, place))
+        counts[name] += 1
+    return tuple(place for _, _, place in sorted(turns)[:_BEST_SHOWN])
 
 
 def _code(selected: Sequence[Selected]) -> Iterator[CodeVersion]:

@@ -114,18 +114,20 @@ def finetune(
     return study
 
 
-def diverged(root: Path, *, runs: int = 40, wild: Sequence[int] = (17,)) -> Experiment:
+def diverged(
+    root: Path, *, name: str = "search", runs: int = 40, wild: Sequence[int] = (17,), **spec: Any
+) -> Experiment:
     """A random search whose losses fall from 4 to some 2; those of ``wild`` runs grow by 10^6.
 
     ``grads`` spans decades in all runs. ``config.lr`` explains the loss, ``config.seed`` nothing.
     """
-    study = Experiment(root / "root", "search")
+    study = Experiment(root / "root", name)
     draw = random.Random(7)
     swept = {
         run: {"config.lr": 10 ** draw.uniform(-5, -3), "config.seed": draw.randrange(1000)}
         for run in range(runs)
     }
-    study.submit(range(runs), swept=swept)
+    study.submit(range(runs), swept=swept, spec=spec)
     for run in range(runs):
         study.start(run)
         floor = 1.5 + (math.log10(swept[run]["config.lr"]) + 4) ** 2 + 0.02 * draw.random()

@@ -226,6 +226,49 @@ def test_steps_have_whole_ticks(window: Browser, tmp_path: Path) -> None:
     ]
 
 
+def test_two_experiments_side_by_side(window: Browser, tmp_path: Path) -> None:
+    diverged(tmp_path)
+    diverged(tmp_path, name="wider", wild=(), config={"width": 512})
+    file = tmp_path / "both.html"
+    done = hpcrun(*("report", "search", "wider", "-o", str(file)), root=tmp_path / "root")
+    assert done.returncode == 0, done.stderr
+    window.open(file)
+    assert window.texts("#compared thead th") == ["experiment", "search", "wider"]
+    rows = dict(
+        zip(
+            window.texts("#compared tbody th"),
+            window.texts("#compared tbody td:last-child"),
+            strict=True,
+        )
+    )
+    assert rows["runs"] == "40 completed"
+    assert rows["config.width"] == "512"
+    assert rows["the best run"].startswith("wider/")
+    assert "name" not in rows
+    assert "config.lr" not in rows
+
+    def labels() -> list[str]:
+        return [str(one.get_attribute("aria-label")) for one in window.all(".curve-chart")]
+
+    # The best six of each, beside each other, on the same axes.
+    assert [label.split(";")[0] for label in labels()] == [
+        f"{name}: loss against step of 6 runs" for name in ("search", "wider")
+    ]
+    window.one("#draw-these").click()
+    assert [label.split(";")[0] for label in labels()] == [
+        f"{name}: loss against step of 40 runs" for name in ("search", "wider")
+    ]
+    assert window.texts(".curve-chart .beyond") == ["1 of 80 runs beyond; click to see all"]
+    first = {name: span for name, span in heights(window).items() if name != "search/17"}
+    assert len(first) == 39
+    assert max(high for _, high in first.values()) - min(low for low, _ in first.values()) > 0.5
+    window.set("#curve-colour-by", "experiment")
+    assert window.texts("#curve-legend li") == ["experiment = search", "experiment = wider"]
+    window.set("#curve-beside-each-other", "")
+    assert [label.split(";")[0] for label in labels()] == ["loss against step of 80 runs"]
+    assert window.errors() == []
+
+
 def test_a_scale_is_logarithmic_where_values_span_decades(window: Browser, search: Path) -> None:
     window.open(search)
     metrics(window, "grads")
