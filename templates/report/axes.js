@@ -51,9 +51,12 @@ function fit(lines, wanted = "auto", all = false) {
 function ticksOf(low, high, log, about = 5) {
   const found = [];
   if (log) {
-    const every = Math.max(1, Math.ceil((Math.log10(high) - Math.log10(low)) / 8));
-    for (let ten = Math.ceil(Math.log10(low)); ten <= Math.log10(high); ten += every) found.push(Number(`1e${ten}`));
-    if (found.length > 1) return found;
+    const decades = Math.log10(high) - Math.log10(low);
+    const every = Math.max(1, Math.ceil(decades / 8));
+    const factors = decades < 3 ? [1, 2, 5] : [1];
+    for (let ten = Math.floor(Math.log10(low)); ten <= Math.log10(high); ten += every) found.push(...factors.map((factor) => Number(`${factor}e${ten}`)));
+    const inside = found.filter((each) => each >= low && each <= high);
+    if (inside.length > 1) return inside;
     found.length = 0;
   }
   const rough = (high - low) / about;

@@ -111,9 +111,9 @@ function relations(model, signal) {
       const name = make("button", { type: "button", textContent: short(key), title: key });
       name.onclick = () => { view.x = key; $("scatter-x").value = key; draw(); };
       const bar = make("i", { className: known && share > chance ? "share" : "share faint" });
-      bar.style.width = percent(share ?? 0);
+      bar.style.width = `${100 * (share ?? 0)}%`;
       const mark = make("i", { className: "chance", hidden: !known });
-      mark.style.left = percent(chance ?? 0);
+      mark.style.left = `${100 * (chance ?? 0)}%`;
       return make("div", {}, name, make("span", { className: "shares" }, bar, mark), make("span", { textContent: said }));
     }));
   }

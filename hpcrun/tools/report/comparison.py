@@ -67,7 +67,7 @@ def _facts(found: Report, name: str, runs: Sequence[RunReport]) -> dict[str, str
         facts["the best run"] = " ".join(filter(None, (best.name, best.selected.run.label)))
     for total in found.totals:
         if total.experiment == name:
-            facts[f"paid {total.unit}-hours"] = hours_text(total.paid)
+            facts[f"paid {total.unit}"] = hours_text(total.paid)
             facts["useful"] = "" if total.share is None else f"{total.share:.0%}"
             if total.money_text:
                 facts["money"] = total.money_text

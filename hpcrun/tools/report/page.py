@@ -16,6 +16,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 from urllib.parse import quote
 
@@ -31,7 +32,8 @@ from hpcrun.observe.read.run_values import MISSING, lookup, show, swept_keys
 from hpcrun.observe.read.selection import Selected, as_where
 from hpcrun.observe.tables import number
 from hpcrun.text import agreeing, listed, plural, runs_text, shortened, visible
-from hpcrun.tools.report import comparison, curves, svg
+from hpcrun.tools.report import comparison, curves, overview, pdf, svg
+from hpcrun.tools.report.overview import Overview
 from hpcrun.tools.report.report import CodeVersion, Report, RunReport
 from hpcrun.tools.report.svg import ChartLine, TimelineMark
 
@@ -58,42 +60,27 @@ _OWN_COLUMNS: dict[str, Callable[[RunReport], int]] = {
 _ADDRESS = re.compile(r"https?://[A-Za-z0-9.-]{1,253}(?::\d{1,5})?(?:/[\w./~%+-]*)?")
 
 
-def render(found: Report, live: float | None = None) -> str:
-    """Render the page; a ``live`` one asks its server for a newer one every so many seconds."""
+def render(found: Report, live: float | None = None, *, printed: bool = False) -> str:
+    """Render the page; a ``live`` one asks its server for a newer one every so many seconds.
+
+    One to be ``printed`` has no scripts.
+    """
     import yaml
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    directory = resources.directory("templates") / "report"
-    environment = Environment(
-        loader=FileSystemLoader(directory),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=True,
-    )
-    environment.filters.update(moment=_moment, hours=_hours, name_parts=_name_parts)
-
-    def own(*names: str) -> str:
-        text = "\n".join((directory / name).read_text() for name in names)
-        return _UNREAD.sub("", text)
 
     scripts = [
-        f"/*\n{own('uPlot.LICENSE')}*/\n{own('uPlot.iife.min.js')}",
-        own(*_SCRIPTS, *(["live.js"] if live else [])),
+        f"/*\n{_own('uPlot.LICENSE')}*/\n{_own('uPlot.iife.min.js')}",
+        _own(*_SCRIPTS, *(["live.js"] if live else [])),
     ]
     sampled = [(run, node) for run in found.runs for node in run.telemetry.summary]
     series = [one for one in SERIES if any(one.key in node.values for _, node in sampled)]
-    text: str = environment.get_template("report.html.j2").render(
+    return _rendered(
+        "report.html.j2",
+        [] if printed else scripts,
+        live,
         report=found,
-        generator=GENERATOR,
-        version=__version__,
-        made_by=current_user(),
         title=listed(list(found.bases), 3),
-        policy=_policy(scripts, live),
-        live=live,
-        style=own("uPlot.min.css", "report.css"),
-        scripts=scripts,
-        data=_encoded(found),
+        style=_own("uPlot.min.css", "report.css"),
+        data="" if printed else _encoded(found),
         kinds=WORDS,
         series=series,
         states=Counter(run.story.status.state for run in found.runs),
@@ -126,18 +113,59 @@ def render(found: Report, live: float | None = None) -> str:
         code=[_code(version) for version in found.code],
         notes=_notes(found),
     )
+
+
+def render_overview(found: Overview, *, printed: bool = False) -> str:
+    """Render the page of all experiments; one to be ``printed`` has no scripts."""
+    scripts = [] if printed else [_own(*overview.SCRIPTS)]
+    style = _own("report.css")
+    return _rendered("overview.html.j2", scripts, None, style=style, **overview.content(found))
+
+
+def _rendered(template: str, scripts: list[str], live: float | None, **content: Any) -> str:
+    """Render a template of templates/report with its scripts, none of which is from elsewhere."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_directory()),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=True,
+    )
+    environment.filters.update(moment=_moment, day=_day, hours=_hours, name_parts=_name_parts)
+    text: str = environment.get_template(template).render(
+        generator=GENERATOR,
+        version=__version__,
+        made_by=current_user(),
+        policy=_policy(scripts, live),
+        live=live,
+        scripts=scripts,
+        **content,
+    )
     return visible(text)
+
+
+def _directory() -> Path:
+    return resources.directory("templates") / "report"
+
+
+def _own(*names: str) -> str:
+    """Return files of templates/report, without comments and indentation."""
+    return _UNREAD.sub("", "\n".join((_directory() / name).read_text() for name in names))
 
 
 def is_report(head: bytes) -> bool:
     """Check whether a file with this beginning is a report."""
+    if head.startswith(pdf.MAGIC):  # whose title is that of the page
+        return GENERATOR.encode() in head
     return f'<meta name="generator" content="{GENERATOR}'.encode() in head
 
 
 def _policy(scripts: list[str], live: float | None) -> str:
     """Return a policy that allows styles, these scripts and, live, its server; nothing else."""
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()) for script in scripts)
-    allowed = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
+    allowed = " ".join(f"'sha256-{digest.decode()}'" for digest in digests) or "'none'"
     server = "; connect-src 'self'" if live else ""
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}{server}"
 
@@ -361,6 +389,10 @@ def _moment(when: Any) -> str:
     if not _is_moment(when):
         return "at an unknown time"
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(when)).strip()
+
+
+def _day(when: Any) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(when)) if _is_moment(when) else ""
 
 
 def _is_moment(when: Any) -> TypeGuard[float]:

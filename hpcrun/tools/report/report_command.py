@@ -23,7 +23,8 @@ from hpcrun.text import plural
     "file",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     metavar="FILE",
-    help="The file to write; - is stdout. Default: NAME.html, of several experiments report.html.",
+    help="The file to write; - is stdout, x.pdf is printed by a browser of this machine. "
+    "Default: NAME.html, of several experiments report.html.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE even if it is no report of hpcrun.")
 @click.option(
@@ -50,13 +51,16 @@ def command(
     """Results, curves, timelines, telemetry, cost, configuration and code of runs, in one file.
 
     The file needs nothing but a browser: it opens offline, prints, and shows tables and drawings
-    without JavaScript too. An earlier report is replaced. With --serve, the page is read through an
-    ssh tunnel, whose command is printed, and follows the runs.
+    without JavaScript too. An earlier report is replaced. Two experiments stand side by side; '*',
+    or more than twenty, is a page of all: hours, money and causes of failure, by month and user.
+    With --serve, the page is read through an ssh tunnel, whose command is printed, and follows the
+    runs.
 
     {where or newest}.
     """
+    from hpcrun.observe.read.expression import split_words
     from hpcrun.state import files
-    from hpcrun.tools.report.page import render
+    from hpcrun.tools.report import overview, page, pdf
     from hpcrun.tools.report.report import collect
 
     if serve:
@@ -68,14 +72,13 @@ def command(
         raise UsageError(
             "--port is that of --serve", hint=f"add --serve, or leave --port {port} out"
         )
+    browser = None
+    if file is not None and file.suffix.lower() == pdf.SUFFIX:
+        browser = pdf.find_browser(file)
     selected = select(output, where, conditions)
-    names = {one.experiment.name for one in selected}
-    if file is not None and file.suffix.lower() == ".pdf":
-        raise UsageError(
-            f"-o: found {file}; a report is an HTML page",
-            hint=f"-o {file.with_suffix('.html')}, and print that to a PDF in a browser",
-        )
-    file = file or Path(f"{names.pop() if len(names) == 1 else 'report'}.html")
+    of_all = overview.is_wanted(split_words(where)[0], selected)
+    names = sorted({one.experiment.name for one in selected})
+    file = file or Path(f"{names[0] if len(names) == 1 and not of_all else 'report'}.html")
     to_stdout = str(file) == "-"
     if to_stdout and output.json:
         raise UsageError(
@@ -84,18 +87,28 @@ def command(
         )
     if not to_stdout:
         check_file(file, force)
-    found = collect(selected, say=output.say)
-    with activity.doing("drawing the page"):
-        page = render(found).encode("utf-8", "replace")
-    if to_stdout:
-        click.echo(page, nl=False)
-        return
-    files.write_bytes(file, page)
-    if output.json:
-        output.data({"file": str(file.absolute()), "bytes": len(page), "runs": len(found.runs)})
+    if of_all:
+        every = overview.collect(selected, say=output.say)
+        with activity.doing("drawing the page"):
+            text = page.render_overview(every, printed=browser is not None)
     else:
-        runs = plural(len(found.runs), "run", ",")
-        output.line(f"{file}: {runs}, {len(page) / 1000:,.0f} kB")
+        found = collect(selected, say=output.say)
+        with activity.doing("drawing the page"):
+            text = page.render(found, printed=browser is not None)
+    written = text.encode("utf-8", "replace")
+    if browser is not None:
+        with activity.doing("printing"):
+            written = pdf.print_page(browser, written, file)
+    if to_stdout:
+        click.echo(written, nl=False)
+        return
+    files.write_bytes(file, written)
+    if output.json:
+        output.data({"file": str(file.absolute()), "bytes": len(written), "runs": len(selected)})
+    else:
+        experiments = f" of {plural(len(names), 'experiment', ',')}" if of_all else ""
+        runs = plural(len(selected), "run", ",")
+        output.line(f"{file}: {runs}{experiments}, {len(written) / 1000:,.0f} kB")
 
 
 def check_file(file: Path, force: bool) -> None:
@@ -133,7 +146,8 @@ def _serve(
     import socket
 
     from hpcrun.host import current_user
-    from hpcrun.tools.report import live_server
+    from hpcrun.observe.read.expression import split_words
+    from hpcrun.tools.report import live_server, overview
     from hpcrun.tools.report.page import render
     from hpcrun.tools.report.report import collect
 
@@ -145,7 +159,14 @@ def _serve(
             output.say(message)
 
     def make() -> bytes:
-        found = collect(select(output, where, conditions), say=say)
+        selected = select(output, where, conditions)
+        if overview.is_wanted(split_words(where)[0], selected):
+            raise UsageError(
+                "the page of all experiments follows nothing",
+                hint="leave --serve out, or name up to "
+                f"{overview.MOST_IN_FULL} experiments to follow",
+            )
+        found = collect(selected, say=say)
         return render(found, live_server.EVERY).encode("utf-8", "replace")
 
     page = make()

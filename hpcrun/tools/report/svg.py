@@ -137,11 +137,11 @@ def timeline(
     return _serialized(svg)
 
 
-def shares(label: str, parts: Iterable[tuple[str, float]]) -> str:
-    """Draw parts of a whole as one bar."""
+def shares(label: str, parts: Iterable[tuple[str, float]], whole: float | None = None) -> str:
+    """Draw parts of a whole as one bar; they are all of it unless it is given."""
     svg = _bar(label)
     parts = list(parts)
-    whole = sum(value for _, value in parts) or 1.0
+    whole = whole or sum(value for _, value in parts) or 1.0
     at = 0.0
     for kind, value in parts:
         width = value / whole * _CELLS

@@ -319,3 +319,45 @@ def _sample(paths: AttemptPaths, draw: random.Random, start: float, end: float) 
             )
             at += 300.0
         files.append(paths.telemetry(node), *lines)
+
+
+def department(root: Path, experiments: int, *, runs: int = 2) -> Path:
+    """A year of a department: so many experiments on GPUs with prices, some of which went wrong."""
+    draw = random.Random(3)
+    now = time.time()
+    for number in range(experiments):
+        study = Experiment(root / "root", f"study-{number:04}")
+        began = now - draw.uniform(1, 360) * 24 * HOUR
+        resources = {"nodes": 1, "gpus_per_node": 8, "ntasks_per_node": None}
+        directory = study.submit(range(runs), when=began, spec={"resources": resources})
+        plan = files.read_json(directory.plan)
+        plan["cluster"] |= {"prices": {"currency": "EUR", "gpu_hour": 2.5}}
+        files.write_json(directory.plan, plan)
+        for run in range(runs):
+            start = began + draw.uniform(60, 2 * HOUR)
+            attempt = study.start(run, when=start, world=8)
+            ready = start + 90
+            files.append(
+                attempt.session,
+                {"event": "started", "time": ready - 9, "total_steps": 400, "world_size": 8},
+                {"event": "restored", "time": ready, "step": 0, "seconds": 2.0},
+            )
+            steps = draw.randrange(40, 400, 10)
+            lines = [
+                {"step": step, "time": ready + 60.0 * step, "loss": 2 + 9 / step}
+                for step in range(10, steps + 1, 10)
+            ]
+            files.append(attempt.metrics, *lines)
+            bad = number % 7 == 0 and run == 0
+            cause = (CRASH, HANG)[number % 2] if bad else None
+            fields = {"restored_step": 0, "reached_step": steps, "checkpoint_step": steps // 2}
+            ended = {"time": ready + 60.0 * steps + 30, "attempt": 1, "exit_code": int(bad)}
+            outcome = "failed" if bad else "completed"
+            files.append(
+                study.run(run).ledger,
+                {"event": ledger.ENDED, "outcome": outcome, "cause": cause, **ended, **fields},
+            )
+            if not bad:
+                ledger.set_intent(study.run(run), ledger.FINISHED)
+    slurm_shim(root / "shim")
+    return root / "root"

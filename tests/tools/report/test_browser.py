@@ -20,7 +20,7 @@ from tests.support import filter_cases
 from tests.support.command import hpcrun
 from tests.support.experiment import Experiment, path_with, slurm_shim
 from tests.tools.report.browser import Browser, browser
-from tests.tools.report.study import EVIL, diverged, finetune, hostile
+from tests.tools.report.study import EVIL, department, diverged, finetune, hostile
 from tests.tools.report.test_axis import CASES
 
 ROOT = Path(__file__).parents[3]
@@ -266,6 +266,26 @@ def test_two_experiments_side_by_side(window: Browser, tmp_path: Path) -> None:
     assert window.texts("#curve-legend li") == ["experiment = search", "experiment = wider"]
     window.set("#curve-beside-each-other", "")
     assert [label.split(";")[0] for label in labels()] == ["loss against step of 80 runs"]
+    assert window.errors() == []
+
+
+def test_all_experiments_on_a_page(window: Browser, tmp_path: Path) -> None:
+    root = department(tmp_path, 130, runs=1)
+    file = tmp_path / "all.html"
+    done = hpcrun("report", "*", "-o", str(file), root=root)
+    assert done.returncode == 0, done.stderr
+    window.open(file)
+    assert len(window.texts("#experiment tbody tr")) == 100
+    assert "page 1 of 2" in window.one("#experiment-pages").text
+    window.all("#experiment thead button")[0].click()
+    assert window.texts("#experiment tbody th")[:2] == ["study-0000", "study-0001"]
+    window.set("#experiment-filter", "1 FAILED study-002", "input")
+    assert window.texts("#experiment tbody th") == ["study-0021", "study-0028"]
+    assert {*window.texts("#causes tbody th")} == {"hang", "rank_crash"}
+    over = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert window.script(over) <= 0
+    bars = "return [...document.querySelectorAll('#month td svg')].map((one) => one.clientWidth)"
+    assert min(window.script(bars)) > 100
     assert window.errors() == []
 
 
@@ -666,6 +686,9 @@ def test_which_parameters_explain_a_result(window: Browser, search: Path) -> Non
     assert [*said] == ["lr", "seed"]
     assert 40 <= int(said["lr"].removesuffix(" %")) <= 95
     assert re.fullmatch(r"\d+ %, no more than chance \(up to \d+ %\)", said["seed"])
+    lengths = "return [...document.querySelectorAll('.share')].map((one) => one.offsetWidth)"
+    lr, seed = window.script(lengths)
+    assert seed < lr / 2
     window.all("#importance button")[1].click()
     assert window.one("#scatter-x").get_attribute("value") == "config.seed"
     window.set("#filter-text", "search/0-8", "input")

@@ -336,10 +336,6 @@ def test_what_the_command_writes(
     nowhere = hpcrun("report", "-o", "thesis/figures/study.html", root=root)
     assert nowhere.returncode == 2
     assert "there is no directory thesis/figures\n\nhint: make it first" in nowhere.stderr
-    printed = hpcrun("report", "-o", "study.pdf", root=root)
-    assert printed.returncode == 2
-    assert "a report is an HTML page\n\nhint: -o study.html, and print that" in printed.stderr
-    assert not (tmp_path / "study.pdf").exists()
     both = hpcrun("report", "-o", "-", "--json", root=root)
     assert (both.returncode, both.stdout) == (2, "")
     assert "leave one of them out" in both.stderr
