@@ -80,7 +80,8 @@ def main() -> None:
         for columns, rows in ((80, 24), (200, 50)):
             where = Path(directory, f"terminal-{columns}")
             with Tmux(top, where, columns=columns, rows=rows, env=study.env) as terminal:
-                terminal.wait_for("ablation/7", "▁")
+                end = ["step 90 of 100"] if rows > 40 else []
+                terminal.wait_for("ablation/7", "▁", *end)
                 screens = {"": terminal.colored}
                 if columns == 80:
                     terminal.press("2")

@@ -227,10 +227,12 @@ BUDGETS = {
     "the top": 2_650,
     # With `update`.
     "control": 2_150,
-    "tools/report": 1_550,
+    # With the page of all experiments, experiments side by side, PDF and axes without outliers.
+    "tools/report": 2_100,
     # Any command on a login node through ssh, its other end included.
     "tools/remote": 1_540,
-    "tools/top": 1_400,
+    # With the end of a log below the rows.
+    "tools/top": 1_500,
     "check": 1_400,
     "tools/weights": 900,
     "site": 700,

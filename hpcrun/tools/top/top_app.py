@@ -40,6 +40,8 @@ INTERVAL, PAUSES = 2.0, 19.0
 # Seconds after which a look that has no answer is reported.
 LONG = 2.0
 _TICK = 0.2
+# Lines of a terminal from which on the end of a log has room, and lines around rows and log.
+_HIGH, _AROUND = 36, 6
 _KEYS = "? help  / filter  Enter logs  w why  s show  c cancel  r requeue  q quit"
 _NAMES = (RUNS, QUEUE, NODES)
 
@@ -53,6 +55,7 @@ Space      mark a run: c, r, w and Enter then take all that are marked; u unmark
            Escape removes it
 1 2 3      runs, queue (what waits and why), nodes (who is there, and how busy)
 < > -      sort by the column to the left or right; the other way round
+t          the last lines of the run's log, below the rows of a high terminal, or not
 F5         look now                       q, Ctrl-C   leave; the runs go on
 
 The curve (TREND) is the metric beside it: the spec's objective, else the loss. Rows say
@@ -73,6 +76,7 @@ class TopApp(App[BaseException]):
     #problem { height: auto; max-height: 3; color: ansi_yellow; display: none; }
     RowList { height: 1fr; }
     #detail { height: 2; }
+    #log { display: none; border-top: solid ansi_default; text-wrap: nowrap; }
     #filter { height: 1; display: none; }
     #keys { text-style: dim; }
     """
@@ -103,6 +107,7 @@ class TopApp(App[BaseException]):
             ("less_than_sign,comma", "sort(-1)"),
             ("greater_than_sign,full_stop", "sort(1)"),
             ("minus", "reverse"),
+            ("t", "log_end"),
             ("f5", "now"),
         )
     ]
@@ -123,6 +128,11 @@ class TopApp(App[BaseException]):
         self._beside_of: object = None
         self._reader = MetricTrends()
         self._trends: dict[str, list[float]] = {}
+        # The end of the log of the run under the cursor, and what it is of.
+        self._has_log = True
+        self._end: BackgroundCall[list[str]] | None = None
+        self._end_of: object = None
+        self._end_lines: list[str] = []
         # What stands around the rows, by the id of its widget.
         self._words: dict[str, str] = {}
 
@@ -131,6 +141,7 @@ class TopApp(App[BaseException]):
         yield Static(id="counts")
         yield Static(id="problem")
         yield RowList()
+        yield Static(id="log")
         yield Static(id="detail")
         yield Input(
             id="filter", compact=True, placeholder="lr>=3e-4 and state=failed, as for --where"
@@ -167,6 +178,7 @@ class TopApp(App[BaseException]):
             self._beside = None
             self._renew()
         self._read_beside()
+        self._read_log()
         self._draw_words()
 
     def _take(self, looking: BackgroundCall[Picture]) -> None:
@@ -206,6 +218,33 @@ class TopApp(App[BaseException]):
 
         self._beside = BackgroundCall(read)
 
+    @property
+    def _log_height(self) -> int:
+        """The lines of the screen that rows leave to the end of a log; 0 if they are too few.
+
+        Rows take two thirds of a high screen at most.
+        """
+        height = self.screen_stack[0].size.height
+        if not self._has_log or height < _HIGH or self.model.viewed == NODES:
+            return 0
+        room = height - _AROUND
+        left = room - min(len(self.model.view.targets) + 1, 2 * room // 3)
+        return left if self.model.view.targets else 0
+
+    def _read_log(self) -> None:
+        """Read the end of the log of the run under the cursor, once for each look and move."""
+        model, picture, height = self.model, self.model.picture, self._log_height
+        if self._end is not None and self._end.wait(0):
+            self._end_lines, self._end = self._end.result(), None
+        places = model.places(self._list.cursor)
+        if picture is None or self._end is not None or not height or not places:
+            return
+        wanted = (picture.time, places[0], height)
+        if wanted != self._end_of:
+            self._end_of = wanted
+            reading = partial(views.log_end, picture, places[0], height - 1)
+            self._end = BackgroundCall(reading)
+
     # What is drawn.
 
     def _renew(self) -> None:
@@ -242,6 +281,10 @@ class TopApp(App[BaseException]):
         self._say("counts", model.counts(rows.visible_rows))
         self._say("problem", "\n".join(self._problems()))
         self._say("detail", model.detail(rows.cursor))
+        height = self._log_height
+        log = self.screen_stack[0].query_one("#log", Static)
+        log.display, log.styles.height = height > 0, height
+        self._say("log", "\n".join(self._end_lines) if height else "")
 
     def _say(self, place: str, text: str) -> None:
         """Change the words of a widget, where they are others."""
@@ -301,6 +344,11 @@ class TopApp(App[BaseException]):
     def action_reverse(self) -> None:
         """Sort the other way round."""
         self.model.is_backwards = not self.model.is_backwards
+        self._draw()
+
+    def action_log_end(self) -> None:
+        """Show the end of the run's log below the rows, or not."""
+        self._has_log = not self._has_log
         self._draw()
 
     def action_now(self) -> None:

@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrun.fields import TIME
+from hpcrun.errors import HpcrunError
+from hpcrun.fields import TIME, WHOLE
 from hpcrun.observe.read.node_usage import sample_values
 from hpcrun.observe.read.selection import Selected, as_where
 from hpcrun.observe.status import run_state, status_table
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.observe.status.status_table import Trends
 from hpcrun.observe.tables import Table
+from hpcrun.policy.log_excerpt import folded
 from hpcrun.state import files
-from hpcrun.text import Say, age, brief, duration, one_line, plural
+from hpcrun.text import Say, age, brief, duration, one_line, plural, visible
 
 RUNS, QUEUE, NODES = "runs", "queue", "nodes"
 TREND = "TREND"
@@ -49,6 +51,8 @@ NodeSample = tuple[float, dict[str, float | None]]
 _HOLD_NODES = (run_state.RUNNING, run_state.RESTARTING)
 # Nodes whose telemetry is read for one view.
 _MOST_NODES = 256
+# Bytes at the end of a log, and the most characters of a line of it.
+_TAIL, _LONGEST = 1 << 15, 2_000
 
 
 @dataclass(frozen=True)
@@ -251,6 +255,29 @@ def node_samples(picture: Picture, nodes: Iterable[str]) -> dict[str, NodeSample
                         found[node] = (float(moment), sample_values(line))
                     break
     return found
+
+
+def log_end(picture: Picture, place: int, most: int) -> list[str]:
+    """Return a title and the last lines of a run's log, at most so many in all.
+
+    It is the log of the rank that failed, else of rank 0, of the newest attempt, without colours.
+    """
+    import click
+
+    status = picture.found[place]
+    if status.attempt is None:
+        return [f"{status.name} has no log: no attempt has begun"]
+    failed: Any = (status.cause or {}).get("rank") if status.state == run_state.FAILED else None
+    rank = int(failed) if WHOLE.accepts(failed) else 0
+    title = f"{status.name}, rank {rank} of attempt {status.attempt}"
+    path = picture.selected[place].paths.attempt(status.attempt).rank_log(rank)
+    try:
+        data = files.read_tail(path, _TAIL)
+    except (OSError, HpcrunError):
+        return [f"{title} has no log yet"]
+    lines = b"\n".join(folded(data)).decode(errors="replace").splitlines()[1 - most :]
+    ends = [visible(click.unstyle(line[:_LONGEST])) for line in lines]
+    return [f"{title}, its last lines (Enter follows all, t hides this)", *ends]
 
 
 class MetricTrends:

@@ -870,11 +870,34 @@ def test_screenshots(opened: Browser, tmp_path: Path) -> None:
     hover(opened, 0.35)
     opened.picture(directory / "report-curves-dark.png")
     opened.emulate()
-    taken = sorted(directory.glob("report*.png"))
-    assert [path.name for path in taken] == [
-        *("report-curves-dark.png", "report-timeline.png", "report.png")
-    ]
-    assert all(10_000 < path.stat().st_size < 150_000 for path in taken)
+    for name in ("report-curves-dark.png", "report-timeline.png", "report.png"):
+        assert 10_000 < (directory / name).stat().st_size < 150_000
+
+
+def test_screenshots_of_one_run_that_diverged_and_of_all(
+    window: Browser, search: Path, tmp_path: Path
+) -> None:
+    """Light and dark; those in docs/images as above."""
+    directory = IMAGES if os.environ.get("UPDATE_SCREENSHOTS") == "1" else tmp_path
+    root = department(tmp_path, 300)
+    every = tmp_path / "all.html"
+    assert hpcrun("report", "*", "-o", str(every), root=root).returncode == 0
+    for scheme, ending in (("light", ""), ("dark", "-dark")):
+        window.emulate(prefers_color_scheme=scheme)
+        window.open(search)
+        window.one("#draw-these").click()
+        window.set("#curve-colour-by", "config.lr")
+        hide = "document.getElementById('curve-legend').style.display = 'none'"
+        window.script(f"{hide}; document.querySelector('.curve-chart').scrollIntoView()")
+        window.settle()
+        chart = window.one(".curve-chart")
+        assert chart.screenshot(str(directory / f"report-outlier{ending}.png"))
+        window.open(every)
+        window.picture((directory if scheme == "light" else tmp_path) / f"report-all{ending}.png")
+    window.emulate()
+    for name in ("outlier", "outlier-dark", "all"):
+        assert 10_000 < (directory / f"report-{name}.png").stat().st_size < 150_000
+    assert window.errors() == []
 
 
 def test_charts_and_drawings_for_print_have_the_same_axes(window: Browser) -> None:

@@ -136,9 +136,22 @@ def test_at_200_by_50(large: Tmux) -> None:
     header = text.splitlines()[2].split()
     assert {"ATTEMPT", "PROGRESS", "TREND", "TOK/S", "ETA", "QUEUED", "JOB", "NODES"} <= {*header}
     assert "gpu-a01,gpu-a02" in _row(text, "ablation/0")
+    # What rows leave of its height has the end of the log of the run under the cursor.
+    text = large.wait_for("ablation/0, rank 0 of attempt 1, its last lines", "step 90 of 100")
+    assert "step 70 of 100" in text
+    assert sum(not line.strip() for line in text.splitlines()) < 8
+    large.press("j")
+    large.wait_for("ablation/1, rank 0 of attempt 2", "step 64 of 100")
+    large.press("t")
+    large.wait_for(lambda text: "its last lines" not in text)
+    large.press("t")
+    large.wait_for("ablation/1, rank 0 of attempt 2")
     # Another size, there and back.
     large.resize(80, 24)
-    large.wait_for(lambda text: "JOB" not in text.splitlines()[2] and "ETA" in text.splitlines()[2])
+    large.wait_for(
+        lambda text: "JOB" not in text.splitlines()[2] and "ETA" in text.splitlines()[2],
+        lambda text: "its last lines" not in text,
+    )
     large.resize(200, 50)
     large.wait_for(lambda text: "JOB" in text.splitlines()[2])
     # Ctrl-C leaves too.

@@ -99,3 +99,19 @@ def test_a_long_reason_is_one_short_line(picture: Picture) -> None:
     assert len(details) > 9
     assert max(map(len, details)) < 500
     assert max(len(described(one)) for one in found) < 400
+
+
+def test_the_end_of_a_log(picture: Picture) -> None:
+    title, *lines = views.log_end(picture, 0, 4)
+    assert title.startswith("ablation/0, rank 0 of attempt 1, its last lines")
+    assert lines == ["step 88 of 100", "step 89 of 100", "step 90 of 100"]
+    # Of a run that failed, of the rank that did.
+    assert views.log_end(picture, 4, 9) == ["ablation/4, rank 3 of attempt 1 has no log yet"]
+    assert views.log_end(picture, 6, 9) == ["ablation/6 has no log: no attempt has begun"]
+    log = picture.selected[1].paths.attempt(2).rank_log(0)
+    log.write_bytes(b"\x1b[31mred\x1b[0m\x1b]0;title\x07\n\xff\n" + b"x" * 3000 + b"\n")
+    _, red, bad, long = views.log_end(picture, 1, 9)
+    assert "\x1b" not in red
+    assert red.startswith("red")
+    assert bad == "\ufffd"
+    assert len(long) == 2_000
