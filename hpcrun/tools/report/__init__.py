@@ -4,8 +4,8 @@ In reading order: `report` collects the content from the files of the runs, and 
 what a page has room for; `curves` thins their metrics; `axis` chooses what an axis shows, and `svg`
 draws what print and pages without JavaScript show; `comparison` puts experiments side by side;
 `page` renders templates/report, with what the scripts draw and filter by, and links to trackers;
-`overview` is the page of all experiments; `pdf` prints a page; `live_server` serves it to its
-reader alone; `report_command` is the command.
+`all_experiments` is the page of all; `pdf` prints a page; `live_server` serves it to its reader
+alone; `report_command` is the command.
 
 Of templates/report: `filter.js` is the language of ``--where``, `colors.js` what a colour means,
 `axes.js` what an axis shows, `charts.js`, `relations.js` and `importance.js` draw, `report.js` puts

@@ -32,8 +32,8 @@ from hpcrun.observe.read.run_values import MISSING, lookup, show, swept_keys
 from hpcrun.observe.read.selection import Selected, as_where
 from hpcrun.observe.tables import number
 from hpcrun.text import agreeing, listed, plural, runs_text, shortened, visible
-from hpcrun.tools.report import comparison, curves, overview, pdf, svg
-from hpcrun.tools.report.overview import Overview
+from hpcrun.tools.report import all_experiments, comparison, curves, pdf, svg
+from hpcrun.tools.report.all_experiments import AllExperiments
 from hpcrun.tools.report.report import CodeVersion, Report, RunReport
 from hpcrun.tools.report.svg import ChartLine, TimelineMark
 
@@ -115,11 +115,13 @@ def render(found: Report, live: float | None = None, *, printed: bool = False) -
     )
 
 
-def render_overview(found: Overview, *, printed: bool = False) -> str:
+def render_all_experiments(found: AllExperiments, *, printed: bool = False) -> str:
     """Render the page of all experiments; one to be ``printed`` has no scripts."""
-    scripts = [] if printed else [_own(*overview.SCRIPTS)]
+    scripts = [] if printed else [_own(*all_experiments.SCRIPTS)]
     style = _own("report.css")
-    return _rendered("overview.html.j2", scripts, None, style=style, **overview.content(found))
+    return _rendered(
+        "all_experiments.html.j2", scripts, None, style=style, **all_experiments.content(found)
+    )
 
 
 def _rendered(template: str, scripts: list[str], live: float | None, **content: Any) -> str:

@@ -60,7 +60,7 @@ def command(
     """
     from hpcrun.observe.read.expression import split_words
     from hpcrun.state import files
-    from hpcrun.tools.report import overview, page, pdf
+    from hpcrun.tools.report import all_experiments, page, pdf
     from hpcrun.tools.report.report import collect
 
     if serve:
@@ -76,7 +76,7 @@ def command(
     if file is not None and file.suffix.lower() == pdf.SUFFIX:
         browser = pdf.find_browser(file)
     selected = select(output, where, conditions)
-    of_all = overview.is_wanted(split_words(where)[0], selected)
+    of_all = all_experiments.is_wanted(split_words(where)[0], selected)
     names = sorted({one.experiment.name for one in selected})
     file = file or Path(f"{names[0] if len(names) == 1 and not of_all else 'report'}.html")
     to_stdout = str(file) == "-"
@@ -88,9 +88,9 @@ def command(
     if not to_stdout:
         check_file(file, force)
     if of_all:
-        every = overview.collect(selected, say=output.say)
+        every = all_experiments.collect(selected, say=output.say)
         with activity.doing("drawing the page"):
-            text = page.render_overview(every, printed=browser is not None)
+            text = page.render_all_experiments(every, printed=browser is not None)
     else:
         found = collect(selected, say=output.say)
         with activity.doing("drawing the page"):
@@ -147,7 +147,7 @@ def _serve(
 
     from hpcrun.host import current_user
     from hpcrun.observe.read.expression import split_words
-    from hpcrun.tools.report import live_server, overview
+    from hpcrun.tools.report import all_experiments, live_server
     from hpcrun.tools.report.page import render
     from hpcrun.tools.report.report import collect
 
@@ -160,11 +160,11 @@ def _serve(
 
     def make() -> bytes:
         selected = select(output, where, conditions)
-        if overview.is_wanted(split_words(where)[0], selected):
+        if all_experiments.is_wanted(split_words(where)[0], selected):
             raise UsageError(
                 "the page of all experiments follows nothing",
                 hint="leave --serve out, or name up to "
-                f"{overview.MOST_IN_FULL} experiments to follow",
+                f"{all_experiments.MOST_IN_FULL} experiments to follow",
             )
         found = collect(selected, say=say)
         return render(found, live_server.EVERY).encode("utf-8", "replace")

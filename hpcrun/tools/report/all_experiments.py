@@ -22,7 +22,7 @@ from hpcrun.tools.report import svg
 ALL = "*"
 # Of more experiments a report has no room for curves.
 MOST_IN_FULL = 20
-SCRIPTS = ("tables.js", "overview.js")
+SCRIPTS = ("tables.js", "all_experiments.js")
 
 
 class ExperimentFacts(NamedTuple):
@@ -47,7 +47,7 @@ class CauseRow(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Overview:
+class AllExperiments:
     """All that the page shows. Costs are totals, one for each name and kind of device."""
 
     made: float
@@ -74,7 +74,7 @@ def is_wanted(words: Sequence[str], selected: Sequence[Selected]) -> bool:
     return [*words] == [ALL] or len({one.experiment for one in selected}) > MOST_IN_FULL
 
 
-def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) -> Overview:
+def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) -> AllExperiments:
     """Read the attempts of all runs; ``say`` is called with a message if Slurm does not answer."""
     now = time.time()
     stories = attempts.stories(selected, warn=say)
@@ -88,7 +88,7 @@ def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) ->
             months.append((month, cost.of_run(name, plan, those, prices)))
     facts = _facts(stories)
     in_all = cost.grouped(("in all", one) for one in costs)
-    return Overview(
+    return AllExperiments(
         made=now,
         runs=len(stories),
         in_all=in_all,
@@ -164,8 +164,8 @@ def _causes(in_all: Sequence[Cost], groups: Sequence[CauseGroup]) -> list[CauseR
     ]
 
 
-def content(found: Overview) -> dict[str, Any]:
-    """Return what templates/report/overview.html.j2 shows."""
+def content(found: AllExperiments) -> dict[str, Any]:
+    """Return what templates/report/all_experiments.html.j2 shows."""
 
     def table(name: str, totals: Sequence[Cost]) -> dict[str, Any]:
         most = max((one.paid for one in totals), default=0.0) or 1.0
@@ -198,7 +198,7 @@ def content(found: Overview) -> dict[str, Any]:
         )
     tables = [("month", found.months), ("user", found.users), ("experiment", found.experiments)]
     return {
-        "overview": found,
+        "all_experiments": found,
         "tables": [table(name, totals) for name, totals in tables],
         "users": sorted({one.experiment for one in found.users}),
         "kinds": {kind: text for kind, text in WORDS.items() if kind in _kinds(found.in_all)},

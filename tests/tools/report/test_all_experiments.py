@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.observe.read.selection import Finder
-from hpcrun.tools.report import overview
+from hpcrun.tools.report import all_experiments
 from tests.support.command import hpcrun
 from tests.support.experiment import Experiment, path_with, slurm_shim
 from tests.tools.report.page import Page
@@ -29,7 +29,7 @@ def _no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_sums_agree(tmp_path: Path) -> None:
     root = department(tmp_path, 30)
-    found = overview.collect(Finder(root).resolve(["*"]))
+    found = all_experiments.collect(Finder(root).resolve(["*"]))
     assert (found.runs, len(found.experiments), len(found.facts)) == (60, 30, 30)
     [total] = found.in_all
     assert total.paid > 1_000
