@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -40,7 +41,10 @@ def rows(found: Report) -> list[ComparedRow]:
     specs = [one.run.spec for one in found.bases.values()]
     swept = {key for one in found.runs for key in one.selected.run.swept}
     changes = (change.key for spec in specs[1:] for change in diff.changes(specs[0], spec))
-    keys = [key for key in dict.fromkeys(changes) if key not in swept and key != "name"]
+    changed = [key for key in dict.fromkeys(changes) if key not in swept and key != "name"]
+    # Of an empty block and one that is not, both the block and its keys are changes.
+    parents = {key[:at] for key in changed for at, sign in enumerate(key) if sign == "."}
+    keys = [key for key in changed if key not in parents]
     for key in keys[:_MOST_KEYS]:
         values = [lookup(spec, key) for spec in specs]
         cells = ("(not there)" if v is MISSING else shortened(show(v), _LONGEST) for v in values)
@@ -63,7 +67,7 @@ def _facts(found: Report, name: str, runs: Sequence[RunReport]) -> dict[str, str
         values = [found.results.rows[place][f"{found.objective}.best"] for place in ranked]
         best = found.runs[ranked[0]]
         facts[f"best {found.objective}"] = number(values[0])
-        facts[f"median of the best {found.objective}"] = number(values[len(values) // 2])
+        facts[f"median of the best {found.objective}"] = number(statistics.median(values))
         facts["the best run"] = " ".join(filter(None, (best.name, best.selected.run.label)))
     for total in found.totals:
         if total.experiment == name:

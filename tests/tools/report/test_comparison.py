@@ -28,7 +28,11 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         study.submit(
             range(3),
             swept={run: {"config.lr": run / 10} for run in range(3)},
-            spec={"name": name, "config": {"depth": depth, "lr": 0}},
+            spec={
+                "name": name,
+                "config": {"depth": depth, "lr": 0},
+                "deepspeed": {"batch": 8} if name == "two" else {},
+            },
         )
         for run in range(3):
             study.start(run)
@@ -49,7 +53,8 @@ def test_facts_and_differing_keys(root: Path) -> None:
     assert rows["the best run"] == ("one/0 lr=0.0", "two/0 lr=0.0")
     assert rows["what went wrong"] == ("1 rank_crash",) * 2
     assert rows["config.depth"] == ("2", "3")
-    assert {"name", "config.lr"} & {*rows} == set()
+    assert rows["deepspeed.batch"] == ("(not there)", "8")
+    assert {"name", "config.lr", "deepspeed"} & {*rows} == set()
 
 
 @pytest.mark.parametrize(("names", "columns"), [(["one"], 0), (["one", "two", "three"], 3)])
