@@ -111,3 +111,28 @@ def test_a_bar_covers_the_time_and_nothing_twice(drawn: list[tuple[str, float]])
 def test_shares_of_a_whole() -> None:
     drawn = parts(drawings.shares("all", [("useful", 3.0), ("queued", 1.0), ("idle", 0.0)]))
     assert [one.get("d") for one in drawn[:2]] == ["M0 0h375v16h-375z", "M375 0h125v16h-125z"]
+
+
+def test_a_run_far_beyond_the_others_is_told_and_cut_off() -> None:
+    steps = [*range(1, 21)]
+    lines = [
+        ChartLine(f"run {run}", run, Column(steps, [run + step / 10 for step in steps]))
+        for run in range(10)
+    ]
+    wild = ChartLine("wild", 10, Column(steps, [1e6 * step for step in steps]))
+    told = drawings.chart("loss", [*lines, wild])
+    assert "1 of 11 runs beyond" in told
+    assert "beyond" not in drawings.chart("loss", lines)
+    tops = [
+        int(re.match(r"M600 ?(-?\d+)", one.get("d", ""))[1])  # type: ignore[index]
+        for one in parts(told)
+    ]
+    assert max(tops[:-1]) - min(tops[:-1]) > 1_800  # of 2,300 tenths
+    assert -10_000 < tops[-1] < 0
+
+
+def test_values_over_decades_have_ticks_at_powers_of_ten() -> None:
+    steps = [*range(1, 21)]
+    line = ChartLine("one", 0, Column(steps, [10.0 ** (2 - step / 4) for step in steps]))
+    texts = [text.text for text in parts(drawings.chart("lr", [line]), "text")]
+    assert texts[:5] == ["0.001", "0.01", "0.1", "1", "10"]
