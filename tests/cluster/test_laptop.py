@@ -272,6 +272,7 @@ def test_screens_pages_and_ends_from_a_laptop(laptop: Laptop) -> None:
     process, screen = laptop.screen("delete", "held")
     _read(screen, b"[y/N]")
     os.write(screen, b"\x03")
+    _read(screen, b"interrupted")
     assert process.wait(20) == 130
     os.close(screen)
     completed = laptop.run(
