@@ -75,6 +75,9 @@ COVERED_BY: dict[str, str] = {
     "compile/target/draft": "compile/target/test_memory_settings.py",
     "compile/target/deepspeed_keys": "compile/target/test_deepspeed.py",
     "compile/target/slurm_options": "compile/spec/test_checks.py",
+    "compile/target/sbatch_request": "tools/init/convert/test_conversion.py",
+    "compile/target/launch_words": "tools/init/convert/test_conversion.py",
+    "compile/spec/spec_text": "tools/init/convert/test_conversion.py",
     "control/annotate": "cli/test_tag.py",
     "control/cancel": "cli/test_cancel.py",
     "control/cleanup": "cli/test_clean.py",
@@ -121,7 +124,6 @@ COVERED_BY: dict[str, str] = {
         f"tools/init/convert/{name}": "tools/init/convert/test_conversion.py"
         for name in (
             "launch_line",
-            "script_request",
             "variables",
         )
     },

@@ -8,8 +8,9 @@ the batch triple), `engine_settings` (what it computes in, and settings that do 
 `learning_rate` (the ``optimization`` block), `parallel_layout` (ranks that share a model),
 `recovery_checks` (whether other batches reach the program), `role_layout` (ranks, nodes and
 programs of roles),
-`slurm_options` (the values and options that sbatch accepts) and `sbatch_script` (renders the job
-script).
+`slurm_options` (the values and options that sbatch accepts), `sbatch_request` (keys of a spec made
+of sbatch's options), `launch_words` (what a command with srun, torchrun or python starts) and
+`sbatch_script` (renders the job script).
 
 To add an option of sbatch with a field of its own, add the field to ``Resources`` in
 `hpcrun.state.spec.experiment`, its form to ``_FORMS`` and its name to ``OWNED_BY_FIELD`` in

@@ -1,46 +1,40 @@
 """Converts an sbatch script into a spec and a shell file, and tells what became of each line.
 
-`convert` makes the texts, `SpecText` the YAML, in which every text comes back as it was, and
-`converted` the files that ``hpcrun init --from`` writes.
+`convert` makes the texts, and `converted` the files that ``hpcrun init --from`` writes.
 """
 
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from hpcrun.compile.target.slurm_options import LONGEST_NAME, NAME
-from hpcrun.errors import UsageError
-from hpcrun.policy import frameworks
-from hpcrun.state import files
-from hpcrun.state.spec.blocks import RANKS
-from hpcrun.text import one_line, plural, ranges, size, visible
-from hpcrun.tools.init.convert import script_request
-from hpcrun.tools.init.convert.launch_line import LaunchLine, Uncertain, find, rendezvous
-from hpcrun.tools.init.convert.script_request import (
+from hpcrun.compile.spec.spec_text import SpecText, plain_name
+from hpcrun.compile.target import sbatch_request
+from hpcrun.compile.target.launch_words import Uncertain
+from hpcrun.compile.target.sbatch_request import (
     ASKED,
     DROPPED,
     SHELL,
     SPEC,
-    UNKNOWN,
     LineFate,
     ScriptRequest,
     is_secret,
     quoted,
 )
+from hpcrun.errors import UsageError
+from hpcrun.policy import frameworks
+from hpcrun.state import files
+from hpcrun.state.spec.blocks import RANKS
+from hpcrun.text import one_line, plural, ranges, size, visible
+from hpcrun.tools.init.convert.launch_line import LaunchLine, find, rendezvous
 from hpcrun.tools.init.convert.shell_scan import ShellScript, Statement
 from hpcrun.tools.init.convert.variables import Variables
 from hpcrun.tools.init.starter import starter_text
 from hpcrun.tools.init.starter.file_plan import KEPT, PlannedFile
 
-_PLAIN = re.compile(r"-{0,2}[A-Za-z_./][\w./=+@%-]*(?: [A-Za-z][\w./-]*)*", re.ASCII)
-_WIDTH = 96
 LARGEST = 4_000_000  # what Slurm takes
 MARK = "# hpcrun does this: "
 START = f'sh "${RANKS}" || exit'
@@ -58,76 +52,6 @@ _NOTED = {
     "links into the node's $HPCRUN_SCRATCH: a container needs that, too",
 }
 _LEFT, _NUMBER = 58, 4
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes all texts that somebody might read as something else."""
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    style = None if _PLAIN.fullmatch(text) else '"'
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _text)
-
-
-def inline(value: Any) -> str:
-    """Return a value in one line, as YAML reads it back."""
-    if value == UNKNOWN:
-        return UNKNOWN
-    is_flow = isinstance(value, (dict, list))
-    shown = yaml.dump(value, Dumper=_Dumper, default_flow_style=is_flow, width=1 << 30)
-    return shown.removesuffix("...\n").strip()
-
-
-@dataclass
-class SpecText:
-    """A spec that is to be written."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-    """Dotted key -> value, in the order of the spec."""
-    comments: dict[str, str] = field(default_factory=dict)
-    """Dotted key -> the comment behind it."""
-    asks: dict[str, str] = field(default_factory=dict)
-    """Dotted key -> what is asked there; the key may have no value."""
-
-    def lines(self) -> Iterator[str]:
-        """Yield the lines of its YAML."""
-        blocks: dict[str, list[str]] = {}
-        for full in dict.fromkeys((*self.values, *self.asks)):
-            blocks.setdefault(full.partition(".")[0], []).append(full)
-        for above, keys in blocks.items():
-            yield from self._one(above, above, "") if keys == [above] else self._block(above, keys)
-
-    def _block(self, above: str, keys: list[str]) -> Iterator[str]:
-        values = [full for full in keys if full in self.values]
-        yield f"{above}:" if values else f"# {above}:"
-        sub = ""
-        for full in keys:
-            *middle, last = full.split(".", 2)[1:] or [full]
-            if middle and middle[0] != sub and values:
-                yield f"  {middle[0]}:"
-            sub = middle[0] if middle else ""
-            yield from self._one(full, last, "    " if middle else "  ")
-
-    def _one(self, full: str, name: str, before: str) -> Iterator[str]:
-        """Yield what is asked at a key, and its value."""
-        if full in self.asks:
-            is_there = "" if full in self.values else f"{full}: "
-            text = f"hpcrun asks: {is_there}{visible(self.asks[full])}"
-            for line in textwrap.wrap(text, _WIDTH - len(before) - 2, break_long_words=False):
-                yield f"{before}# {line}"
-        if full not in self.values:
-            return
-        value = self.values[full]
-        comment = f"   # {visible(self.comments[full])}" if full in self.comments else ""
-        shown = f"{before}{inline(name)}: {inline(value)}{comment}"
-        if len(shown) <= _WIDTH or not isinstance(value, list) or name == "grid":
-            yield shown
-            return
-        yield f"{before}{inline(name)}:{comment}"
-        yield from (f"{before}  - {inline(one)}" for one in value)
 
 
 @dataclass
@@ -194,7 +118,7 @@ class _Converter:
             self._notes.append("its lines ended in CR LF, which sbatch refuses: now in LF")
         self._text, self._file = text, shell_file
         self._lines = text.split("\n")
-        self._job: ScriptRequest = script_request.request(self._lines)
+        self._job: ScriptRequest = sbatch_request.request(self._lines)
         self._script = script
         self._shell = self._lines[0][2:].strip()
         self._is_shell = _SHELLS.match(self._shell) is not None
@@ -327,9 +251,7 @@ class _Converter:
 
     def _name(self, given: str | None) -> str:
         """Return the experiment's name, which names a directory, too."""
-        wanted = given or self._script.name.split(".")[0]
-        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", wanted).strip("-.")[:LONGEST_NAME]
-        plain = plain if NAME.fullmatch(plain) else f"job-{plain}"[:LONGEST_NAME].rstrip("-.")
+        plain = plain_name(given or self._script.name.split(".")[0])
         if given not in (None, plain):
             self._notes.append(f"name is {plain}: the script's {one_line(str(given))} cannot be")
         return plain

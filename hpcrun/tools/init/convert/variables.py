@@ -5,14 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from hpcrun.compile.target.launch_words import OF_SHAPE, UNKNOWN
 from hpcrun.tools.init.convert.shell_scan import ShellScript, ShellWord
 
-UNKNOWN = "\0"
-"""Stands in a text for what only bash can tell, before the name of one of `OF_SHAPE`."""
-# Variables of Slurm that say what the job's #SBATCH lines ask for.
-OF_SHAPE = {"SLURM_NTASKS_PER_NODE": "per_node", "SLURM_CPUS_PER_TASK": "cpus"}
-OF_SHAPE |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "nodes")
-OF_SHAPE |= dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS"), "ntasks")
 _SET = re.compile(r"(?<![\w$])([A-Za-z_]\w*)(?:\[[^]\n]*\])?\+?=", re.ASCII)
 _COMMENT = re.compile(r"(?m)(?:^|(?<=[ \t;]))#.*$")
 _NAMED = re.compile(r"([A-Za-z_]\w*)=", re.ASCII)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hpcrun.compile import compile_spec
 from hpcrun.errors import UsageError
 from hpcrun.tools.init.convert.conversion import MARK, Conversion, convert, read_script, shell_name
-from hpcrun.tools.init.convert.script_request import ASKED, DROPPED, SHELL, SPEC
+from hpcrun.compile.target.sbatch_request import ASKED, DROPPED, SHELL, SPEC
 from tests.support.doc_blocks import blocks
 from tests.tools.init.convert.support import SCRIPTS, project
 

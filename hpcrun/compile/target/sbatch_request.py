@@ -1,4 +1,4 @@
-"""Reads the #SBATCH lines of a script, and makes keys of a spec of sbatch's options.
+"""Reads sbatch's options, of a script's lines or typed ones, and makes keys of a spec of them.
 
 What becomes of each line, here and elsewhere, is a `LineFate`.
 """
@@ -158,21 +158,26 @@ def _options(line: str, number: int, text: str) -> Iterator[SbatchOption]:
     except ValueError:
         words = rest.split("#")[0].split()
     while words:
-        word = words.pop(0)
-        name, equals, value = word.lstrip("-").partition("=")
-        if not word.startswith("-"):
-            yield SbatchOption("", word, number, text, is_known=False)
-            continue
-        if not word.startswith("--"):
-            letter = word[1:2]
-            name = _SHORT.get(letter, letter)
-            value = word[2:].removeprefix("=")
-            equals = value
-        name = _full(name)
-        takes = name not in _FLAGS and name not in _OPTIONAL
-        if not equals and takes and words and not words[0].startswith("--"):
-            value = words.pop(0)
-        yield SbatchOption(name, value, number, text)
+        yield take_option(words, number, text)
+
+
+def take_option(words: list[str], number: int = 0, text: str = "") -> SbatchOption:
+    """Take one option, and its value, from the beginning of words; what is none is not known."""
+    word = words.pop(0)
+    name, equals, value = word.lstrip("-").partition("=")
+    if not word.startswith("-"):
+        return SbatchOption("", word, number, text, is_known=False)
+    if not word.startswith("--"):
+        letter = word[1:2]
+        name = _SHORT.get(letter, letter)
+        value = word[2:].removeprefix("=")
+        equals = value
+    name = _full(name)
+    takes = name not in _FLAGS and name not in _OPTIONAL
+    if not equals and takes and words and not words[0].startswith("--"):
+        value = words.pop(0)
+        word = f"{word} {value}"
+    return SbatchOption(name, value, number, text or quoted(word))
 
 
 def _full(name: str) -> str:
@@ -242,7 +247,16 @@ class ScriptRequest:
 def request(lines: Sequence[str]) -> ScriptRequest:
     """Return what the #SBATCH lines of a script ask for; each of them has a fate."""
     options, fates = _read(lines)
-    job = ScriptRequest(fates=fates)
+    job = of_options(options, fates)
+    if "resources.time" not in job.spec:
+        job.spec["resources.time"] = "01:00:00"
+        job.asks["resources.time"] = "the script has no --time, and one hour is a guess"
+    return job
+
+
+def of_options(options: dict[str, SbatchOption], fates: Sequence[LineFate] = ()) -> ScriptRequest:
+    """Return what options ask for, by their names; each has a fate, after those given."""
+    job = ScriptRequest(fates=[*fates])
     for name, one in [*options.items()]:
         if not one.is_known and name not in _WHY:
             key = _key(options.pop(name).name)
@@ -256,9 +270,6 @@ def request(lines: Sequence[str]) -> ScriptRequest:
             _option(job, name, one, one.value.strip())
     if "notify.mail_types" in job.spec and "notify.mail" not in job.spec:
         job.asks.setdefault("notify.mail", "to whom? without it there are no mails")
-    if "resources.time" not in job.spec:
-        job.spec["resources.time"] = "01:00:00"
-        job.asks["resources.time"] = "the script has no --time, and one hour is a guess"
     return job
 
 
