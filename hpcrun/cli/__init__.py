@@ -4,7 +4,8 @@
   what there is, here, in `hpcrun.tools` and in other packages, with the examples of ``--help``.
 - `global_options`: what every command takes, before its name or after it; `options`: `Output`, and
   SPEC with overrides and sweeps, or where none is typed; `where`: WHERE and ``--where``; `only`:
-  ``--only``; `foreign_options`: what to type for an option that another program has.
+  ``--only``; `foreign_options`: what to type for an option that another program has;
+  `program_line`: a program in SPEC's place.
 - From spec to runs: `plan`, `check`, `submit`, `run`; `verdict` says at their end what became of
   the runs, and what to type.
 - Reading: `list`, `status`, `logs`, `results`, `why`, `show`, `diff`.

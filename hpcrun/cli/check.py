@@ -7,13 +7,14 @@ import time
 import click
 
 from hpcrun import activity
-from hpcrun.cli.options import Output, command_line, common, spec_arguments
+from hpcrun.cli.options import Output, command_line, common, program_arguments
+from hpcrun.cli.program_line import ProgramCommand
 from hpcrun.errors import EXIT_OK
 from hpcrun.text import duration, plural, timestamp
 
 
-@click.command("check")
-@spec_arguments
+@click.command("check", cls=ProgramCommand)
+@program_arguments
 @common
 def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], output: Output) -> int:
     """Check SPEC against the cluster as it is now; nothing is submitted.

@@ -9,13 +9,12 @@ from difflib import get_close_matches
 
 import click
 
+from hpcrun.compile.target.sbatch_request import SHORT
 from hpcrun.text import one_line
 
 # Short options, most of them sbatch's; Hydra has some of two letters.
 _LONG = {
-    **{"-A": "account", "-C": "constraint", "-G": "gpus", "-J": "job-name", "-N": "nodes"},
-    **{"-a": "array", "-c": "cpus-per-task", "-d": "dependency", "-e": "error", "-n": "ntasks"},
-    **{"-o": "output", "-p": "partition", "-t": "time", "-w": "nodelist", "-x": "exclude"},
+    **{f"-{letter}": name for letter, name in SHORT.items()},
     **{"-m": "multirun", "-cd": "config-dir", "-cn": "config-name", "-cp": "config-path"},
     "-f": "follow",
 }
@@ -93,6 +92,11 @@ def _moved_before(command: str, words: Sequence[str]) -> list[str] | None:
             rest = words[at + 1 if equals else at + 2 :]
             return ["--on", value if equals else words[at + 1], command, *words[:at], *rest]
     return None
+
+
+def launchers_key(name: str) -> str | None:
+    """Return the key of a spec for an option that launchers have, and sbatch has not."""
+    return _KEYS.get(name.replace("_", "-"))
 
 
 def _replaced(

@@ -112,7 +112,7 @@ def _experiments(search: Finder, warn: Say) -> list[dict[str, Any]]:
                 "best": _best(those),
                 "hours": _hours(those),
                 "submitted": when or None,
-                "spec": known.newest.plan.spec_file if known and known.newest else None,
+                "spec": known.newest.spec_file if known and known.newest else None,
                 "user": None if uid is None else permissions.user_name(uid),
                 "problem": problems.get(name),
                 "tags": all_tags(known.annotations.values()) if known else (),

@@ -29,6 +29,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _COMMON = ("root", "as_json", "quiet", "verbose", "no_color")
 SPEC_HERE = "experiment.yaml"
+PROGRAM_LINE = "hpcrun.program_line"
+"""The key in click's ``meta`` for what stands in SPEC's place: `hpcrun.cli.program_line`."""
 _MAKE_ONE = (
     "`hpcrun init` writes one for this machine, `hpcrun run hello` is a first run without a file"
 )
@@ -93,6 +95,14 @@ def command_line() -> list[str]:
     return [Path(sys.argv[0]).name, *sys.argv[1:]]
 
 
+def program_arguments(function: Function) -> Function:
+    """Add `spec_arguments` to a `ProgramCommand`, and ``--save FILE`` for what it makes."""
+    save = click.option(
+        "--save", metavar="FILE", help="Of a program in SPEC's place: write its spec to a file."
+    )
+    return spec_arguments(save(function))
+
+
 def spec_arguments(function: Function) -> Function:
     """Add ``[SPEC] [key=value …] [--sweep key=a,b …]``, on top of `common`.
 
@@ -134,7 +144,19 @@ def common(function: Function) -> Function:
         )
         told = None if quiet else sys.stderr
         with activity.reported(told), patience.reading(output.say_aside()):
-            if {"spec", "overrides"} <= kwargs.keys():
+            program_line, save = context.meta.get(PROGRAM_LINE), kwargs.pop("save", None)
+            if program_line is not None:
+                before = (kwargs["spec"],) if kwargs["spec"] else ()
+                kwargs["overrides"] = (*before, *kwargs["overrides"])
+                kwargs["spec"] = program_line.spec(
+                    save, kwargs["overrides"], kwargs["sweeps"], output
+                )
+            elif save is not None:
+                raise UsageError(
+                    "--save writes the spec that is made of a program, and this has one",
+                    hint="type the program in its place: train.py --lr 0.1",
+                )
+            elif {"spec", "overrides"} <= kwargs.keys():
                 typed = kwargs["spec"], kwargs["overrides"]
                 kwargs["spec"], kwargs["overrides"] = spec_or_here(*typed, output.say)
             return function(*args, output=output, **kwargs)

@@ -13,7 +13,8 @@ from typing import Any
 import click
 
 from hpcrun import activity
-from hpcrun.cli.options import Output, common, spec_arguments
+from hpcrun.cli.options import Output, common, program_arguments
+from hpcrun.cli.program_line import ProgramCommand
 from hpcrun.errors import UsageError
 from hpcrun.policy import batch, frameworks, resume
 from hpcrun.slurm.parse import parse_duration
@@ -30,8 +31,8 @@ _CONFIG, _ABSENT = "config.", object()
 _SHAPING = ("resources", "deepspeed", "parallel", ROLES)
 
 
-@click.command("plan")
-@spec_arguments
+@click.command("plan", cls=ProgramCommand)
+@program_arguments
 @common
 def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], output: Output) -> None:
     """Compile SPEC and print every run, its resources, the script and the DeepSpeed JSON.
@@ -243,7 +244,7 @@ def _left_out(runs: Sequence[RunPlan], no_flags: Collection[str]) -> list[str]:
 
 def _head(plan: Plan, root: str) -> Iterator[str]:
     yield f"experiment  {plan.name}"
-    yield f"spec        {plan.spec_file}"
+    yield f"spec        {'made of the command line' if plan.is_typed else plan.spec_file}"
     yield f"code        {plan.code_root}"
     yield f"cluster     {plan.cluster['name']} ({plan.executor.name})"
     yield f"root        {root}"

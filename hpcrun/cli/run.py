@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 import click
 
 from hpcrun import activity, resources
-from hpcrun.cli.options import Output, command_line, common, spec_arguments
+from hpcrun.cli.options import Output, command_line, common, program_arguments
+from hpcrun.cli.program_line import ProgramCommand
 from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, HpcrunError, UsageError
 from hpcrun.policy import causes
 from hpcrun.state import ledger
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from hpcrun.submission.submission_dir import Prepared
 
 
-@click.command("run")
-@spec_arguments
+@click.command("run", cls=ProgramCommand)
+@program_arguments
 @click.option("--new", is_flag=True, help="Give every run a new number, also those run before.")
 @common
 def command(

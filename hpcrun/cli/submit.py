@@ -15,9 +15,10 @@ from hpcrun.cli.options import (
     Output,
     command_line,
     common,
+    program_arguments,
     root_option,
-    spec_arguments,
 )
+from hpcrun.cli.program_line import ProgramCommand
 from hpcrun.cli.where import confirm
 from hpcrun.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, UsageError
 from hpcrun.slurm import client, patience
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from hpcrun.submission.submit import Preview
 
 
-@click.command("submit")
-@spec_arguments
+@click.command("submit", cls=ProgramCommand)
+@program_arguments
 @click.option(
     "-n", "--dry-run", is_flag=True, help="Print what would be submitted, as `plan` does."
 )

@@ -18,6 +18,7 @@ from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted, get
 from hpcrun.compile.source.problems import Problems, Reporter, kind_of
 from hpcrun.compile.spec import compose, misreadings, profile, schema
 from hpcrun.compile.spec.short_keys import ShortKeys
+from hpcrun.compile.spec.spec_text import TypedSpec
 from hpcrun.compile.sweep.expansion import Expansion
 from hpcrun.compile.sweep.point import Assignment, Point, keys_of, label, short_names
 from hpcrun.compile.sweep.references import has_interpolation, interpolations, overlap, referred
@@ -39,7 +40,7 @@ _MOST_AT_ONE_KEY = 5
 
 
 def compile_spec(
-    spec: Path | str,
+    spec: Path | str | TypedSpec,
     overrides: Sequence[str] = (),
     sweeps: Sequence[str] = (),
     *,
@@ -47,21 +48,25 @@ def compile_spec(
 ) -> Compiled:
     """Read, check and resolve a spec, without writing anything or asking a cluster.
 
-    ``spec`` is a path, or the name of an experiment that ships; ``overrides`` are ``key=value`` and
-    ``+key=value``, ``sweeps`` ``key=a,b``; ``root`` is the directory of experiments, None for the
-    profile's. Raises SpecError with all problems that were found, UsageError if there is no such
-    spec.
+    ``spec`` is a path, the name of an experiment that ships, or made of a command line;
+    ``overrides`` are ``key=value`` and ``+key=value``, ``sweeps`` ``key=a,b``; ``root`` is the
+    directory of experiments, None for the profile's. Raises SpecError with all problems that were
+    found, UsageError if there is no such spec.
     """
-    path, shown = compose.find_spec(spec)
+    text = None
+    if isinstance(spec, TypedSpec):
+        path, shown, text = spec.path, str(spec), spec.text
+    else:
+        path, shown = compose.find_spec(spec)
     try:
         with variables_read() as variables:
-            return _Compiler(path, shown, variables).compile(overrides, sweeps, root)
+            return _Compiler(path, shown, variables, text).compile(overrides, sweeps, root)
     except RecursionError:
         raise UsageError(f"{shown}: the spec is nested too deeply") from None
 
 
 def compile_chain(
-    spec: Path | str,
+    spec: Path | str | TypedSpec,
     overrides: Sequence[str],
     sweeps: Sequence[str],
     *,
@@ -87,8 +92,8 @@ def default_root(cluster: dict[str, Any]) -> Path:
 class _Compiler:
     """One compilation; holds what its steps share."""
 
-    def __init__(self, path: Path, shown: str, variables: Set[str]) -> None:
-        self.path, self.shown, self.variables = path, shown, variables
+    def __init__(self, path: Path, shown: str, variables: Set[str], text: str | None) -> None:
+        self.path, self.shown, self.variables, self.text = path, shown, variables, text
         self.directory = path.parent
         self.problems = Problems()
         self.has_default_cluster = False
@@ -173,6 +178,7 @@ class _Compiler:
                 *run_notes.missing_gpus(loaded.data, runs),
             ),
             names_array_size=loaded.names_array_size,
+            text=self.text,
             no_flags=_no_flags(runs, arrived),
             runs=tuple(runs),
         )
@@ -182,7 +188,7 @@ class _Compiler:
 
         The overrides are those without a problem, by their full keys.
         """
-        plain = compose.read(self.path, self.shown, self.problems)
+        plain = compose.read(self.path, self.shown, self.problems, text=self.text)
         if self.problems.unreadable:
             self.problems.check()
         mark = SourceMark(self.shown, None, self.directory)

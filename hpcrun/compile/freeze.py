@@ -81,6 +81,8 @@ class Compiled:
     """Nothing names the cluster."""
     names_array_size: bool = True
     """The profile's own file has ``limits.max_array_size``."""
+    text: str | None = None
+    """The spec, where it was made of a command line and is no file."""
     no_flags: tuple[str, ...] = ()
     """Full keys of ``config`` that a command refers to, so that they are no flags."""
 

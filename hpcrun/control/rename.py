@@ -81,10 +81,14 @@ def rename(root: Path, old: str, new: str, say: Say) -> list[str]:
 
 def _notes(renamed: ExperimentPaths, old: str) -> list[str]:
     runs = Finder(renamed.root).runs(renamed)
-    new, specs = renamed.name, list(dict.fromkeys(one.plan.spec_file for one in runs))
+    new = renamed.name
+    specs = list(dict.fromkeys(one.plan.spec_file for one in runs if not one.plan.is_typed))
+    ways = [f"write `name: {new}` into {listed(specs, 3)}"] if specs else []
+    if any(one.plan.is_typed for one in runs):
+        ways.append(f"type -J {new} before the program")
     found = [
-        f"to go on with these runs by `submit`, write `name: {new}` into {listed(specs, 3)}: with "
-        f"the old name, they begin anew as {old}"
+        f"to go on with these runs by `submit`, {', or '.join(ways)}: with the old name, they "
+        f"begin anew as {old}"
     ]
     if others := [one for one in cleanup.mentions(renamed.root, old) if one != new]:
         found.append(

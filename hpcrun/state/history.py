@@ -25,6 +25,11 @@ class Planned:
     paths: SubmissionPaths
     plan: Plan
 
+    @property
+    def spec_file(self) -> str:
+        """Return the spec's path: the user's file, or what was kept of a command line's."""
+        return str(self.paths.spec) if self.plan.is_typed else self.plan.spec_file
+
 
 @dataclass
 class History:

@@ -236,6 +236,8 @@ class SubmissionPaths(Directory):
 
     plan = NamedFile("plan.json")
     submission = NamedFile("submission.json")
+    spec = NamedFile("spec.yaml")
+    """The spec, where that was made of a command line."""
     package = NamedFile("hpcrun.zip")
     journal = NamedFile("journal.jsonl")
 

@@ -40,6 +40,8 @@ from hpcrun.text import plural
 
 __all__ = ["Array", "Dependence", "Entry", "Plan", "RunPlan"]
 FORMAT = 1
+# How the path of a spec ends that was made of a command line, and is no file.
+TYPED = ".typed"
 # The key of a spec by which a tool has its own function call the program: ``module:function``.
 CALLED_BY = "called_by"
 
@@ -177,6 +179,11 @@ class Plan:
         found = " and ".join(filter(None, parts))
         rest = "" if gpu else " (no GPUs)"
         return f"at most {found}{rest}" if found else f"without a limit of time{rest}"
+
+    @property
+    def is_typed(self) -> bool:
+        """Its spec is no file of the user's: it was made of a command line."""
+        return self.spec_file.endswith(TYPED)
 
     @property
     def shapes(self) -> str:

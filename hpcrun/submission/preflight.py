@@ -103,12 +103,16 @@ def _tell_other_specs(plan: Plan, earlier: Iterable[Plan], say: Say) -> None:
     mine = os.path.realpath(plan.spec_file)
     others = {os.path.realpath(one.spec_file): one for one in earlier}
     for file, one in others.items():
-        if file != mine and os.path.isfile(file):  # noqa: PTH113 - `is_file` may raise
+        is_there = one.is_typed or os.path.isfile(file)  # noqa: PTH113 - `is_file` may raise
+        if file != mine and is_there:
+            where = "made of a command line" if one.is_typed else file
+            other = f"hpcrun submit {shlex.quote(mine)} name={plan.name}-2"
+            if plan.is_typed:
+                other = f"type -J {plan.name}-2 before the program"
             say(
-                f"{plan.name}: {runs_text(one.numbers[1])} of it came from another spec, {file}: "
+                f"{plan.name}: {runs_text(one.numbers[1])} of it came from another spec, {where}: "
                 f"both are the experiment {plan.name}, and equal runs are one; if they are not "
-                f"meant to be, give one another name: hpcrun submit {shlex.quote(mine)} "
-                f"name={plan.name}-2"
+                f"meant to be, give one another name: {other}"
             )
 
 

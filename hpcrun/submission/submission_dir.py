@@ -69,13 +69,15 @@ class Draft:
         earlier: SubmissionPaths | None = None,
         environment: FrozenEnvironment | None = None,
         left_out: Sequence[str] = (),
+        typed: str | None = None,
     ) -> tuple[str, ...]:
         """Write everything that the runs will need; return notes on the code for the user.
 
         The code of now is frozen, or that of the submission ``earlier`` is taken, with its
         ``environment`` where that was frozen. ``left_out`` is what of the code is not frozen, for
-        the record. Nothing outside is read after this. Raise UsageError if the code cannot be
-        frozen or is gone, or the directory cannot be written to.
+        the record; ``typed`` is the spec where that is no file. Nothing outside is read after this.
+        Raise UsageError if the code cannot be frozen or is gone, or the directory cannot be written
+        to.
         """
         notes: tuple[str, ...] = ()
         kept: dict[str, Any] = {}
@@ -91,6 +93,10 @@ class Draft:
                         frozen = self._freeze_code(plan)
                     code, notes = {**frozen.to_data(), "left_out": [*left_out]}, frozen.notes
                     kept = _of_shell(os.environ)
+                if earlier is not None and plan.is_typed:
+                    typed = earlier.spec.read_text()
+                if typed is not None:
+                    files.write_bytes(self.paths.spec, typed.encode())
                 own_package.write(self.paths.package, own_package.added_files(plan))
                 plan_file.write(plan, self.paths.plan)
                 files.write_json(

@@ -227,6 +227,7 @@ def prepare(
             argv=request.argv,
             environment=environment,
             left_out=lacking.left_out,
+            typed=compiled.text,
         )
         for note in notes:
             say(f"code: {note}")

@@ -67,13 +67,15 @@ def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
 _Loader.yaml_implicit_resolvers = _resolvers()
 
 
-def read_yaml(path: Path, shown: str, problems: Problems) -> Tree | None:
+def read_yaml(path: Path, shown: str, problems: Problems, text: str | None = None) -> Tree | None:
     """Read one YAML file whose top level is a mapping; None when nothing could be read from it.
 
-    Messages name it as ``shown``; duplicate keys are among the problems.
+    Messages name it as ``shown``; duplicate keys are among the problems. A file that is not written
+    is its ``text``.
     """
-    problems.files.append(path)
-    text = read_text(path, shown, problems)
+    if text is None:
+        problems.files.append(path)
+        text = read_text(path, shown, problems)
     if text is None:
         return None
     builder = _Builder(shown, path.parent, problems)

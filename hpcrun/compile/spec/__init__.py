@@ -7,8 +7,8 @@ become one tree), `short_keys` (``lr`` for ``config.lr``),
 profiles), `profile` (loads them), `checks` (values that must agree, beyond their types),
 `objective` (whether less of it is better), `container_keys` (those of ``environment.container``),
 `resume_keys` (``recovery.resume``), `batch_script_key` (the shell file around the ranks),
-`spec_text` (writes a spec), `reference` (writes docs/spec.md) and `json_schema` (the same for
-editors).
+`spec_text` (writes a spec), `typed_program` (makes one of a command line), `reference` (writes
+docs/spec.md) and `json_schema` (the same for editors).
 
 To add a check, add a line to ``AT_LEAST`` or a function that ``check`` calls, in `checks`;
 to suggest a field for a name of another launcher, add it to ``_OTHER_NAMES`` in `schema`; a word of

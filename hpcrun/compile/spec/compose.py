@@ -66,7 +66,7 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
         if path.suffix in _PROGRAMS:
             raise UsageError(
                 f"{spec} is a program; accepted is a spec, which names it",
-                hint=f"write a file such as {path.stem}.yaml with the line `entry: {path.name}`",
+                hint=f"hpcrun plan --save {path.stem}.yaml {path.name} writes one",
             )
         return path.absolute(), f"./{text}" if text in known else text
     if text in known:
@@ -98,9 +98,18 @@ def passed_over(shown: str) -> list[str]:
     ]
 
 
-def read(path: Path, shown: str, problems: Problems, open_files: tuple[Path, ...] = ()) -> Tree:
-    """Read a spec's file over those that it extends, without ``extends`` and the others' names."""
-    tree = yaml_reader.read_yaml(path, shown, problems)
+def read(
+    path: Path,
+    shown: str,
+    problems: Problems,
+    open_files: tuple[Path, ...] = (),
+    text: str | None = None,
+) -> Tree:
+    """Read a spec's file over those that it extends, without ``extends`` and the others' names.
+
+    A file that is not written is its ``text``.
+    """
+    tree = yaml_reader.read_yaml(path, shown, problems, text)
     if tree is None:
         problems.unreadable = True
         return Tree({})

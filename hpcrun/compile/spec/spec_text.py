@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -16,6 +17,18 @@ from hpcrun.text import visible
 
 _PLAIN = re.compile(r"-{0,2}[A-Za-z_./][\w./=+@%-]*(?: [A-Za-z][\w./-]*)*", re.ASCII)
 _WIDTH = 96
+
+
+@dataclass(frozen=True)
+class TypedSpec:
+    """A spec that was made of a command line."""
+
+    text: str
+    path: Path
+    """Where it would lie: paths in it start there, and no such file is written."""
+
+    def __str__(self) -> str:
+        return "the typed spec"
 
 
 def plain_name(wanted: str) -> str:

@@ -27,7 +27,7 @@ _STEP_LOGS = frozenset(("o", "output", "e", "error", "open-mode"))
 _MEETS = "rdzv_id rdzv_backend rdzv_endpoint rdzv_conf node_rank master_addr master_port nnodes"
 _STAYS = "nproc_per_node max_restarts monitor_interval start_method role tee log_dir redirects"
 RENDEZVOUS, _TORCH_VALUES = frozenset(_MEETS.split()), frozenset(_STAYS.split())
-_MODULE = "torch.distributed.run"
+MODULE = "torch.distributed.run"
 _TORCH_FLAGS = frozenset(("standalone", "no_python", "run_path"))
 
 
@@ -36,7 +36,7 @@ class Uncertain(Exception):
 
 
 @dataclass(kw_only=True)
-class Launch:
+class LaunchWords:
     """What a command starts, as hpcrun starts it."""
 
     entry: list[str] = field(default_factory=list)
@@ -50,28 +50,29 @@ class Launch:
 
 def read(
     words: list[str],
-    line: Launch,
+    line: LaunchWords,
     job: ScriptRequest,
     inner: Callable[[list[str]], list[str]] | None = None,
     *,
-    is_step: bool = False,
+    is_typed: bool = False,
 ) -> None:
     """Fill in what the words of a command start; ``inner`` returns those of ``bash -c TEXT``.
 
-    With ``is_step`` the command is started on each node without saying srun. Raise `Uncertain`.
+    With ``is_typed`` it is what hpcrun is to start on each node, as if srun did, and the number of
+    torchrun's processes is that of the GPUs. Raise `Uncertain`.
     """
     has_srun = PurePath(words[0]).name == "srun"
-    is_step = is_step or has_srun
+    is_step = has_srun or is_typed
     if has_srun:
         words = _step(words[1:], line, job)
     if inner and words[1:2] == ["-c"] and PurePath(words[0]).name in ("bash", "sh"):
         words = inner(words[2:])
     at = _program_at(words)
     program, name = words[at:], PurePath(words[at]).name
-    module = _MODULE in program[2:4] and "-m" in program[1:3]
+    module = MODULE in program[2:4] and "-m" in program[1:3]
     if name == "torchrun" or module:
-        start = words.index(_MODULE) + 1 if module else at + 1
-        _torchrun(words, start, line, job, is_step=is_step)
+        start = words.index(MODULE) + 1 if module else at + 1
+        _torchrun(words, start, line, job, is_step=is_step, counts_gpus=is_typed)
     elif PYTHON.fullmatch(name):
         _python(words, at, line, job, is_step=is_step)
     else:
@@ -115,7 +116,7 @@ def _options(words: Sequence[str], flags: frozenset[str]) -> Iterator[tuple[str,
         at += count
 
 
-def _step(words: list[str], line: Launch, job: ScriptRequest) -> list[str]:
+def _step(words: list[str], line: LaunchWords, job: ScriptRequest) -> list[str]:
     """Read the options of srun; return what it starts."""
     used = 0
     for name, value, count in _options(words, _STEP_FLAGS):
@@ -141,7 +142,13 @@ def _program_at(words: list[str]) -> int:
 
 
 def _torchrun(
-    words: list[str], start: int, line: Launch, job: ScriptRequest, *, is_step: bool
+    words: list[str],
+    start: int,
+    line: LaunchWords,
+    job: ScriptRequest,
+    *,
+    is_step: bool,
+    counts_gpus: bool,
 ) -> None:
     if (job.tasks or 1) != 1 or (job.nodes > 1 and not is_step):
         raise Uncertain("it is not one torchrun on each node")
@@ -161,7 +168,9 @@ def _torchrun(
             kept += given
         else:
             raise Uncertain(f"torchrun has the option {name}")
-    if not re.fullmatch(r"\d+|gpu|auto|cpu", nproc or ("1" if job.gpus <= 1 else "")):
+    if not re.fullmatch(
+        r"\d+|gpu|auto|cpu", nproc or ("1" if job.gpus <= 1 or counts_gpus else "")
+    ):
         raise Uncertain("only a job can tell how many processes torchrun starts")
     if not words[used:] and not module:
         raise Uncertain("torchrun starts nothing")
@@ -171,13 +180,21 @@ def _torchrun(
     line.args, line.framework = program[split:], "torchrun"
 
 
-def _python(words: list[str], at: int, line: Launch, job: ScriptRequest, *, is_step: bool) -> None:
+def python_split(words: Sequence[str], at: int = 0) -> int:
+    """Return the index behind the file or module that Python at ``at`` runs; raise `Uncertain`."""
     split = at + 1
     while split < len(words) and words[split] in ("-u", "-O", "-B", "-s", "-E", "-I"):
         split += 1
     split += 2 if words[split : split + 1] == ["-m"] else 1
     if split > len(words) or words[split - 1].startswith("-"):
         raise Uncertain("python runs no file and no module")
+    return split
+
+
+def _python(
+    words: list[str], at: int, line: LaunchWords, job: ScriptRequest, *, is_step: bool
+) -> None:
+    split = python_split(words, at)
     tasks = job.tasks or 1
     if not is_step and (job.nodes > 1 or tasks > 1):
         raise Uncertain("without srun it is one process, on the first node alone")

@@ -30,7 +30,7 @@ e=error F=nodefile G=gpus H=hold h=help I=immediate i=input J=job-name k=no-kill
 M=clusters m=distribution N=nodes n=ntasks O=overcommit o=output p=partition Q=quiet q=qos
 S=core-spec s=oversubscribe t=time u=usage V=version v=verbose W=wait w=nodelist x=exclude
 """
-_SHORT = dict(pair.split("=") for pair in _LETTERS.split())
+SHORT = dict(pair.split("=") for pair in _LETTERS.split())
 _ALIASES = {"tasks-per-node": "ntasks-per-node", "workdir": "chdir", "share": "oversubscribe"}
 # Options without a value; those in `_OPTIONAL` may have one, after an equals sign alone.
 _NO_VALUE = """
@@ -150,7 +150,7 @@ def _options(line: str, number: int, text: str) -> Iterator[SbatchOption]:
     if len(rest) > _LONGEST or _TEMPLATE.search(rest):
         # What fills it in later is not known: one option, whatever it is made of.
         name, value = re.match(r"-*([\w-]*)[= ]*(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
-        full = _full(name if rest.startswith("--") else _SHORT.get(name, name))
+        full = _full(name if rest.startswith("--") else SHORT.get(name, name))
         yield SbatchOption(full, value[:80], number, text, is_known=False)
         return
     try:
@@ -169,7 +169,7 @@ def take_option(words: list[str], number: int = 0, text: str = "") -> SbatchOpti
         return SbatchOption("", word, number, text, is_known=False)
     if not word.startswith("--"):
         letter = word[1:2]
-        name = _SHORT.get(letter, letter)
+        name = SHORT.get(letter, letter)
         value = word[2:].removeprefix("=")
         equals = value
     name = _full(name)

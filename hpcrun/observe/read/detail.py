@@ -49,7 +49,7 @@ def summary(one: Selected, status: RunStatus) -> dict[str, Any]:
         "submission": one.planned.paths.number,
         "submitted": facts.get("time"),
         "user": None if uid is None else permissions.user_name(uid),
-        "spec": one.plan.spec_file,
+        "spec": one.planned.spec_file,
         "script": str(scripts[0]) if scripts else None,
         "suspects": suspects(one),
         "commit": git.get("commit"),

@@ -182,7 +182,7 @@ def needed(plan: Plan) -> list[str]:
     root = Path(plan.code_root)
     required = {file for run in plan.runs for file in entry_files(run.entry, root)}
     spec = Path(plan.spec_file)
-    if spec.is_relative_to(root):
+    if spec.is_relative_to(root) and not plan.is_typed:
         required.add(spec.relative_to(root).as_posix())
     return sorted(required)
 

@@ -7,13 +7,14 @@ import time
 import click
 
 from hpcrun import activity
-from hpcrun.cli.options import Output, common, spec_arguments
+from hpcrun.cli.options import Output, common, program_arguments
+from hpcrun.cli.program_line import ProgramCommand
 from hpcrun.errors import EXIT_OK, EXIT_USAGE, UsageError
 from hpcrun.text import duration, plural, timestamp
 
 
-@click.command("estimate")
-@spec_arguments
+@click.command("estimate", cls=ProgramCommand)
+@program_arguments
 @click.option("--gpu", metavar="NAME", help="Another GPU than the spec's, such as h100.")
 @click.option("--fit", is_flag=True, help="Show all settings, and the micro batches that fit.")
 @click.option(

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from hpcrun.compile.target.launch_words import PYTHON, RENDEZVOUS, Launch, Uncertain, read
+from hpcrun.compile.target.launch_words import PYTHON, RENDEZVOUS, LaunchWords, Uncertain, read
 from hpcrun.compile.target.sbatch_request import ScriptRequest
 from hpcrun.tools.init.convert.shell_scan import ShellCommand, ShellScript, ShellWord, Statement
 from hpcrun.tools.init.convert.variables import Variables
@@ -29,7 +29,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 @dataclass(kw_only=True)
-class LaunchLine(Launch):
+class LaunchLine(LaunchWords):
     """The line of a script that starts the ranks, and what hpcrun starts in its place."""
 
     statement: Statement

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcrun.compile import compile_spec
+from hpcrun.compile.target.sbatch_request import ASKED, DROPPED, SHELL, SPEC
 from hpcrun.errors import UsageError
 from hpcrun.tools.init.convert.conversion import MARK, Conversion, convert, read_script, shell_name
-from hpcrun.compile.target.sbatch_request import ASKED, DROPPED, SHELL, SPEC
 from tests.support.doc_blocks import blocks
 from tests.tools.init.convert.support import SCRIPTS, project
 

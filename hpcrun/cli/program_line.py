@@ -1,0 +1,206 @@
+"""A program in SPEC's place: ``hpcrun submit -N 2 --gpus-per-node 8 -- torchrun train.py --lr 1``.
+
+What stands before the program is hpcrun's and sbatch's, all that follows is the program's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcrun.cli.options import PROGRAM_LINE, Output, is_override
+from hpcrun.errors import UsageError
+from hpcrun.host import expand_home, is_there
+
+if TYPE_CHECKING:
+    from hpcrun.compile.spec.spec_text import TypedSpec
+    from hpcrun.compile.spec.typed_program import TypedProgram
+    from hpcrun.compile.target.sbatch_request import SbatchOption
+
+_SPECS = (".yaml", ".yml", ".json")
+_PROGRAMS = (".py", ".sh", ".bash", ".sbatch", ".slurm")
+_LAUNCHER = re.compile(
+    r"python[\d.]*|torchrun|accelerate|deepspeed|composer|srun|mpirun|mpiexec(\.hydra)?|bash"
+)
+# Short options of both: sbatch's (tasks, QOS) where a value follows, else hpcrun's.
+_CLASHING = {"-n": re.compile(r"\d+"), "-q": re.compile(r"[A-Za-z]\S*")}
+_QUIET = re.compile(r"[qv]*")
+# What is likely meant for hpcrun where it stands behind the program.
+_EARLY = frozenset(("--sweep", "--dry-run", "--save", "--no-check", "--only", "-N", "--nodes"))
+_EARLY |= {"--gpus-per-node", "--gres", "--partition"}
+
+
+@dataclass(frozen=True)
+class ProgramLine:
+    """A command line with a program in SPEC's place."""
+
+    own: list[str]
+    """hpcrun's options, with overrides."""
+    command: TypedProgram
+
+    def spec(
+        self, save: str | None, overrides: Sequence[str], sweeps: Sequence[str], output: Output
+    ) -> TypedSpec | str:
+        """Return the spec that is made of it, and show it; with ``save`` the path of its file.
+
+        Raises UsageError if a word cannot be said in a spec, or that file is there.
+        """
+        command = replace(self.command, sweeps=sweeps)
+        place = None if save is None else _place(save)
+        made = command.spec(place)
+        for note in command.notes:
+            output.say(f"note: {note}")
+        late = [word for word in command.program[1:] if word.partition("=")[0] in _EARLY]
+        if late:
+            output.say(
+                f"note: {', '.join(late)} behind the program is the program's; what is hpcrun's or "
+                "sbatch's stands before it"
+            )
+        where = "--save FILE writes it" if place is None else f"written to {save}"
+        if place is not None:
+            from hpcrun.compile import compile_chain
+            from hpcrun.state import files
+
+            # Nothing is written of a line with a mistake.
+            compile_chain(made, overrides, sweeps, root=output.root)
+            files.write_bytes(place, made.text.encode())
+            if overrides or sweeps:
+                where += ", without what is typed as key=value and --sweep"
+        output.say(f"the spec, {where}:\n{made.text.rstrip()}")
+        return made if save is None else save
+
+
+def _place(save: str) -> Path:
+    """Return the path of a spec that is to be written; raise UsageError where it cannot be."""
+    place = expand_home(save).absolute()
+    if os.path.lexists(place):
+        raise UsageError(
+            f"--save: {save} is there already; nothing was written", hint="name another file"
+        )
+    if place.suffix not in _SPECS[:2]:
+        raise UsageError(
+            f"--save: found {save}; accepted is the path of a spec",
+            hint=f"--save {place.stem}.yaml",
+        )
+    if Path(os.path.realpath(place.parent)) != Path(os.path.realpath(Path.cwd())):
+        raise UsageError(
+            f"--save: {save} lies elsewhere, and paths in a spec start where it lies",
+            hint=f"--save {place.name}, or cd to {place.parent} first",
+        )
+    return place
+
+
+class ProgramCommand(click.Command):
+    """Command that takes a program in SPEC's place, behind its own options and sbatch's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        line = _split(self, ctx, args)
+        if line is not None:
+            ctx.meta[PROGRAM_LINE] = line
+            args = line.own
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Return the pieces of the usage line, with the program."""
+        pieces = super().collect_usage_pieces(ctx)
+        return [piece.replace("[SPEC]", "[SPEC | PROGRAM ...]") for piece in pieces]
+
+
+def _split(command: click.Command, ctx: click.Context, args: Sequence[str]) -> ProgramLine | None:
+    """Return the line with a program in SPEC's place; None where that is a spec, or nothing."""
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    known = {name: one for one in options for name in one.opts}
+    rest = list(args)
+    own: list[str] = []
+    foreign: list[tuple[str, SbatchOption]] = []
+    while rest:
+        word = rest[0]
+        if word == "--" or _is_program(word):
+            program = rest[1:] if word == "--" else rest
+            if not program or program[0].endswith(_SPECS):
+                return None
+            return ProgramLine(own, _command(foreign, program, ctx))
+        if word[:1] != "-" or word == "-":
+            if not is_override(word):
+                return None
+            own.append(rest.pop(0))
+            continue
+        is_long = word[:2] == "--"
+        name = word.partition("=")[0] if is_long else word[:2]
+        value = word[len(name) :].removeprefix("=")
+        option = known.get(name)
+        if option is None or _is_slurms(name, value, rest[1:]):
+            from hpcrun.compile.target.sbatch_request import take_option
+
+            foreign.append((word, taken := take_option(rest)))
+            if taken.name == "wrap":
+                raise UsageError(
+                    "--wrap: the program stands at the end of the line, behind two dashes",
+                    hint=f"hpcrun {command.name} … -- {taken.value}",
+                )
+            continue
+        own.append(rest.pop(0))
+        takes = not (option.is_flag or option.count)
+        if takes and rest and (word == name):
+            own.append(rest.pop(0))
+    return None
+
+
+def _is_slurms(name: str, value: str, rest: Sequence[str]) -> bool:
+    """Check whether a short option of both is sbatch's, as it has a value."""
+    form = _CLASHING.get(name)
+    if form is None:
+        return False
+    if value:
+        return form.fullmatch(value) is not None and not _QUIET.fullmatch(value)
+    following = rest[0] if rest else "--"
+    is_next = following == "--" or is_override(following) or _is_program(following)
+    return form.fullmatch(following) is not None and not is_next
+
+
+def _is_program(word: str) -> bool:
+    """Check whether a word in SPEC's place is a program."""
+    if word[:1] == "-" or word.endswith(_SPECS) or is_override(word):
+        return False
+    path, name = expand_home(word), PurePath(word).name
+    if name.endswith(_PROGRAMS) or _LAUNCHER.fullmatch(name):
+        return True
+    return "/" in word and is_there(path.is_file) and os.access(path, os.X_OK)
+
+
+def _command(
+    foreign: Sequence[tuple[str, SbatchOption]], program: Sequence[str], ctx: click.Context
+) -> TypedProgram:
+    """Return what was typed; raise UsageError of an option that neither hpcrun nor sbatch has."""
+    from hpcrun.cli.foreign_options import launchers_key
+    from hpcrun.compile.spec.typed_program import TypedProgram
+    from hpcrun.compile.target.slurm_options import SBATCH_OPTIONS
+
+    found: dict[str, SbatchOption] = {}
+    notes = []
+    for typed, option in foreign:
+        if option.name not in SBATCH_OPTIONS:
+            name = typed.partition("=")[0]
+            known = [one for param in ctx.command.params for one in param.opts if one[:2] == "--"]
+            near = get_close_matches(
+                name, [*known, *(f"--{one}" for one in SBATCH_OPTIONS)], 1, 0.8
+            )
+            key = launchers_key(option.name)
+            value = option.value or "VALUE"
+            hint = f"type {key}={value}" if key else "".join(f"did you mean {one}?" for one in near)
+            program_first = f"options of {PurePath(program[0]).name} stand behind it"
+            raise UsageError(
+                f"{name} is no option of hpcrun's, nor of sbatch's",
+                hint=f"{hint}; {program_first}" if hint else program_first,
+            )
+        if option.name in found:
+            notes.append(f"{found[option.name].text}: is given again, the last counts")
+        found[option.name] = option
+    return TypedProgram(program, found, notes=notes)

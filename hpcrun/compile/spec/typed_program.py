@@ -1,0 +1,320 @@
+"""Makes a spec of a command line without one: sbatch's options, and a program with its arguments.
+
+The program gets the words that were typed. Options at their end become ``config``, so that they can
+be swept, in an order of its own; all before them stay ``args``.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any
+
+from hpcrun.compile.source.marked_tree import Tree
+from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean
+from hpcrun.compile.spec import compose
+from hpcrun.compile.spec.short_keys import ShortKeys
+from hpcrun.compile.spec.spec_text import SpecText, TypedSpec, plain_name
+from hpcrun.compile.target import command_line, launch_words, sbatch_request
+from hpcrun.compile.target.launch_words import LaunchWords, Uncertain
+from hpcrun.compile.target.sbatch_request import SbatchOption, ScriptRequest
+from hpcrun.errors import UsageError
+from hpcrun.host import expand_home, is_there
+from hpcrun.policy import frameworks
+from hpcrun.state import files
+from hpcrun.state.plan import TYPED
+from hpcrun.text import shortened
+
+PYTHON, SHELL, SCRIPTS = ".py", (".sh", ".bash"), (".sbatch", ".slurm")
+# Launchers that start ranks on this node alone, from where no other is reached.
+_ON_ONE_NODE = ("accelerate", "deepspeed", "composer")
+_NAME = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
+_HYDRA = re.compile(r"\+{0,2}[A-Za-z_][\w.]*=\S*", re.ASCII)
+# An option without a value, in the words of argparse or click.
+_FLAG = re.compile(
+    r"""["']--([\w-]+)["'][^()]*(?:\bstore_(?:true|false|const)|\bcount\b|is_flag)"""
+)
+_MOST_READ = 100_000
+_INSTEAD = {
+    "array": "an array is made of the runs of a sweep: --sweep KEY=A,B before the program",
+    "chdir": "paths start in this directory: cd there first",
+    "test-only": "`--dry-run` shows what would be submitted, `hpcrun check` asks the cluster",
+    "help": "see `hpcrun submit --help`",
+}
+_INSTEAD |= {"usage": _INSTEAD["help"], "version": "see `hpcrun --version`"}
+
+
+@dataclass
+class TypedProgram:
+    """What was typed in place of a spec."""
+
+    program: Sequence[str]
+    """Its words, at least one."""
+    options: dict[str, SbatchOption] = field(default_factory=dict)
+    """sbatch's, by their long names."""
+    sweeps: Sequence[str] = ()
+    """``key=a,b``, whose keys the program may have as options that were not typed."""
+    notes: list[str] = field(default_factory=list)
+    """What the person is told who typed it."""
+
+    def spec(self, path: Path | None = None) -> TypedSpec:
+        """Return the spec, as it would lie at ``path``, else in this directory.
+
+        Raises UsageError where a word means what no spec says, with what to type.
+        """
+        variables = self._variables()
+        job = self._request()
+        launch = self._launch(job)
+        values: dict[str, Any] = {"name": self._name(job.spec.pop("name", None), launch)}
+        values["entry"] = launch.entry[0] if launch.entry[0].endswith(PYTHON) else launch.entry
+        values |= self._arguments(launch)
+        if launch.framework:
+            values["framework"] = launch.framework
+        values |= {key: value for key, value in job.spec.items() if value is not None}
+        if variables:
+            values["environment.variables"] = variables
+        text = "".join(f"{line}\n" for line in SpecText(values).lines())
+        return TypedSpec(text, path or Path.cwd() / f"{values['name']}{TYPED}")
+
+    def _variables(self) -> dict[str, str]:
+        """Take --export out of the options; return the variables that it gives values."""
+        option = self.options.pop("export", None)
+        parts = [part.strip().partition("=") for part in option.value.split(",")] if option else []
+        asked = [name for name, is_set, _ in parts if not is_set]
+        if passed := [name for name in asked if name.upper() not in ("ALL", "NONE", "NIL", "")]:
+            values = ",".join(f'{name}="${name}"' for name in passed)
+            raise UsageError(
+                f"--export: {', '.join(passed)}: a value is given with each name",
+                hint=f"type --export={values}",
+            )
+        if any(name.upper() == "ALL" for name in asked):
+            self.notes.append(
+                "--export=ALL: a job has the variables that --export=NAME=VALUE "
+                "names, and nothing else of your shell"
+            )
+        return {name: text for name, is_set, text in parts if is_set}
+
+    def _request(self) -> ScriptRequest:
+        """Return what the options ask for, as keys; raise UsageError where no key can say it."""
+        for name, what in _INSTEAD.items():
+            if option := self.options.get(name):
+                raise UsageError(f"{option.text}: {what}")
+        job = sbatch_request.of_options(self.options)
+        wrong = [f"{one.text}: {one.what}" for one in job.fates if one.fate == sbatch_request.ASKED]
+        if not wrong and (job.shell or not job.is_certain):
+            wrong = [f"{key}: {what}" for key, what in job.asks.items()]
+            wrong = wrong or [
+                f"{one}: ranks of hpcrun see all GPUs of their node"
+                for one in ("--gpus-per-task",)
+                if job.shell
+            ]
+        if wrong:
+            is_shape = all("resources." in one or "gpus" in one for one in wrong)
+            hint = "leave it out, or write a spec: the key is in `hpcrun help spec`"
+            if is_shape:
+                hint = "type a number that is the same on every node: -N 2 --gpus-per-node 4"
+            raise UsageError("\n".join(wrong), hint=hint)
+        self.notes += [
+            f"{one.text}: {one.what}" for one in job.fates if one.fate == sbatch_request.DROPPED
+        ]
+        self.notes += [f"{key}: {what}" for key, what in job.asks.items()]
+        return job
+
+    def _launch(self, job: ScriptRequest) -> LaunchWords:
+        """Return what the program's words start."""
+        words = [*self.program]
+        first, name = words[0], PurePath(words[0]).name
+        suffix = PurePath(name).suffix
+        is_python = launch_words.PYTHON.fullmatch(name) is not None
+        if suffix in (PYTHON, *SHELL, *SCRIPTS):
+            _check_program(first)
+            entry = [first] if suffix == PYTHON else ["bash", first]
+            return LaunchWords(entry=entry, args=words[1:])
+        module = is_python and launch_words.MODULE in words[2:4]
+        launch = LaunchWords()
+        try:
+            if name in ("torchrun", "srun") or module:
+                launch_words.read(words, launch, job, is_typed=True)
+                dropped = ", ".join([*launch.dropped, *(f"srun's {one}" for one in launch.logs)])
+                if dropped:
+                    self.notes.append(f"{dropped}: hpcrun says it in their place")
+                return launch
+            split = launch_words.python_split(words) if is_python else 0
+        except Uncertain as why:
+            hint = "type what it starts (python train.py), and its shape by options"
+            if name == "torchrun" and (job.tasks or 1) > 1:
+                hint = "leave -n and --ntasks-per-node out: torchrun starts the processes of a node"
+            found = f"{shortened(shlex.join(words), 200)}: {why}"
+            raise UsageError(found, hint=hint) from None
+        if name in frameworks.MPI_LAUNCHERS or name in _ON_ONE_NODE:
+            if name in _ON_ONE_NODE and job.nodes > 1:
+                raise UsageError(
+                    f"{name} would start on the first of {job.nodes} nodes alone",
+                    hint=f"type {'' if name == 'deepspeed' else f'framework={name} and '}the "
+                    "program without it: hpcrun starts its ranks on all nodes",
+                )
+            launch.framework = frameworks.BATCH
+        ends = (PYTHON, *SHELL)
+        programs = [at for at, one in enumerate(words) if one.endswith(ends) and " " not in one]
+        split = split or (programs[0] + 1 if programs else len(words))
+        for word in words[:split]:
+            if word.endswith(ends) and " " not in word:
+                _check_program(word)
+        launch.entry, launch.args = words[:split], words[split:]
+        return launch
+
+    def _name(self, given: str | None, launch: LaunchWords) -> str:
+        """Return the experiment's name: -J, or that of the program."""
+        *_, last = launch.entry
+        wanted = given or PurePath(last).name.removesuffix(PYTHON)
+        if not given and launch.entry[-2:-1] == ["-m"]:
+            wanted = last.rpartition(".")[2]
+        name = plain_name(wanted.split(".")[0] if not given else wanted)
+        if given not in (None, name):
+            self.notes.append(f"name is {name}: {shortened(str(given), 60)} cannot be one")
+        return name
+
+    def _arguments(self, launch: LaunchWords) -> dict[str, Any]:
+        """Return ``args``, ``config`` and ``flags`` that make the program's words again."""
+        words, flags = launch.args, _flags(launch.entry[-1])
+        # Options at the end can be config; what stands before them are args, which come first.
+        for split in range(len(words) + 1):
+            # Behind a `--` config would not stay where it was typed.
+            is_end = split == len(words) or "--" in words[:split]
+            split = len(words) if is_end else split
+            found = _config_of(words[split:], flags)
+            if found is not None:
+                break
+        assert found is not None
+        config, style = found
+        self._add_swept(config)
+        values = {"args": words[:split], "config": config, "flags": style}
+        if style == command_line.EQUALS or not config:
+            del values["flags"]
+        return {name: value for name, value in values.items() if value}
+
+    def _add_swept(self, config: dict[str, Any]) -> None:
+        """Add swept keys that are neither options that were typed nor keys of a spec."""
+        keys = ShortKeys({"config": config}, lambda key: compose.has_key(Tree({}), key))
+        for one in self.sweeps:
+            name = one.partition("=")[0].removeprefix("config.")
+            typed = f"--{name}" in [word.partition("=")[0] for word in self.program]
+            if not _NAME.fullmatch(name) or name in config or typed:
+                continue
+            if compose.has_key(Tree({}), (name,)) or keys.meant((name,)):
+                continue
+            config[name] = None
+            self.notes.append(f"config.{name} is added, as it is swept: the program gets --{name}")
+
+
+def _check_program(written: str) -> None:
+    """Raise UsageError if a program is not there, or is a script for sbatch."""
+    path = expand_home(written)
+    if not is_there(path.is_file):
+        near = (str(path.with_name(one.name)) for one in path.parent.glob(f"*{path.suffix}"))
+        raise UsageError(
+            f"there is no program {written!r}",
+            hint=did_you_mean(written, sorted(near)) or "type its path from this directory",
+        )
+    if path.suffix == PYTHON:
+        return
+    head = b""
+    try:
+        head = files.read_bytes(path, _MOST_READ)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{written} cannot be read: {error}") from None
+    if path.suffix in SCRIPTS or re.search(rb"^#SBATCH\s", head, re.MULTILINE):
+        raise UsageError(
+            f"{written} is a script for sbatch, whose lines are no program's",
+            hint=f"hpcrun init --from {shlex.quote(written)} makes a spec of it",
+        )
+
+
+def _flags(program: str) -> frozenset[str]:
+    """Return the options of a program that take no value, as argparse and click are told them.
+
+    What follows one of them is another argument, whose place among others counts.
+    """
+    try:
+        text = files.read_bytes(expand_home(program), _MOST_READ).decode(errors="replace")
+    except (OSError, ValueError):
+        return frozenset()
+    return frozenset(found[1] for found in _FLAG.finditer(text))
+
+
+def _config_of(words: Sequence[str], flags: Set[str]) -> tuple[dict[str, Any], str] | None:
+    """Return config and the style of flags that make exactly these words; None where none do."""
+    styles: list[tuple[str, Mapping[str, Any] | None]] = [
+        (command_line.EQUALS, _of_equals(words)),
+        (command_line.WORDS, _of_words(words, flags)),
+        (command_line.HYDRA, _of_hydra(words)),
+    ]
+    for style, config in styles:
+        if config is None:
+            continue
+        problems = Problems()
+        made = command_line.flags_of(config, style, Reporter(Tree({}), problems))
+        if made == [*words] and not problems:
+            return dict(config), style
+    return None
+
+
+def _of_equals(words: Iterable[str]) -> dict[str, Any] | None:
+    """Return ``--key=value`` and ``--key`` by their keys; None where others are among them."""
+    config: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word[2:].partition("=")
+        if word[:2] != "--" or not _NAME.fullmatch(name) or name in config:
+            return None
+        config[name] = _value(value) if equals else True
+    return config
+
+
+def _of_words(words: Iterable[str], flags: Set[str]) -> dict[str, Any] | None:
+    """Return ``--key value …`` and ``--key`` by their keys; None where others are among them."""
+    found: dict[str, list[Any]] = {}
+    name = ""
+    for word in words:
+        if word[:2] == "--":
+            name = word[2:]
+            if not _NAME.fullmatch(name) or name in found:
+                return None
+            found[name] = []
+        elif not name or name in flags or re.match(r"-[A-Za-z]", word):
+            return None
+        else:
+            found[name].append(_value(word))
+    return {name: (one if one[1:] else one[0]) if one else True for name, one in found.items()}
+
+
+def _of_hydra(words: Iterable[str]) -> dict[str, Any] | None:
+    """Return Hydra's ``key=value`` as nested keys; None where others are among them."""
+    config: dict[str, Any] = {}
+    for word in words:
+        if not _HYDRA.fullmatch(word) or word[0] == "+":
+            return None
+        name, _, value = word.partition("=")
+        *above, last = name.split(".")
+        block = config
+        for one in above:
+            block = block.setdefault(one, {})
+            if not isinstance(block, dict):
+                return None
+        if last in block:
+            return None
+        block[last] = _value(value)
+    return config
+
+
+def _value(text: str) -> Any:
+    """Return a number where Python writes it as it was typed; else the text."""
+    for kind in (int, float):
+        try:
+            if str(number := kind(text)) == text and number - number == 0:
+                return number
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,117 @@
+"""Commands that take a program in SPEC's place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hpcrun.cli.main import main
+from hpcrun.state.layout import experiment
+from tests.support.experiment import path_with, slurm_shim
+
+# A line, what its spec has on stderr, and what is told beside that.
+LINES = [
+    ("plan train.py --lr 0.1 --sweep a", "entry: train.py", "--sweep behind the program"),
+    ("plan -N 2 --gpus-per-node 8 -- torchrun train.py --lr 0.1", "framework: torchrun", ""),
+    ("plan -N 2 torchrun train.py", "nodes: 2", ""),
+    ("plan -n 4 -N 1 train.py", "ntasks_per_node: 4", ""),
+    ("submit -n train.py", "entry: train.py", "1 run (1 new)"),
+    ("submit --dry-run -n 4 -N 2 -q high train.py", "qos: high", ""),
+    ("plan resources.time=5 train.py", "entry: train.py", ""),
+    ("plan -o x.log train.py", "entry: train.py", "see `hpcrun logs`"),
+    ("plan --sweep lr=1,2 train.py --lr 3", "config: {lr: 3}", ""),
+    ("plan -- python -m train a b", "args: [a, b]", ""),
+]
+REFUSED = [
+    ("plan trian.py --lr 1", "there is no program 'trian.py'", "did you mean 'train.py'?"),
+    ("submit exp.yml", "there is no spec 'exp.yml'", "did you mean"),
+    ("plan --lr 0.1 train.py", "--lr is no option", "options of train.py stand behind it"),
+    ("plan --nnodes=2 train.py", "--nnodes is no option", "type resources.nodes=2"),
+    ("submit --partitoin gpu train.py", "--partitoin is no option", "mean --partition?"),
+    ("submit --wrap 'train.py'", "the program stands at the end", "-- 'train.py'"),
+    ("submit -N 2 job.sbatch", "is a script for sbatch", "hpcrun init --from job.sbatch"),
+    ("plan --save e.yaml s.yaml", "--save writes the spec", "train.py --lr 0.1"),
+    ("plan --save s.yaml train.py", "s.yaml is there already", "another file"),
+    ("plan --save /tmp/hpcrun-x.yaml train.py", "lies elsewhere", "--save hpcrun-x.yaml"),
+    ("plan --save e.txt train.py", "found e.txt", "--save e.yaml"),
+    ("plan --save e.yaml -t long train.py", "-t long", ""),
+]
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "desk"
+    directory.mkdir()
+    (directory / "train.py").write_text("import sys\nprint('got', *sys.argv[1:])\n")
+    (directory / "s.yaml").write_text("entry: train.py\n")
+    (directory / "job.sbatch").write_text("#!/bin/bash\n#SBATCH -N 2\ntrue\n")
+    slurm_shim(tmp_path / "shim")
+    monkeypatch.setenv("PATH", path_with(tmp_path / "shim"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("HPCRUN_ROOT", str(tmp_path / "root"))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.chdir(directory)
+    return directory
+
+
+def _type(line: str, capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    told = capfd.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, told.out, told.err
+
+
+@pytest.mark.parametrize(("line", "spec", "told"), LINES)
+def test_a_program_is_taken_and_its_spec_is_shown(
+    line: str, spec: str, told: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = _type(line, capfd)
+    assert code == 0, err
+    assert "the spec, --save FILE writes it:" in err
+    assert spec in err
+    assert told in err
+    assert "made of the command line" in out
+
+
+@pytest.mark.parametrize(("line", "read", "hint"), REFUSED)
+def test_a_line_that_means_nothing_is_refused(
+    line: str, read: str, hint: str, desk: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = _type(line, capfd)
+    assert (code, out) == (2, "")
+    assert read in err
+    assert hint in err
+    assert not (desk / "e.yaml").exists()
+
+
+def test_a_program_is_run_once_and_its_spec_is_kept(
+    desk: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = _type("run train.py --lr 0.1", capfd)
+    assert code == 0, err
+    assert "got --lr 0.1" in out
+    paths = experiment(desk.parent / "root", "train")
+    kept = paths.submissions()[0].spec
+    assert yaml.safe_load(kept.read_text())["config"] == {"lr": 0.1}
+    code, out, err = _type("run train.py --lr 0.1", capfd)
+    assert (code, out) == (0, "")
+    assert "1 completed already" in err
+    code, out, err = _type("run train.py --lr 0.2", capfd)
+    assert "got --lr 0.2" in out
+    _, out, _ = _type("list --json", capfd)
+    assert json.loads(out)[0]["spec"] == str(paths.submissions()[-1].spec)
+    code, _, err = _type("run s.yaml name=train", capfd)
+    assert "came from another spec, made of a command line" in err
+
+
+def test_save_writes_a_spec_that_is_the_same_experiment(
+    desk: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert _type("run --save e.yaml train.py --lr 0.1", capfd)[0] == 0
+    code, out, err = _type("run e.yaml", capfd)
+    assert (code, out) == (0, ""), err
+    assert "1 completed already" in err
