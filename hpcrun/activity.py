@@ -6,14 +6,16 @@
         ...
 
 Once a command has printed nothing for two seconds, it says what it is doing and since when: on a
-terminal in one line that is drawn anew, elsewhere in lines of their own. Outside of `reported`
-nothing is said, so that any function may tell what it does.
+terminal in one line that is drawn anew, elsewhere in lines of their own, ever more seldom while
+they differ in numbers alone. Outside of `reported` nothing is said, so that any function may tell
+what it does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +29,9 @@ _Item = TypeVar("_Item")
 
 # Seconds of silence, after which a line is printed; of a wait that lasts, and then.
 SILENCE, LASTING, SELDOM = 2.3, 600.0, 30.0
+# Seconds after which a line that differs in numbers alone is printed again at the latest.
+_REPEATED = 300.0
+_NUMBERS = re.compile(r"\d[\d.,:]*")
 # Seconds between two drawings of the line on a terminal.
 _REDRAWN = 1.0
 # ``HPCRUN_PROGRESS=0`` leaves out all of this, for logs of what nobody watches.
@@ -81,6 +86,7 @@ class ActivityLine:
 
     def _tell(self, ended: threading.Event) -> None:
         pause = max(0.1, SILENCE - (time.monotonic() - self._heard))
+        words, said = "", 0.0
         while not ended.wait(pause):
             with self._lock:
                 if ended.is_set():
@@ -93,9 +99,12 @@ class ActivityLine:
                     continue
             # It may read files, for which nobody who prints should wait.
             told, took = _told(what), f" ({duration(time.monotonic() - since)})"
+            before, words = words, _NUMBERS.sub("#", told)
+            is_due = words != before or now - said >= min(_REPEATED, said - since)
             with self._lock:
-                if not ended.is_set():
+                if not ended.is_set() and (self._live or is_due):
                     self._show(told, took)
+                    said = now
             pause = _REDRAWN if self._live else lasts
 
     def _show(self, told: str, took: str) -> None:

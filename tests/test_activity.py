@@ -58,6 +58,24 @@ def test_lines_tell_the_innermost_and_go_on() -> None:
     assert stream.getvalue() == said
 
 
+def test_a_line_that_differs_in_numbers_alone_comes_ever_more_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(activity, "SILENCE", 0.05)
+    stream, state, looks = io.StringIO(), "pending", 0
+
+    def told() -> str:
+        nonlocal looks
+        looks += 1
+        return f"e/0 {state}, step {looks} of 1,000"
+
+    with activity.reported(stream), activity.doing(told):
+        until(lambda: looks > 40, timeout=20)
+        assert 2 <= stream.getvalue().count("pending") <= 10
+        state = "running"
+        until(lambda: "running" in stream.getvalue(), timeout=20)
+
+
 def test_output_puts_the_next_line_off() -> None:
     stream = io.StringIO()
     with activity.reported(stream), activity.doing("the rest"):

@@ -72,7 +72,7 @@ class Output:
 
     def notes(self, chain: Sequence[Compiled]) -> None:
         """Print what the compiler has to say about specs that are right, once each."""
-        for note in dict.fromkeys(note for one in chain for note in one.notes):
+        for note in dict.fromkeys(note for one in chain for note in (*one.notes, *one.doubts)):
             self.say(note)
 
     def data(self, value: Any) -> None:

@@ -102,6 +102,9 @@ def command(
             output.say(f"submit asks first: {above}")
         return EXIT_OK
     patience.act()
+    # They were said above.
+    if not yes and sys.stdin.isatty() and any(one.doubts for one in chain):
+        click.confirm("Submit all the same?", abort=True, err=True)
     if not yes and (question := asks_first(chain, request)):
         what, above = question
         confirm(what, f", {above}")

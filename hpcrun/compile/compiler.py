@@ -177,6 +177,7 @@ class _Compiler:
                 *run_notes.not_mailed(loaded.data, runs),
                 *run_notes.missing_gpus(loaded.data, runs),
             ),
+            doubts=tuple(templates.doubts),
             names_array_size=loaded.names_array_size,
             text=self.text,
             no_flags=_no_flags(runs, arrived),

@@ -79,6 +79,8 @@ class Compiled:
     """Messages for the user about a spec that is right."""
     has_default_cluster: bool = False
     """Nothing names the cluster."""
+    doubts: tuple[str, ...] = ()
+    """What a person is asked about before it is submitted, as it may not be meant."""
     names_array_size: bool = True
     """The profile's own file has ``limits.max_array_size``."""
     text: str | None = None

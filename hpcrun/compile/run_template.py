@@ -119,6 +119,8 @@ class RunTemplates:
         """The directory that is frozen, once an entry was found."""
         self.notes: dict[str, None] = {}
         """Messages for the user about specs that are right, each a key."""
+        self.doubts: dict[str, None] = {}
+        """What a person is asked about before it is submitted."""
         self._text = 0
 
     def of(self, resolved: Resolved) -> RunTemplate:
@@ -205,6 +207,9 @@ class RunTemplates:
         unused = framework_detection.unused_progress(located, spec, directory)
         if name == frameworks.AUTO:
             name, note = framework_detection.detect(located, spec, directory)
+            if name == frameworks.AUTO and note is None:
+                doubt = framework_detection.lone(located, spec, directory)
+                self.doubts.update(dict.fromkeys(filter(None, (doubt,))))
         else:
             note = framework_detection.doubt(name, located, spec["resources"])
         saves = framework_detection.unused_checkpoint(located, spec, directory)

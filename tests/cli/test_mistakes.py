@@ -453,7 +453,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     _write(directory / "finetune.yaml", SPEC)
     (directory / "sub").mkdir()
     _write(directory / "sub" / "other.yaml", {**SPEC, "entry": "../train.py"})
-    (directory / "train.py").write_text("import sys\nprint(sys.argv)\n")
+    (directory / "train.py").write_text("import os, sys\nprint(os.environ['RANK'], sys.argv)\n")
     (directory / "ds.json").write_text(json.dumps(DEEPSPEED))
     study = Experiment(root)
     study.submit((0, 1, 2), swept={n: {"config.lr": (n + 1) / 10} for n in range(3)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -115,3 +116,25 @@ def test_save_writes_a_spec_that_is_the_same_experiment(
     code, out, err = _type("run e.yaml", capfd)
     assert (code, out) == (0, ""), err
     assert "1 completed already" in err
+
+
+@pytest.mark.parametrize(("answer", "code"), [("n", 130), ("y", 4)])
+def test_ranks_that_nothing_joins_are_asked_about_on_a_terminal(
+    answer: str, code: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = io.StringIO(f"{answer}\n")
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdin", terminal)
+    ended, _, err = _type("submit -N 2 train.py", capfd)
+    assert "nothing in train.py joins its 2 ranks" in err
+    assert "Submit all the same?" in err
+    assert ended == code, err
+
+
+def test_ranks_that_nothing_joins_are_told_where_nobody_can_be_asked(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for line in ("submit -N 2 train.py", "submit -y -N 2 train.py", "plan -N 2 train.py"):
+        _, _, err = _type(line, capfd)
+        assert "nothing in train.py joins its 2 ranks" in err
+        assert "all the same" not in err

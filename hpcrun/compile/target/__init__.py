@@ -2,6 +2,7 @@
 
 In reading order: `entry` (finds a script, function or command), `command_line` (its arguments and
 flags, at first and as it resumes), `framework_detection` (the framework of its words and imports),
+`lone_ranks` (ranks that nothing joins),
 `draft` (what the following checks have in common), `deepspeed` (checks the configuration and solves
 the batch triple), `engine_settings` (what it computes in, and settings that do not go together),
 `deepspeed_keys` (the keys that DeepSpeed reads), `optimizers` (what each takes, and where it runs),

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from hpcrun.compile.source.problems import Reporter
 from hpcrun.compile.target import command_line
 from hpcrun.compile.target.entry import MOST_PARSED, LocatedEntry, given_progress
+from hpcrun.compile.target.lone_ranks import lone_ranks
 from hpcrun.extensions import RECIPES
 from hpcrun.policy import frameworks
 from hpcrun.state import files
@@ -92,6 +93,17 @@ def detect(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> tupl
         same = "adds how it resumes, by an option that the program does not read"
     rest = f"'framework: none' switches that off, 'framework: {name}' {same}"
     return name, f"framework: {name} ({why}): {_MEANING[name]}; {rest}"
+
+
+def lone(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> str | None:
+    """Return what to ask a person about a plain script with ranks that nothing joins."""
+    words = spec["entry"] if located.kind == "command" else []
+    path = _python_file(located, words, directory) if located.kind != "function" else None
+    if path is None or spec["framework"] != frameworks.AUTO or spec.get("roles"):
+        return None
+    wanted = spec["resources"]
+    per_node = wanted["ntasks_per_node"] or wanted["gpus_per_node"] or 1
+    return lone_ranks(path, wanted["nodes"] * per_node)
 
 
 def recipe(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> str | None:
