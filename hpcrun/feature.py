@@ -65,6 +65,8 @@ class Feature:
     """``module:attribute`` of the block's dataclass, made by `spec_dataclass`."""
     absent: Mapping[str, Any] = {}
     """Values of the block for a plan that was frozen before there was one, if not the defaults."""
+    of_sessions = False
+    """It acts on what ``hpcrun.session()`` does, and does nothing for other programs."""
     at_least: Mapping[str, int] = {}
     """Key of its block -> the least value."""
     placeholders: Sequence[str] = ()

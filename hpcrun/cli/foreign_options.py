@@ -9,19 +9,22 @@ from difflib import get_close_matches
 
 import click
 
+from hpcrun.cli.options import SPEC_HERE
 from hpcrun.compile.target.sbatch_request import SHORT
+from hpcrun.errors import HpcrunError
 from hpcrun.text import one_line
 
 # Short options, most of them sbatch's; Hydra has some of two letters.
 _LONG = {
     **{f"-{letter}": name for letter, name in SHORT.items()},
     **{"-m": "multirun", "-cd": "config-dir", "-cn": "config-name", "-cp": "config-path"},
-    "-f": "follow",
+    **{"-f": "follow", "-j": "jobs"},
 }
 # Options of sbatch and of launchers -> the key of a spec that takes their value.
 _KEYS = {
     **dict.fromkeys(("nnodes", "num-nodes", "num-machines"), "resources.nodes"),
     **dict.fromkeys(("gpus-per-node", "gres", "num-gpus"), "resources.gpus_per_node"),
+    **dict.fromkeys(("jobs", "max-parallel", "n-jobs", "parallel"), "sweep.max_parallel"),
     **dict.fromkeys(("nproc-per-node", "tasks-per-node"), "resources.ntasks_per_node"),
     **{"deepspeed": "deepspeed_config", "mail-user": "notify.mail"},
 }
@@ -47,6 +50,7 @@ _IN_PLACE: dict[tuple[str, str], tuple[str | None, ...]] = {
     **{(name, "--all"): ("*",) for name in ("why", "results", "clean", "cancel", "logs")},
     **{("logs", option): ("--tail", None) for option in ("-n", "--lines", "--last", "--limit")},
     ("logs", "--job"): (None,),
+    **{("list", option): ("|", "head", "-n", None) for option in ("-n", "--limit", "--last")},
     **{("results", f"--{form}"): ("--format", form) for form in ("csv", "latex")},
     ("results", "-o"): ("--format", "csv", ">", None),
     ("results", "--output"): ("--format", "csv", ">", None),
@@ -74,7 +78,9 @@ def explained(
         return click.UsageError(message, context)
     if "overrides" in takes:
         typed, notes = _translated(context.command, words)
-    elif "where" in takes and (found := _replaced(command, words, error.option_name)):
+    elif ("where" in takes or command == "list") and (
+        found := _replaced(command, words, error.option_name)
+    ):
         typed, notes = found
     else:
         return error
@@ -168,6 +174,22 @@ def _translated(command: click.Command, words: Sequence[str]) -> tuple[list[str]
     return typed, list(dict.fromkeys(notes))
 
 
+def _has(typed: Sequence[str], name: str) -> bool:
+    """Check whether the spec among the words has a key, so that it need not be added."""
+    from hpcrun.compile.source.problems import Problems
+    from hpcrun.compile.spec import compose
+    from hpcrun.compile.spec.short_keys import ShortKeys
+
+    try:
+        path, shown = compose.find_spec(next((one for one in typed if "=" not in one), SPEC_HERE))
+        tree = compose.read(path, shown, Problems())
+    except HpcrunError:
+        return True
+    key = tuple(name.split("."))
+    keys = ShortKeys(tree.data, lambda one: compose.has_key(tree, one))
+    return compose.has_key(tree, key) or bool(keys.meant(key))
+
+
 def _split(word: str) -> tuple[str, str | None]:
     """Return an option's name, and the value that is one word with it."""
     if word.startswith("--") or word[:3] in _LONG:
@@ -203,5 +225,7 @@ def _translate(name: str, value: str | None, typed: list[str], notes: list[str])
         value = value.rpartition(":")[2]  # gpu:a100:8 is eight
     elif key.startswith("no-") and value is None:
         key, value = key[3:], "false"
+    if key == name and not _has(typed, key):
+        key = f"+config.{key}"
     typed.append(f"{key}={'true' if value is None else value}")
     notes.append("keys of the spec are typed as key=value")

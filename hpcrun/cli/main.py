@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import gc
+import itertools
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -13,7 +15,15 @@ import click
 from hpcrun import __version__, terminal
 from hpcrun.cli import commands
 from hpcrun.cli.global_options import global_options
-from hpcrun.errors import EXIT_BUG, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, HpcrunError, Interrupted
+from hpcrun.errors import (
+    EXIT_BUG,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_USAGE,
+    HpcrunError,
+    Interrupted,
+    SpecError,
+)
 from hpcrun.extensions import COMMANDS
 from hpcrun.text import one_line
 
@@ -133,31 +143,62 @@ def main(arguments: list[str] | None = None) -> None:
         _main(arguments)
 
 
+def _wants_json(words: Sequence[str]) -> bool:
+    """Check whether ``--json`` is among hpcrun's own words, of which some may be wrong."""
+    own = itertools.takewhile(lambda word: word != "--" and not word.endswith(".py"), words)
+    return "--json" in own
+
+
+def _tell(error: Exception, text: str, code: int, *, as_json: bool) -> None:
+    """Print an error on stderr: as text, or as one line of JSON."""
+    if not as_json:
+        click.echo(text, err=True)
+        return
+    import json
+
+    found: dict[str, Any] = {"message": text, "hint": None, "exit_code": code}
+    if isinstance(error, HpcrunError):
+        found |= {"message": error.message, "hint": error.hint}
+    if isinstance(error, SpecError):
+        found["problems"] = [vars(one) for one in error.problems]
+    if isinstance(error, click.ClickException):
+        found["message"] = error.format_message()
+    click.echo(json.dumps({"error": found}), err=True)
+
+
 def _main(arguments: list[str] | None) -> None:
+    as_json = _wants_json(sys.argv[1:] if arguments is None else arguments)
     try:
         code = group.main(arguments, prog_name="hpcrun", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        _tell(Interrupted("interrupted"), "interrupted", EXIT_INTERRUPTED, as_json=as_json)
         sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption) and error.ctx is not None:
             from hpcrun.cli.foreign_options import explained
 
             error = explained(error, error.ctx, error.ctx.meta.get(_WORDS, ()))
-        error.show()
+        if as_json:
+            _tell(error, "", EXIT_USAGE, as_json=True)
+        else:
+            error.show()
         sys.exit(EXIT_USAGE)
     except HpcrunError as error:
-        click.echo(str(error) if isinstance(error, Interrupted) else f"error: {error}", err=True)
+        text = str(error) if isinstance(error, Interrupted) else f"error: {error}"
+        _tell(error, text, error.exit_code, as_json=as_json)
         sys.exit(error.exit_code)
     except OSError as error:
         place = one_line(f"{error.filename}: ") if error.filename else ""
-        click.echo(f"error: {place}{error.strerror or error}", err=True)
+        message = f"{place}{error.strerror or error}"
+        told = HpcrunError(message) if as_json else error
+        _tell(told, f"error: {message}", 1, as_json=as_json)
         sys.exit(1)
-    except Exception:
+    except Exception as error:
         import traceback
 
         traceback.print_exc()
-        click.echo("\nThis is a bug in hpcrun; please report it with the lines above.", err=True)
+        what = "This is a bug in hpcrun; please report it with the lines above."
+        _tell(error, what if as_json else f"\n{what}", EXIT_BUG, as_json=as_json)
         sys.exit(EXIT_BUG)
     sys.exit(code if isinstance(code, int) else EXIT_OK)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -121,8 +122,11 @@ def note(
     except UsageError as error:
         if message is not None or len(names) < 2:
             raise
-        text = shortened(names[-1], 60)
-        raise UsageError(error.message, hint=f'a note of one word: -m "{text}"') from None
+        texts = [one for one in names if "/" not in one and not one.isdecimal()] or [names[-1]]
+        text = shortened(texts[-1], 60)
+        runs = shlex.join(one for one in names if one != texts[-1])
+        hint = f"a note stands behind -m: hpcrun note {runs} -m {shlex.quote(text)}"
+        raise UsageError(error.message, hint=hint) from None
     if message or clear:
         change: dict[str, Any] = {"note": message} if message else {}
         change |= {"clear": True} if clear else {}

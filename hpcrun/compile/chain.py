@@ -24,6 +24,8 @@ def spelled_out(value: Any) -> Any:
     if value is None:
         return []
     items = value if isinstance(value, list) else [value]
+    # What is no path is refused as a text, too.
+    items = [str(item) if isinstance(item, int) else item for item in items]
     return [{"spec": item} if isinstance(item, str) else item for item in items]
 
 
@@ -37,7 +39,11 @@ def prerequisites(report: Reporter, points: Iterable[Point]) -> tuple[Prerequisi
         own = checker.block(item, Dependency, ("depends_on", str(index)))
         at = report.below(f"depends_on.{index}")
         path = at.mark().path(own["spec"])
-        if not is_there(path.is_file):
+        if own["spec"].isdecimal():
+            wrong = f"found {own['spec']}; accepted is a spec's path, which is submitted before"
+            job = f"resources: {{sbatch: {{dependency: 'afterok:{own['spec']}'}}}}"
+            at.at("spec", wrong, f"to wait for a job: {job}")
+        elif own["spec"] and not is_there(path.is_file):
             at.no_file("spec", own["spec"], path, "*.y*ml")
         if own["each"] and own["when"] == "end":
             hint = "Slurm has task wait for task until its success alone"

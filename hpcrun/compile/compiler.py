@@ -173,6 +173,8 @@ class _Compiler:
                 *run_notes.started_alike(runs),
                 *run_notes.trained_by_deepspeed(runs),
                 *run_notes.not_compared(runs),
+                *run_notes.lists_of_words(runs, str(code_root)),
+                *run_notes.written_outside(runs),
                 *run_notes.not_grown(loaded.data, runs),
                 *run_notes.not_mailed(loaded.data, runs),
                 *run_notes.missing_gpus(loaded.data, runs),

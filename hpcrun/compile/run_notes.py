@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,18 @@ from typing import Any
 from hpcrun.compile.freeze import CompiledRun
 from hpcrun.compile.source.marked_tree import Key, get_at, leaves
 from hpcrun.compile.target import command_line
+from hpcrun.compile.target.entry import MOST_PARSED
+from hpcrun.state import files
 from hpcrun.state.spec.executors import Executor
 from hpcrun.text import listed, plural
 
 _MOST_NOTES = 3
 _DEVICES = Path("/dev")
+# What programs call where they write.
+_OUTPUT = re.compile(
+    r"(?:out(?:put)?s?|save|log|logging|ckpt|checkpoint|results?|work|run)s?(?:[_-]?(?:dir|path|root"
+    r"|folder|directory|to))?|default_root_dir"
+)
 # The driver of GPUs other than NVIDIA's, or of Windows below: they cannot be counted by name.
 _UNCOUNTED = ("kfd", "dxg", "nvhost-ctrl")
 
@@ -73,6 +81,44 @@ def missing_gpus(cluster: Mapping[str, Any], runs: Sequence[CompiledRun]) -> Ite
             f"resources.gpus_per_node: found {asked}, and cluster {cluster['name']} is this "
             f"machine, which has {found}: "
             f"type gpus_per_node={there}, or cluster=NAME for one that has them"
+        )
+
+
+def lists_of_words(runs: Sequence[CompiledRun], code_root: str) -> Iterator[str]:
+    """Yield a note if a list becomes one word, of which the program takes several (``nargs``)."""
+    lists = {
+        (name, run.entry.file): value
+        for run in runs
+        if run.entry.file and run.spec["flags"] == command_line.EQUALS
+        for name, value in run.spec["config"].items()
+        if isinstance(value, list) and len(value) > 1
+    }
+    for (name, file), value in list(lists.items())[:_MOST_NOTES]:
+        wanted = rf"""["']--{re.escape(name)}["'][^()]*\bnargs\b"""
+        try:
+            source = files.read_bytes(Path(code_root, str(file)), MOST_PARSED)
+        except (OSError, ValueError):
+            continue
+        if re.search(wanted.encode(), source):
+            shown = ",".join(map(str, value))
+            yield (
+                f"config.{name} becomes one word, --{name}={shown}, and {file} takes several: "
+                "write flags: --key value"
+            )
+
+
+def written_outside(runs: Sequence[CompiledRun]) -> Iterator[str]:
+    """Yield a note of what the program is to write outside of a run's directory."""
+    found = {
+        f"config.{name}": value
+        for run in runs
+        for name, value in run.spec["config"].items()
+        if isinstance(value, str) and value.startswith("/") and _OUTPUT.fullmatch(name)
+    }
+    for name, value in list(found.items())[:_MOST_NOTES]:
+        yield (
+            f"{name}: {value} is outside of the run's directory: every run and attempt writes "
+            f"there. A relative path, {name}={Path(value).name}, is the run's own, and kept"
         )
 
 

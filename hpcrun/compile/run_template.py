@@ -159,6 +159,7 @@ class RunTemplates:
             slurm_options.tell_whole_nodes(spec, note)
         if roles:
             checks.check_limits(spec["resources"], self._limits, report.below("resources"))
+        self.notes.update(dict.fromkeys(problems.notes))
         left_out = ("extends", "sweep", *(() if spec[ROLES] else (ROLES,)))
         spec = {name: spec[name] for name in spec if name not in left_out}
         return RunTemplate(

@@ -159,7 +159,7 @@ def test_an_archive_has_them(keyboard: Keyboard, tmp_path: Path) -> None:
         (("tag", "study/0", "-wip"), "none of 1 run has the tag wip"),
         (("tag", "nothing", "+good"), "nothing under"),
         (("note", "-m", "text"), "this command wants to be told which runs"),
-        (("note", "study/0", "word"), 'a note of one word: -m "word"'),
+        (("note", "study/0", "word"), "a note stands behind -m: hpcrun note study/0 -m word"),
         (("note", "study/0", "-m", " "), "a note of 0 characters; accepted are 1 to 4,000"),
     ],
 )

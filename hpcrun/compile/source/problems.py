@@ -117,10 +117,13 @@ class Reporter:
             self.at(key, found, f"paths start from the spec's directory; here is {here}")
             return
         near = path.parent.glob(pattern) if is_there(path.parent.is_dir) else ()
-        siblings = sorted(one.name for one in near)
+        # A file does not mean itself.
+        siblings = sorted(one.name for one in near if one.name != Path(self.mark(key).file).name)
         hint = did_you_mean(path.name, siblings)
         if hint is None and most and siblings:
             hint = f"there are {listing(siblings, most)}"
+        if hint is None and "yaml" in pattern.replace("*", "a") and not path.suffix:
+            hint = f"it is the path of a file, such as {written}.yaml"
         self.at(key, f"there is no file {written!r} in {path.parent}", hint)
 
     def at_least(

@@ -324,4 +324,6 @@ def _unread(error: yaml.YAMLError | TooMuch, shown: str) -> Problem:
     if begun and mark and begun.line != mark.line:
         column += f"; it began in line {begun.line + 1}"
     hint = "YAML indents with spaces" if "\\t" in message else None
+    if "unknown escape" in message:
+        hint = "write the text in single quotes, in which a backslash is one"
     return Problem(shown, "", f"YAML syntax error: {message}{column}", hint, line)

@@ -89,6 +89,7 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
     _check_checkpoint(data["checkpoint"], report.below("checkpoint"))
     check_variables(data["environment"]["variables"], report.below("environment.variables"))
     check_setup(data["environment"]["setup"], report.below("environment.setup"))
+    _check_python(data["environment"]["python"], report)
     _check_recovery(data, report.below("recovery"))
     _check_progress(data["progress"], report.below("progress"))
     _check_notify(data["notify"], report.below("notify"))
@@ -97,6 +98,16 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
     _check_mlflow(data["tracking"]["mlflow"], report.below("tracking.mlflow.uri"))
     if data["objective"] is not None and not data["objective"]["metric"].strip():
         report.at("objective.metric", "is empty; accepted is a metric's name")
+
+
+def _check_python(python: str | None, report: Reporter) -> None:
+    """Report a directory in place of the Python in it."""
+    place = None if python is None else report.mark("environment.python").path(python)
+    if place is not None and is_there(place.is_dir):
+        found = f"found {python}, a directory; accepted is a Python"
+        near = [one for one in ("bin/python", "python") if is_there((place / one).exists)]
+        hint = f"write {str(python).rstrip('/')}/{near[0]}" if near else "such as DIR/bin/python"
+        report.at("environment.python", found, hint)
 
 
 def _check_checkpoint(checkpoint: dict[str, Any], report: Reporter) -> None:

@@ -277,6 +277,8 @@ def check_exists(key: Key, tree: Tree, problems: Problems, place: SourceMark | N
                 )
             hint = f"{hint or ''} {adds}".strip()
         hint = hint or did_you_mean(dotted(key), names)
+        if hint is None and place is None and schema.find(Spec, key[:1]) is None:
+            hint = f"+config.{dotted(key)}=VALUE adds it, where it is the program's"
     Reporter(tree, problems).marked(mark, key, message, hint)
     return False
 

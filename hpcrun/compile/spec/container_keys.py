@@ -8,6 +8,7 @@ from hpcrun.compile.source.problems import Reporter
 from hpcrun.container import runtimes
 from hpcrun.container.runtimes import ContainerRuntime, Mount
 from hpcrun.extensions import RUNTIMES
+from hpcrun.host import is_there
 
 # The runtime whose words stand in the spec.
 _ANY = "command"
@@ -64,4 +65,7 @@ def _settle_image(container: dict[str, Any], runtime: ContainerRuntime, report: 
         found = f"found {image!r}; {name} starts {runtime.image_kinds}, and fetches none"
         report.at("image", found, hint)
     elif runtimes.is_path(image) or not by_name:
-        container["image"] = str(report.mark("image").path(image))
+        path = report.mark("image").path(image)
+        container["image"] = str(path)
+        if not is_there(path.exists):
+            report.note("image", f"there is no file {image!r} on this machine", "jobs need it")

@@ -212,7 +212,7 @@ def _change(old: Any, value: Any, key: Key, known: Tree) -> tuple[str, str | Non
         if isinstance(value, str) and value != "auto" and "${" not in value:
             if key[0] not in _FREE:
                 return None
-            return f"is the text {value!r}, and was {_shown(old, key, known)}", None
+            return f"is the text {value!r}, and was {_shown(old, key, known)}", _range(key, value)
         if isinstance(old, bool) and _is_number(value):
             return f"is the number {value}, and was {_shown(old, key, known)}", "true or false"
     if isinstance(old, dict) and old and not isinstance(value, dict) and value is not None:
@@ -222,6 +222,14 @@ def _change(old: Any, value: Any, key: Key, known: Tree) -> tuple[str, str | Non
     if is_whole and isinstance(value, float) and value.is_integer():
         return f"is {value}, and was {_shown(old, key, known)}", f"type {int(value)}"
     return None
+
+
+def _range(key: Key, value: str) -> str | None:
+    """Return what to type for ``0:5`` or ``0-5``, which mean numbers in a row elsewhere."""
+    if not (found := re.fullmatch(r"(\d{1,3})(?::|-|\.\.)(\d{1,3})", value)):
+        return None
+    first, end = int(found[1]), int(found[2])
+    return f"--sweep {dotted(key)}={','.join(map(str, range(first, end)))}" if end > first else None
 
 
 def _is_number_at(key: Key, old: Any) -> bool:

@@ -25,6 +25,11 @@ _WORDS = re.compile(r"[A-Za-z]+[0-9]?")
 def settle(spec: dict[str, Any], report: Reporter, note: Callable[[str], object]) -> None:
     """Fill in ``objective.mode`` and say so; report a metric of which nobody knows it."""
     objective = spec["objective"]
+    if objective is None and spec["checkpoint"]["keep_best"]:
+        note(
+            "checkpoint.keep_best keeps what has the least 'loss': `objective: {metric: NAME, "
+            "mode: max}` names another metric"
+        )
     if objective is None or objective["mode"] is not None:
         return
     metric = objective["metric"]

@@ -57,7 +57,11 @@ def load(name: str, beside: Path, mark: SourceMark, problems: Problems) -> Loade
         hint = did_you_mean(name, known)
         if "/" in name or name.endswith((".yaml", ".yml")):
             place = profile_files.directories(beside)[0]
-            hint = f"profiles are chosen by name; put the file in {place}"
+            hint = (
+                f"profiles are chosen by name: put the file in {place}, and write {Path(name).stem}"
+            )
+        elif other := profile_files.misnamed(name, beside):
+            hint = f"{other} is not read, as its name ends in .yml: call it {name}.yaml"
         found = f"there is no cluster profile {name!r}; there are {listing(sorted(known))}"
         Reporter(Tree({}), problems).marked(mark, "cluster", found, hint)
         return None

@@ -47,6 +47,12 @@ def around(beside: Path) -> list[Path]:
     return [place / "configs" / "clusters" for place in own]
 
 
+def misnamed(name: str, beside: Path) -> Path | None:
+    """Return a file that would be the profile ``name`` if it were called ``.yaml``."""
+    places = (place / f"{name}.yml" for place in directories(beside))
+    return next((path for path in places if path.is_file()), None)
+
+
 def available(beside: Path) -> dict[str, Path]:
     """Return name -> file of every profile that a spec in ``beside`` can name."""
     found: dict[str, Path] = {}

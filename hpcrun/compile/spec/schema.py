@@ -203,7 +203,8 @@ class SchemaChecker:
             return self.value(value, block or rest[0], key)
         if block:
             accepted = f"a name, or a mapping of {listing(hints(block))}"
-            return value if isinstance(value, str) else self._wrong(key, value, accepted)
+            hint = value_hints.of_union(key, value)
+            return value if isinstance(value, str) else self._wrong(key, value, accepted, hint)
         if isinstance(value, list):
             return self._list(value, str, key)
         if isinstance(value, str):

@@ -12,7 +12,7 @@ from hpcrun.compile.source.marked_tree import Key, dotted
 
 # A block -> the field that a text in its place is meant for.
 _MAIN_FIELD = {
-    "environment.container": "image",
+    "fabric": "fast_interface",
     "tracking.wandb": "project",
     "tracking.mlflow": "uri",
     "objective": "metric",
@@ -28,6 +28,12 @@ _WORDS = {
     },
     "objective.mode": {"maximize": "max", "minimize": "min", "higher": "max", "lower": "min"},
     "precision": {"16-mixed": "fp16", "bf16-mixed": "bf16", "32-true": "fp32", "16": "fp16"},
+    "roles.restart": {"always": "rank", "never": "ignore", "on-failure": "rank", "no": "ignore"},
+    "environment.container.runtime": {
+        "docker": "apptainer: it runs image: docker://NAME",
+        "singularity": "apptainer",
+        "enroot": "pyxis",
+    },
     "tracking.wandb.mode": {"disabled": "no `wandb` at all (null)"},
 }
 # A block -> keys that other programs or earlier versions have there, and what is in their place.
@@ -41,6 +47,20 @@ _ELSEWHERE: Mapping[str, tuple[Collection[str], str]] = {
     "checkpoint": (
         ("dir", "directory", "path", "save_dir", "output_dir"),
         "checkpoints lie in the run's directory, which `hpcrun show RUN` tells: no key is needed",
+    ),
+    "environment.container": (("name", "path", "sif"), "write image: PATH, and runtime: NAME"),
+    "environment": (
+        ("modules", "module", "module_load"),
+        "modules are lines of its setup: `setup: [module load NAME]`",
+    ),
+    "": (
+        ("modules",),
+        "modules are shell lines: in a spec `environment: {setup: [module load NAME]}`, in a "
+        "profile `setup: [module load NAME]`",
+    ),
+    "roles": (
+        ("depends_on", "after", "needs"),
+        "the roles of a run start together, and wait for each other by themselves: delete it",
     ),
     "suspects": (
         ("directory", "days", "others_share"),
@@ -59,6 +79,8 @@ def of_block(key: Key, value: Any, defaults: Mapping[str, Any]) -> str | None:
     if isinstance(value, str) and value in fields:
         inner = "true" if isinstance(defaults[value], bool) else "{}"
         return f"write {place}: {{{value}: {inner}}}"
+    if isinstance(value, str) and full == "environment.container":
+        return f"write {place}: {{image: {value}, runtime: apptainer}}, or what your site has"
     if isinstance(value, str) and full in _MAIN_FIELD:
         return f"write {place}: {{{_MAIN_FIELD[full]}: {value}}}"
     if isinstance(value, str) and len(fields) == 1 and isinstance(defaults[fields[0]], list):
@@ -90,7 +112,8 @@ def of_list(key: Key, value: Any) -> str:
 
 def of_word(key: Key, value: Any) -> str | None:
     """Return the word that another program's stands for; None if it is not known."""
-    known = _WORDS.get(dotted(key), {}).get(str(value).lower())
+    full = f"roles.{key[-1]}" if key[0] == "roles" else dotted(key)
+    known = _WORDS.get(full, {}).get(str(value).lower())
     if known is None:
         return None
     return f"did you mean {known if ' ' in known else repr(known)}?"
@@ -108,9 +131,21 @@ def of_number(key: Key, value: Any) -> str | None:
     return None
 
 
+def of_union(key: Key, value: Any) -> str | None:
+    """Return what to write where a name or a mapping was expected."""
+    if dotted(key) != "recovery.resume":
+        return None
+    if value is True:
+        return "as in hf-trainer, or {when: 'out/*.pt', args: [--resume]}"
+    return "write none: an attempt begins from nothing" if value is False else None
+
+
 def of_unknown(key: Key) -> str | None:
     """Return a hint at the replacement of an unknown key; None where no other program has it."""
-    keys, hint = _ELSEWHERE.get(dotted(key[:-1]), ((), ""))
+    block = "roles" if key[0] == "roles" and len(key) > 2 else dotted(key[:-1])
+    if dotted(key) == "environment.image":
+        return "write container: {image: PATH, runtime: apptainer}, or what your site has"
+    keys, hint = _ELSEWHERE.get(block, ((), ""))
     return hint if key[-1] in keys else None
 
 

@@ -27,6 +27,7 @@ HYDRA = re.compile(r"(choice|range|interval|glob|sort|shuffle|tag|extend_list)\(
 """The form in which Hydra's sweeper takes several values; here it is a text."""
 
 _DIGITS = 12
+_AS_IN = "as in keys: {lr: {loguniform: [1e-5, 1e-2]}}"
 _OTHER_NAMES = {"logspace": "geomspace", "arange": "range", "values": "choices"}
 
 
@@ -167,11 +168,15 @@ def samples(block: dict[str, Any], place: Key, report: Reporter) -> list[Point]:
     others; that is noted. ``block`` is ``random``, its ``keys`` written in full.
     """
     if not 1 <= block["samples"] <= MOST:
-        found = f"found {block['samples']}; accepted is a whole number from 1 to {MOST}"
-        report.at((*place, "samples"), found)
+        # 0 is the default.
+        found = f"found {block['samples']}" if block["samples"] else "is missing"
+        found += f"; accepted is a whole number from 1 to {MOST}"
+        report.at((*place, "samples"), found, "how many are drawn, as in samples: 20")
         return []
     if not block["keys"]:
-        report.at((*place, "keys"), "is empty; accepted is a mapping of keys to distributions")
+        report.at(
+            (*place, "keys"), "is empty; accepted is a mapping of keys to distributions", _AS_IN
+        )
         return []
     wanted = block["samples"]
     columns: list[Iterator[tuple[Assignment, Hashable]]] = []
@@ -277,7 +282,8 @@ def _distribution(key: Key, form: Any, place: Key, report: Reporter) -> Distribu
         return _choice(key, bounds, place, report)
     mistake = _mistake(str(name), bounds)
     if mistake:
-        report.at((*place, str(name)), f"{mistake}; accepted is {_FORMS[str(name)]}")
+        turned = f"write {{{name}: {bounds[::-1]}}}" if "below the second" in mistake else None
+        report.at((*place, str(name)), f"{mistake}; accepted is {_FORMS[str(name)]}", turned)
         return None
     quantile = _QUANTILES[str(name)](*bounds)
 

@@ -156,7 +156,9 @@ def _flag(name: str, value: Any, style: str, report: Reporter) -> list[str]:
         return []
     if isinstance(value, dict):
         found = "a nested mapping cannot be the flag of a script or command"
-        report.at((name,), found, "use 'args', or flags: key=value, which makes dotted keys of it")
+        shown = ", ".join(f"--{name}.{inner}={one}" for inner, one in list(value.items())[:3])
+        hint = f"write its options in args: [{shown}]; a Hydra program takes flags: key=value"
+        report.at((name,), found, hint)
         return []
     words = [_word(item) for item in (value if isinstance(value, list) else [value])]
     if any(word is None or (style == EQUALS and "," in word) for word in words) and isinstance(

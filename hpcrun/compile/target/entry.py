@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
+import json
 import os
 import re
 import sys
@@ -31,6 +32,7 @@ FORMS = (
 # A larger file is not parsed: an f-string takes the square of its length, and a kB takes one MB.
 MOST_PARSED = 200_000
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_PLAIN = re.compile(r"-{0,2}[A-Za-z/.][\w./=-]*", re.ASCII)
 _COMMAND = re.compile(r"^(?:\S*/)?(?:python[0-9.]*|bash|sh|torchrun|deepspeed|srun)\s")
 
 
@@ -61,6 +63,10 @@ def locate(
         report.at("entry", f"is missing; accepted is {FORMS}")
         return None
     if isinstance(entry, list):
+        if _is_script(entry[0]) and is_there((directory / entry[0]).is_file):
+            found = f"found a list that begins with a script, {entry[0]}, which is no program"
+            report.at("entry", found, _written(entry))
+            return None
         if entry[0].strip():
             return LocatedEntry("command")
         report.at("entry", f"the command is empty; accepted is {FORMS}")
@@ -71,7 +77,7 @@ def locate(
         if entry.endswith(".py") and not _COMMAND.search(entry):
             path = _file(entry, directory, report)
             return LocatedEntry("script", file=path) if path else None
-        hint = "write the command as a list" if " " in entry else None
+        hint = _written(entry.split()) if " " in entry else None
         if _DOTTED.fullmatch(entry):
             hint = f"add the function: {entry}:main"
     elif function.isidentifier() and target:
@@ -83,6 +89,19 @@ def locate(
             return _in_module(target, function, roots, python, report)
     report.at("entry", f"found {entry!r}; accepted is {FORMS}", hint)
     return None
+
+
+def _is_script(word: str) -> bool:
+    return word.endswith(".py") and "/" not in word
+
+
+def _written(words: list[str]) -> str:
+    """Return what to write of a command: a script has its arguments in ``args``."""
+    shown = [json.dumps(one) if not _PLAIN.fullmatch(one) else one for one in words]
+    if not _is_script(words[0]):
+        return f"write the command as a list: [{', '.join(shown)}]"
+    args = f" and args: [{', '.join(shown[1:])}]" if shown[1:] else ""
+    return f"write entry: {words[0]}{args}"
 
 
 def finish(

@@ -10,13 +10,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+from hpcrun import feature
 from hpcrun.compile.source.problems import Reporter
+from hpcrun.compile.spec import schema
 from hpcrun.compile.target import command_line
 from hpcrun.compile.target.entry import MOST_PARSED, LocatedEntry, given_progress
 from hpcrun.compile.target.lone_ranks import lone_ranks
 from hpcrun.extensions import RECIPES
 from hpcrun.policy import frameworks
 from hpcrun.state import files
+from hpcrun.state.spec.experiment import Spec
+from hpcrun.text import agreeing, listed
 
 _PYTHON = re.compile(r"python[0-9.]*")
 # Options of Python that take the next word as their value.
@@ -148,15 +152,19 @@ def unused_progress(located: LocatedEntry, spec: dict[str, Any], directory: Path
 
 def unused_checkpoint(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> str | None:
     """Return a note on ``checkpoint`` where a script seems to have no session; None otherwise."""
-    given = [name for name in _OF_SESSIONS if spec["checkpoint"][name]]
+    given = [f"checkpoint.{name}" for name in _OF_SESSIONS if spec["checkpoint"][name]]
+    usual = schema.defaults(Spec)
+    blocks = (name for name, one in feature.every().items() if one.of_sessions)
+    given += [name for name in blocks if spec[name] != usual[name]]
     if not given or located.kind == "function":
         return None
     path = _python_file(located, spec["entry"] if located.kind == "command" else [], directory)
     if path is None or _of_path(path).has_session:
         return None
     return (
-        f"checkpoint.{given[0]} acts where the program asks for hpcrun.session(), which "
-        f"{path.name} does not do: what it saves by itself goes by options of its own"
+        f"{listed(given, 8)} {agreeing(len(given), 'acts', 'act')} where the program asks for "
+        f"hpcrun.session(), which {path.name} does not do: what it saves by itself goes by options "
+        "of its own"
     )
 
 

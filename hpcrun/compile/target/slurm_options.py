@@ -147,7 +147,10 @@ def check_resources(
     for name, (form, accepted) in FORMS.items():
         value = resources[name]
         if value is not None and not form.fullmatch(value):
-            report.at(name, f"found {value!r}; accepted is {accepted}")
+            plain = "".join(str(value).split()).replace("i", "")
+            is_better = plain != value and form.fullmatch(plain) is not None
+            hint = f"write {plain.removesuffix('B')}" if name == "mem" and is_better else None
+            report.at(name, f"found {value!r}; accepted is {accepted}", hint)
         elif name == "exclude":
             _check_nodes(name, value, report)
     gpus, tasks = resources["gpus_per_node"], resources["ntasks_per_node"]

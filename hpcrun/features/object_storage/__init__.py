@@ -34,6 +34,7 @@ class ObjectStorageFeature(Feature):
     about = "Copies of finished checkpoints in an object store."
     after = "checkpoint"
     block = "hpcrun.features.object_storage.block:ObjectStorage"
+    of_sessions = True
     at_least: Mapping[str, int] = {"keep": 1}
 
     @property

@@ -339,7 +339,8 @@ def never_came(selected: Selected, status: RunStatus) -> Iterator[str]:
                 logs = f"it logs {listed(names, _MOST_NAMES)}" if names else "it logs no metric"
                 yield f"the metric of the objective, {metric}, was not logged: {logs}"
     patterns = _patterns(selected)
-    if patterns and _has_only_stepped(selected):
+    has_completed = status.state == run_state.COMPLETED
+    if patterns and _has_only_stepped(selected, has_completed=has_completed):
         so_far = "matched" if status.over else "has matched so far"
         yield (
             f"no file that it wrote {so_far} recovery.resume.when ({listed(patterns, 3)}), from "
@@ -380,12 +381,12 @@ def _patterns(selected: Selected) -> list[str]:
     return list(found.when) if found else []
 
 
-def _has_only_stepped(selected: Selected) -> bool:
-    """Check that attempts made steps and none was seen to save."""
+def _has_only_stepped(selected: Selected, *, has_completed: bool) -> bool:
+    """Check that attempts made steps, or one completed, and none was seen to save."""
     attempts = selected.paths.attempts()
     if any(any(session_log.read_any(one).of(session_log.SAVED)) for one in attempts):
         return False
-    return any(metrics_file.last_step(one.metrics) is not None for one in attempts)
+    return has_completed or any(metrics_file.last_step(one.metrics) is not None for one in attempts)
 
 
 def notes(runs: Sequence[tuple[Selected, RunStatus]]) -> Iterator[str]:

@@ -72,6 +72,13 @@ def command(
         raise UsageError(
             "--port is that of --serve", hint=f"add --serve, or leave --port {port} out"
         )
+    pages = [one for one in where if one.endswith((".html", ".htm", ".pdf"))]
+    if pages and file is None:
+        runs = shlex.join(one for one in where if one not in pages)
+        raise UsageError(
+            f"{pages[0]} is no run; the file that is written stands behind -o",
+            hint=f"hpcrun report {runs} -o {shlex.quote(pages[0])}",
+        )
     browser = None
     if file is not None and file.suffix.lower() == pdf.SUFFIX:
         browser = pdf.find_browser(file)

@@ -21,7 +21,7 @@ COMMANDS = (
         "Runs on a live screen; keys show logs, causes, cancel, requeue.",
         "hpcrun.tools.top.top_command:command",
         after="status",
-        other_names="htop monitor screen ui",
+        other_names="htop monitor screen ui dashboard gui",
         examples={
             "hpcrun top": "your newest experiment, live",
             "hpcrun top finetune --where config.lr=3e-4": "some of its runs",

@@ -276,7 +276,7 @@ TABLE = [
           add="entry: python train.py"),
     wrong("module without a function", "entry:", "add the function: train:main", drop="entry",
           add="entry: train"),
-    wrong("nested flag", "config.model:", "nested mapping", "use 'args'", drop="entry",
+    wrong("nested flag", "config.model:", "nested mapping", "options in args", drop="entry",
           add="entry: train.py"),
     wrong("args of a function", "args:", "a function takes no arguments", add="args: [--fast]"),
     # overrides and sweeps
@@ -322,7 +322,7 @@ TABLE = [
     wrong("a point of a misspelt key", "spec.yaml:8", "config.lrr:", "there is no key",
           add="sweep: {points: [{config.lrr: 1}]}"),
     wrong("draw of nothing", "sweep.random.keys:", "is empty", add="sweep: {random: {samples: 3}}"),
-    wrong("no samples", "sweep.random.samples:", "found 0",
+    wrong("no samples", "sweep.random.samples:", "is missing",
           add="sweep: {random: {keys: {config.lr: {uniform: [0, 1]}}}}"),
     wrong("an unknown distribution", "random.keys.config.lr:", "did you mean 'loguniform'?",
           add="sweep: {random: {samples: 3, keys: {config.lr: {log_uniform: [1, 2]}}}}"),
