@@ -78,6 +78,10 @@ told.
 
 **What takes long** is told on stderr once nothing was printed for two seconds. `-q` leaves it out
 with all other messages, `HPCRUN_PROGRESS=0` leaves it out alone.
+
+**Errors.** With `--json` the last line of stderr is
+`{"error": {"message": …, "hint": …, "exit_code": …}}`; of a spec it has `problems`, each with
+`file`, `line`, `key`, `message` and `hint`.
 """
 
 

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from hpcrun.cli import commands
-from hpcrun.cli.main import group
+from hpcrun.cli.main import group, main
 from tests.support.command import argv, hpcrun
 from tests.support.experiment import Experiment
 from tests.support.needs_tool import needs_tool
@@ -87,3 +87,24 @@ def test_closed_streams_are_no_failure_and_no_other_file(tmp_path: Path) -> None
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "there is no spec" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "named"),
+    [
+        (["status", "nothing", "--json"], 2, "message"),
+        (["--json", "plan", "nothing.yaml"], 2, "hint"),
+        (["logs", "--nope", "--json"], 2, "message"),
+        (["plan", "hello", "nodes=two", "--json"], 2, "problems"),
+    ],
+)
+def test_an_error_is_json_where_json_is_asked_for(
+    words: list[str], code: int, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--root", str(tmp_path)])
+    told = capsys.readouterr()
+    error = json.loads(told.err.splitlines()[-1])["error"]
+    assert (ended.value.code, told.out) == (code, "")
+    assert error["exit_code"] == code
+    assert error[named]

@@ -95,3 +95,10 @@ def test_a_run_that_came_to_nothing_is_not_reproached_for_its_objective(study: E
     assert _told(study, "FAILED") == []
     study.end()
     assert "it logs no metric" in _told(study, "COMPLETED")[0]
+
+
+def test_a_completed_run_whose_steps_are_not_read(study: Experiment) -> None:
+    _run(study, age=60, steps=0, **RESUME)
+    study.end()
+    (told,) = _told(study, "COMPLETED")
+    assert "no file that it wrote matched recovery.resume.when (out/ckpt.pt)" in told
