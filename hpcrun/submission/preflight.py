@@ -81,10 +81,13 @@ def check_executor(cluster: dict[str, Any]) -> None:
     if Executor.of(cluster).is_here:
         return
     if not client.available():
+        name = cluster.get("name")
+        where = "run this on a login node of the cluster"
+        if cluster.get("host"):
+            where = f"`hpcrun --on {name} submit …` runs it on {cluster['host']}"
         raise ClusterUnreachable(
-            f"the cluster profile '{cluster.get('name')}' submits to Slurm, and there is "
-            "no sbatch on PATH",
-            hint="run this on a login node of the cluster, or choose `cluster=local`",
+            f"the cluster profile '{name}' submits to Slurm, and there is no sbatch on PATH",
+            hint=f"{where}, or choose `cluster=local`",
         )
     client.check_cluster()
 

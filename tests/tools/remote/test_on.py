@@ -121,6 +121,14 @@ def test_a_directory_without_git(far: FarHost, tmp_path: Path) -> None:
     assert _on(far, "logs", "e", cwd=place).stdout == "plain\n"
 
 
+def test_a_program_in_place_of_a_spec(far: FarHost, project: Path) -> None:
+    words = ("submit", "--wait", "--save", "made.yaml", "cluster=local", "train.py", "--lr", "0.5")
+    done = _on(far, *words, cwd=project)
+    assert done.returncode == 0, done.stderr
+    assert _on(far, "logs", "train", cwd=project).stdout == "trained ['--lr', '0.5']\n"
+    assert "entry: train.py" in (project / "made.yaml").read_text()
+
+
 def test_mistakes_are_told_by_the_other_end(far: FarHost, project: Path) -> None:
     spec = project / "experiments" / "e.yaml"
     spec.write_text(spec.read_text() + "resorces: {nodes: 2}\n")
@@ -160,6 +168,12 @@ def test_a_profile_names_the_host_and_goes_along(
     done = command.hpcrun("--on", "big", *words, cwd=project, env=env)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["cluster"]["name"] == "big"
+    (own / "slurm.yaml").write_text("host: login7\n")
+    env["PATH"] = str(Path(sys.executable).parent)
+    words = ("submit", "experiments/e.yaml", "cluster=slurm")
+    here = command.hpcrun(*words, cwd=project, env=env)
+    assert here.returncode == 4
+    assert "`hpcrun --on slurm submit …` runs it on login7" in here.stderr
     bare = command.hpcrun("--on", "bare", "status", cwd=project, env=env)
     assert bare.returncode == 2
     assert "has no host" in bare.stderr
