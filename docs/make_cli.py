@@ -61,8 +61,8 @@ newest experiment (`status` adds what is running or queued of the others); those
 be told.
 
 **Root.** Experiments live under `--root`, else `HPCRUN_ROOT`. Without these, commands that take a
-SPEC use its cluster profile's `root`; the others know no profile and look in `~/hpcrun-runs`. Where a
-profile names another root, set `HPCRUN_ROOT` to it.
+SPEC use its cluster profile's `root`; the others know no profile and look in `~/hpcrun-runs`. Where
+a profile names another root, set `HPCRUN_ROOT` to it.
 
 **Network storage.** On NFS, Lustre and the like `logs --follow` looks at few files a second. Which
 storage it is, is read from the mounts; `HPCRUN_STORAGE=network` or `local` says so where that is
