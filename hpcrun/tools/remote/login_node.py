@@ -142,11 +142,6 @@ class LoginNode:
         rows = done.stdout.decode("utf-8", "replace").splitlines()
         return {key: value for key, _, value in (row.partition(" ") for row in rows)}
 
-    @property
-    def is_up(self) -> bool:
-        """Check whether requests are still answered."""
-        return self._serving is not None and self._serving.poll() is None
-
     def ask(self, do: str, payload: bytes = b"", /, **request: Any) -> dict[str, Any]:
         """Return the answer to a request, a function of `other_end`, with the bytes behind it.
 

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, TextIO
 
 import click
 
-from hpcrun.errors import EXIT_INTERRUPTED, HpcrunError, UsageError
+from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, HpcrunError, UsageError
 from hpcrun.text import shortened
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ def command(cluster: str, words: tuple[str, ...]) -> int:
     CLUSTER is a profile that has host:, or a host as ssh takes it. Commands that take SPEC have the
     code around it brought, as submit would freeze it; files that they write come back.
     """
+    if cluster in ("-h", "--help"):
+        click.echo(click.get_current_context().get_help())
+        return EXIT_OK
     if not words:
         raise UsageError(
             f"what is to run on {shortened(cluster, 80)}?", hint=f"hpcrun --on {cluster} status"

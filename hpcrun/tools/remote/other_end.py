@@ -151,12 +151,16 @@ def set_commit(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
 
 
 def written(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
-    """Return the files that a command has written in a checkout, by their endings: name -> text."""
+    """Return the files that a command has written in a checkout, by their endings: name -> text.
+
+    From then on they are a part of it: what is not brought any more goes.
+    """
     del payload
     endings = tuple(request["endings"])
     top = checkout(request["key"], request["name"])
     since = _stamp(top).stat().st_mtime_ns
-    brought = set(_record(top).get("names", ()))
+    record = _record(top)
+    brought = set(record.get("names", ()))
     found = {}
     for directory, folders, files in os.walk(top):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -169,6 +173,8 @@ def written(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
             is_new = inside not in brought or told.st_mtime_ns > since
             if is_new and told.st_size <= _LONGEST_TEXT:
                 found[inside] = path.read_text("utf-8", "replace")
+    if found:
+        _keep(top, {**record, "names": sorted(brought | found.keys())})
     return {"files": found}
 
 

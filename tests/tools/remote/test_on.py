@@ -127,6 +127,9 @@ def test_a_program_in_place_of_a_spec(far: FarHost, project: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert _on(far, "logs", "train", cwd=project).stdout == "trained ['--lr', '0.5']\n"
     assert "entry: train.py" in (project / "made.yaml").read_text()
+    (project / "made.yaml").unlink()
+    _on(far, "plan", "experiments/e.yaml", cwd=project)
+    assert not (project / "made.yaml").exists()
 
 
 def test_mistakes_are_told_by_the_other_end(far: FarHost, project: Path) -> None:
@@ -185,6 +188,7 @@ def test_a_profile_names_the_host_and_goes_along(
         (["--on", "nowhere", "status"], "nowhere does not answer"),
         (["--on", "-oProxyCommand=touch x", "status"], "is no name of a host"),
         (["--on", HOST], "what is to run on far?"),
+        (["on"], "Missing argument 'CLUSTER'"),
         (["status", "--on", HOST, "e"], "hpcrun --on far status e"),
         (["plan", "--on=far", "e.yaml"], "hpcrun --on far plan e.yaml"),
     ],
