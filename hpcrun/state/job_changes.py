@@ -15,8 +15,9 @@ NONE = "none"
 """The value of `max_parallel` for no limit."""
 
 # Forms of a length of time with a unit are no forms of Slurm's.
-_DURATION = re.compile(r"\d{1,9}|\d{1,9}:\d{1,2}(:\d{1,2})?|\d{1,5}-\d{1,2}(:\d{1,2}){0,2}")
-_NAMES = re.compile(r"[A-Za-z0-9][\w.,+-]{0,199}")
+# Compiled when they are needed: agents import this module, and change nothing.
+_DURATION = r"\d{1,9}|\d{1,9}:\d{1,2}(:\d{1,2})?|\d{1,5}-\d{1,2}(:\d{1,2}){0,2}"
+_NAMES = r"[A-Za-z0-9][\w.,+-]{0,199}"
 _MOST_NICE, _MOST_PRIORITY = 2_147_483_645, 4_294_967_293
 
 
@@ -41,19 +42,19 @@ KEYS = {
         "Partition",
         ("resources", "partition"),
         "a partition, or several: gpu,gpu2",
-        lambda text: _NAMES.fullmatch(text) is not None,
+        lambda text: re.fullmatch(_NAMES, text) is not None,
     ),
     QOS: JobKey(
         "QOS",
         ("resources", "qos"),
         "the name of a QOS",
-        lambda text: _NAMES.fullmatch(text) is not None,
+        lambda text: re.fullmatch(_NAMES, text) is not None,
     ),
     TIME: JobKey(
         "TimeLimit",
         ("resources", "time"),
         "a time such as 04:00:00, 2-00:00:00 or 90 (minutes)",
-        lambda text: _DURATION.fullmatch(text) is not None and text.strip("0:-") != "",
+        lambda text: re.fullmatch(_DURATION, text) is not None and text.strip("0:-") != "",
     ),
     NICE: JobKey(
         "Nice",
