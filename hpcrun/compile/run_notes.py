@@ -84,14 +84,26 @@ def missing_gpus(cluster: Mapping[str, Any], runs: Sequence[CompiledRun]) -> Ite
         )
 
 
+def _values(runs: Sequence[CompiledRun]) -> Iterator[tuple[CompiledRun, str, Any]]:
+    """Yield the values of the first run's ``config``, and those that are swept of the others."""
+    for run in runs[:1]:
+        yield from ((run, name, value) for name, value in run.spec["config"].items())
+    for run in runs[1:]:
+        for key in run.swept:
+            block, *rest = key.split(".", 2)
+            if block == "config" and rest:
+                yield run, rest[0], run.spec["config"].get(rest[0])
+
+
 def lists_of_words(runs: Sequence[CompiledRun], code_root: str) -> Iterator[str]:
     """Yield a note if a list becomes one word, of which the program takes several (``nargs``)."""
     lists = {
         (name, run.entry.file): value
-        for run in runs
-        if run.entry.file and run.spec["flags"] == command_line.EQUALS
-        for name, value in run.spec["config"].items()
-        if isinstance(value, list) and len(value) > 1
+        for run, name, value in _values(runs)
+        if isinstance(value, list)
+        and len(value) > 1
+        and run.entry.file
+        and run.spec["flags"] == command_line.EQUALS
     }
     for (name, file), value in list(lists.items())[:_MOST_NOTES]:
         wanted = rf"""["']--{re.escape(name)}["'][^()]*\bnargs\b"""
@@ -111,8 +123,7 @@ def written_outside(runs: Sequence[CompiledRun]) -> Iterator[str]:
     """Yield a note of what the program is to write outside of a run's directory."""
     found = {
         f"config.{name}": value
-        for run in runs
-        for name, value in run.spec["config"].items()
+        for _, name, value in _values(runs)
         if isinstance(value, str) and value.startswith("/") and _OUTPUT.fullmatch(name)
     }
     for name, value in list(found.items())[:_MOST_NOTES]:

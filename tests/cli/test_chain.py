@@ -161,7 +161,7 @@ def test_weights_that_are_still_to_come(specs: Specs) -> None:
         ([{"spec": "pretrain.yaml", "when": "start"}], "accepted is success or end"),
         ([{"spec": "pretrain.yaml", "when": "end", "each": True}], "with when: end is false"),
         ("finetune.yaml", "depends_on goes in a circle: finetune.yaml -> finetune.yaml"),
-        (3, "accepted is a mapping of spec, when, each"),
+        (3, "accepted is a spec's path"),
     ],
 )
 def test_mistakes(specs: Specs, depends_on: Any, message: str) -> None:

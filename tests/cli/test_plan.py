@@ -33,7 +33,7 @@ finally:
 def plan(
     directory: Path, *arguments: str, code: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    directory.joinpath("train.py").write_text("import torch\n")
+    directory.joinpath("train.py").write_text("import os, torch\nRANK = os.environ['RANK']\n")
     (directory / "demo.yaml").write_text(SPEC)
     start = ["-c", code] if code else ["-m", "hpcrun"]
     return subprocess.run(

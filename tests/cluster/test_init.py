@@ -59,11 +59,11 @@ def newcomer(slurm: Cluster, wheel: Path) -> Iterator[Newcomer]:
     (python.parent / "ninja").symlink_to(Path(own["scripts"], "ninja"))
     slurm.run(["mkdir", str(directory)])
     if slurm.version == VERSIONS[0]:
-        give_operators(slurm, operators.build(), home / "hpcrun")
+        give_operators(slurm, operators.build(), home / "hpcrun-runs")
     # Other tests may have let files lie there.
     shutil.rmtree(home / ".config", ignore_errors=True)
     yield Newcomer(slurm, python.parent, directory)
-    for path in (environment, directory, home / ".config", home / "hpcrun"):
+    for path in (environment, directory, home / ".config", home / "hpcrun-runs"):
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -90,7 +90,7 @@ def test_init_and_submit_train_on_two_nodes(newcomer: Newcomer) -> None:
 
 
 def _check_that_it_learnt(newcomer: Newcomer) -> None:
-    records = newcomer.cluster.layout.home / "hpcrun/first/runs/0/attempts/1/metrics.jsonl"
+    records = newcomer.cluster.layout.home / "hpcrun-runs/first/runs/0/attempts/1/metrics.jsonl"
     losses = [json.loads(line)["loss"] for line in records.read_text().splitlines()]
     assert len(losses) == 200
     assert sum(losses[-20:]) < sum(losses[:20]) / 4
