@@ -12,6 +12,7 @@ import click
 from hpcrun.cli.options import SPEC_HERE
 from hpcrun.compile.target.sbatch_request import SHORT
 from hpcrun.errors import HpcrunError
+from hpcrun.state import job_changes
 from hpcrun.text import one_line
 
 # Short options, most of them sbatch's; Hydra has some of two letters.
@@ -121,7 +122,8 @@ def _replaced(
         word = rest.pop(0)
         name, equals, value = word.partition("=")
         wanted = _IN_PLACE.get((command, name))
-        is_condition = name[2:] in _CONDITIONS or (equals and name == option)
+        is_change = command == "update" and name[2:] in job_changes.KEYS
+        is_condition = is_change or name[2:] in _CONDITIONS or (equals and name == option)
         if wanted is None and not (name[:2] == "--" and is_condition):
             typed.append(word)
             continue
@@ -131,7 +133,8 @@ def _replaced(
             value = rest.pop(0)
         if wanted is None:
             typed.append(f"{name[2:]}={value}")
-            notes.append("conditions are words without dashes")
+            what = "changes" if is_change else "conditions"
+            notes.append(f"{what} are words without dashes")
             continue
         filled = [value if one is None else one for one in wanted]
         # What a shell reads of a line is the last of it.

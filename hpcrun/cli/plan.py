@@ -42,6 +42,7 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
     from hpcrun.compile import compile_chain
     from hpcrun.compile.chain import in_order
     from hpcrun.compile.freeze import freeze
+    from hpcrun.state import root_place
     from hpcrun.submission import most_hours
 
     with activity.doing(f"reading {spec}"):
@@ -53,6 +54,10 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
         (run, one.cluster) for one in (*before, plan) for run in one.runs
     ):
         output.say(f"submit asks first: {above}")
+    try:
+        root_place.check_not_earlier(chain[-1].root, chain[-1].name)
+    except UsageError as error:
+        output.say(f"submit refuses this: {error}")
     root = str(chain[-1].root)
     lacking = tell_unfrozen(plan, chain[-1].root, output)
     if output.json:

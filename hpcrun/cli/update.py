@@ -114,7 +114,7 @@ def _check_other_keys(names: Sequence[str], changes: Mapping[str, str]) -> None:
             )
     if not changes:
         other = next((word for word in names if _WORD.fullmatch(word)), None)
-        rest = f", and {other} chooses runs" if other else ""
+        rest = f"; {other} is none of what a queued job can have changed" if other else ""
         raise UsageError(
             f"nothing to change was typed{rest}; accepted are {', '.join(KEYS)}",
             hint="such as hpcrun update NAME time=04:00:00; for other values `hpcrun cancel NAME`, "

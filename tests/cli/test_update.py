@@ -159,7 +159,7 @@ def test_a_controller_that_is_away_is_said_and_nothing_written(place: Place) -> 
     [
         (("e", "tiem=5"), "did you mean time=5?"),
         (("e", "--", "walltme=5"), "did you mean time=5?"),
-        (("e", "nodes=4"), "nothing to change was typed, and nodes=4 chooses runs"),
+        (("e", "nodes=4"), "nodes=4 is none of what a queued job can have changed"),
         (("e",), "nothing to change was typed; accepted are partition, qos, time"),
         (("time=5",), "hpcrun update NAME time=5"),
         (("e", "time=5h"), "time: found '5h'; accepted is a time such as 04:00:00"),

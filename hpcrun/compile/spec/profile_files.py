@@ -17,7 +17,8 @@ def directories(beside: Path) -> list[Path]:
     ``configs/clusters`` beside the spec and in the directories around it up to the checkout's top,
     HPCRUN_CLUSTERS, the user's and the machine's configuration, and those that ship.
     """
-    found = around(beside)
+    # In a checkout of hpcrun the shipped ones lie beside specs, and hide none of the user's.
+    found = [one for one in around(beside) if one != shipped_directory()]
     named = os.environ.get("HPCRUN_CLUSTERS")
     if named:
         found.append(expand_home(named))

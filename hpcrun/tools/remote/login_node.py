@@ -76,6 +76,11 @@ class LoginNode:
             raise UsageError(
                 f"--on {shown} is no name of a host", hint="as `ssh` takes it: [USER@]HOST"
             )
+        if destination.count(":") == 1 and not destination.startswith("ssh://"):
+            raise UsageError(
+                f"--on {destination}: a port is not typed so",
+                hint=f"--on ssh://{destination}, or Port in ~/.ssh/config",
+            )
         self.name = destination
         self._ssh = shlex.split(os.environ.get("HPCRUN_SSH") or "ssh")
         if not self._ssh or shutil.which(self._ssh[0]) is None:
@@ -93,6 +98,8 @@ class LoginNode:
 
     def __enter__(self) -> LoginNode:
         configured = self._configuration()
+        if configured.get("connecttimeout", "none") == "none":
+            self._options.append(f"ConnectTimeout={_SILENT}")
         if configured.get("serveraliveinterval", "0") == "0":
             self._options.append(f"ServerAliveInterval={_SILENT}")
         if configured.get("controlpath", "none") == "none":
@@ -192,7 +199,7 @@ class LoginNode:
         shown = f"; it said: {shortened(words, 400)}" if words else ""
         return HpcrunError(
             f"{self.name} does not answer{shown}",
-            hint=f"`ssh {shlex.quote(self.name)} true` has to work",
+            hint=f"`{shlex.join([*self._ssh, self.name, 'true'])}` has to work",
         )
 
     @property

@@ -85,6 +85,7 @@ class _Errand:
 
     def __init__(self, cluster: str, words: Sequence[str]) -> None:
         self.destination, self.profile = host_of(cluster)
+        self.near = None if self.profile else _near(cluster)
         self.words = list(words)
         self.typed = _read(words)
         self.variables = {"HPCRUN_ON": "1"}
@@ -123,6 +124,9 @@ class _Errand:
                         self._bring_back(node, code)
                         return code
             except HpcrunError as error:
+                if not self.far and self.near and not isinstance(error, UsageError):
+                    meant = f"did you mean the profile {self.near}?"
+                    raise HpcrunError(error.message, hint=f"{error.hint}; {meant}") from None
                 if not (goes_on and (lost or self.far)) or isinstance(error, UsageError):
                     raise
             if not goes_on:
@@ -333,11 +337,27 @@ def host_of(cluster: str) -> tuple[str, Path | None]:
         raise UsageError(f"{profile} is no YAML: {error}") from None
     host = read.get("host") if isinstance(read, dict) else None
     if not isinstance(host, str):
+        from difflib import get_close_matches
+
+        near = get_close_matches("host", map(str, read) if isinstance(read, dict) else (), 1)
         raise UsageError(
             f"the profile {profile} has no host, which ssh would reach",
-            hint="add `host: login.example.org` to it, or type the host: --on login.example.org",
+            hint=(f"did you mean host where it has {near[0]}? Else " if near else "")
+            + "add `host: login.example.org` to it, or type the host: --on login.example.org",
         )
     return host, profile
+
+
+def _near(cluster: str) -> str | None:
+    """Return the name of a profile that was nearly typed."""
+    from difflib import get_close_matches
+
+    from hpcrun.compile.spec import profile_files
+
+    shipped = profile_files.shipped_directory()
+    found = profile_files.available(Path.cwd()).items()
+    names = [name for name, path in found if path.parent != shipped]
+    return next(iter(get_close_matches(cluster.lower(), names, 1)), None)
 
 
 @contextlib.contextmanager

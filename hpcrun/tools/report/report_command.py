@@ -14,6 +14,9 @@ from hpcrun.cli.where import select, where_argument
 from hpcrun.errors import UsageError
 from hpcrun.text import plural
 
+_SUFFIXES = ("", ".html", ".htm")
+_TABLES = ("csv", "json", "latex")
+
 
 @click.command("report")
 @where_argument
@@ -78,6 +81,13 @@ def command(
         raise UsageError(
             f"{pages[0]} is no run; the file that is written stands behind -o",
             hint=f"hpcrun report {runs} -o {shlex.quote(pages[0])}",
+        )
+    if file is not None and file.suffix.lower() not in (*_SUFFIXES, pdf.SUFFIX):
+        form = file.suffix.lower().removeprefix(".")
+        table = f"; `hpcrun results --format {form}` prints a table" if form in _TABLES else ""
+        raise UsageError(
+            f"-o: found {file}; a report is an HTML page, or a PDF",
+            hint=f"-o {shlex.quote(str(file.with_suffix('.html')))}{table}",
         )
     browser = None
     if file is not None and file.suffix.lower() == pdf.SUFFIX:

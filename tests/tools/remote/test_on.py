@@ -189,12 +189,20 @@ def test_a_profile_names_the_host_and_goes_along(
         (["--on", "-oProxyCommand=touch x", "status"], "is no name of a host"),
         (["--on", HOST], "what is to run on far?"),
         (["on"], "Missing argument 'CLUSTER'"),
+        (["--on", "far:22", "status"], "--on ssh://far:22"),
+        (["--on", "sluurm-lab", "status"], "did you mean the profile slurm-lab?"),
+        (["--on", "typo", "status"], "did you mean host where it has hots?"),
         (["status", "--on", HOST, "e"], "hpcrun --on far status e"),
         (["plan", "--on=far", "e.yaml"], "hpcrun --on far plan e.yaml"),
     ],
 )
 def test_what_is_typed_wrong(far: FarHost, tmp_path: Path, words: list[str], said: str) -> None:
-    done = command.hpcrun(*words, cwd=tmp_path, env=far.environment)
+    own = tmp_path / "profiles"
+    own.mkdir()
+    (own / "slurm-lab.yaml").write_text(f"host: {HOST}\n")
+    (own / "typo.yaml").write_text(f"hots: {HOST}\n")
+    env = {**far.environment, "HPCRUN_CLUSTERS": str(own)}
+    done = command.hpcrun(*words, cwd=tmp_path, env=env)
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert not list(tmp_path.glob("x*"))
