@@ -24,10 +24,25 @@ LINES = [
     ("plan resources.time=5 train.py", "entry: train.py", ""),
     ("plan -o x.log train.py", "entry: train.py", "see `hpcrun logs`"),
     ("plan --sweep lr=1,2 train.py --lr 3", "config: {lr: 3}", ""),
+    ("plan train.py --out ${now:%H} ${HOME} --x ${hpcrun:work}", "out: [", ""),
+    ("plan -- nosuchprogram --x 1", "entry: [nosuchprogram", "is not on PATH here"),
     ("plan -- python -m train a b", "args: [a, b]", ""),
 ]
 REFUSED = [
     ("plan trian.py --lr 1", "there is no program 'trian.py'", "did you mean 'train.py'?"),
+    ("plan -- torchrun trian.py", "there is no program 'trian.py'", "did you mean 'train.py'?"),
+    ("plan -t foo train.py", "resources.time", "hpcrun help spec"),
+    ("run echo", "there is no spec 'echo'", "hpcrun run -- echo"),
+    (
+        "plan --sweep lr=1,2 train.py --arch x --lr 0.1 data",
+        "--lr is followed by 0.1 data",
+        "before the options: data --arch x --lr 0.1",
+    ),
+    (
+        "plan --sweep pre=true,false train.py --pre data --n 1",
+        "--pre is followed by data",
+        "data --pre --n 1",
+    ),
     ("submit exp.yml", "there is no spec 'exp.yml'", "did you mean"),
     ("plan --lr 0.1 train.py", "--lr is no option", "options of train.py stand behind it"),
     ("plan --nnodes=2 train.py", "--nnodes is no option", "type resources.nodes=2"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,14 @@ _PROGRAMS = (".py", ".sh", ".sbatch", ".slurm")
 _REQUEUE = "runs that were submitted are started again by their name: hpcrun requeue NAME"
 
 
+def _program_hint(text: str) -> str | None:
+    """Return what to type for a command of this machine; None if it is none."""
+    import shutil
+
+    shown = shlex.quote(text)
+    return f"for a program: hpcrun run -- {shown}" if shutil.which(text) else None
+
+
 def find_spec(spec: Path | str) -> tuple[Path, str]:
     """Return the file that SPEC means, and its name for messages.
 
@@ -79,7 +88,7 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
     named = f"; experiments that ship: {listing(known)}" if known else ""
     raise UsageError(
         f"there is no spec {text!r}: no such file, and no experiment of that name{named}",
-        hint=did_you_mean(text, [*near, *known]) or _REQUEUE,
+        hint=did_you_mean(text, [*near, *known]) or _program_hint(text) or _REQUEUE,
     )
 
 

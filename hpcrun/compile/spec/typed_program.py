@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -38,6 +39,13 @@ _FLAG = re.compile(
     r"""["']--([\w-]+)["'][^()]*(?:\bstore_(?:true|false|const)|\bcount\b|is_flag)"""
 )
 _MOST_READ = 100_000
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL | re.ASCII)
+_REFERENCE = re.compile(r"(\\*)\$\{(?!hpcrun:)")
+_SHAPE = re.compile(r"resources\.(nodes|ntasks_per_node|gpus_per_node)|gpus")
+# Names of options whose value is a file of options.
+_OF_OPTIONS = re.compile(
+    r"(?:.*[-_.])?(?:config|cfg|conf|yaml|json|toml|preset|recipe|defaults?)(?:[-_.].*)?"
+)
 _INSTEAD = {
     "array": "an array is made of the runs of a sweep: --sweep KEY=A,B before the program",
     "chdir": "paths start in this directory: cd there first",
@@ -66,11 +74,17 @@ class TypedProgram:
         Raises UsageError where a word means what no spec says, with what to type.
         """
         variables = self._variables()
+        while self.program and (found := _ASSIGNMENT.fullmatch(self.program[0])):
+            variables[found[1]] = found[2]
+            self.program = self.program[1:]
+        if not self.program:
+            raise UsageError("no program was typed", hint="it stands behind its variables")
         job = self._request()
         launch = self._launch(job)
         values: dict[str, Any] = {"name": self._name(job.spec.pop("name", None), launch)}
         values["entry"] = launch.entry[0] if launch.entry[0].endswith(PYTHON) else launch.entry
         values |= self._arguments(launch)
+        values = {key: _literal(value) for key, value in values.items()}
         if launch.framework:
             values["framework"] = launch.framework
         values |= {key: value for key, value in job.spec.items() if value is not None}
@@ -112,9 +126,8 @@ class TypedProgram:
                 if job.shell
             ]
         if wrong:
-            is_shape = all("resources." in one or "gpus" in one for one in wrong)
             hint = "leave it out, or write a spec: the key is in `hpcrun help spec`"
-            if is_shape:
+            if all(_SHAPE.search(one) for one in wrong):
                 hint = "type a number that is the same on every node: -N 2 --gpus-per-node 4"
             raise UsageError("\n".join(wrong), hint=hint)
         self.notes += [
@@ -138,6 +151,9 @@ class TypedProgram:
         try:
             if name in ("torchrun", "srun") or module:
                 launch_words.read(words, launch, job, is_typed=True)
+                for word in launch.entry:
+                    if word.endswith(PYTHON) and " " not in word:
+                        _check_program(word)
                 dropped = ", ".join([*launch.dropped, *(f"srun's {one}" for one in launch.logs)])
                 if dropped:
                     self.notes.append(f"{dropped}: hpcrun says it in their place")
@@ -157,6 +173,8 @@ class TypedProgram:
                     "program without it: hpcrun starts its ranks on all nodes",
                 )
             launch.framework = frameworks.BATCH
+        if "/" not in first and shutil.which(first) is None:
+            self.notes.append(f"{first} is not on PATH here; on the nodes it has to be")
         ends = (PYTHON, *SHELL)
         programs = [at for at, one in enumerate(words) if one.endswith(ends) and " " not in one]
         split = split or (programs[0] + 1 if programs else len(words))
@@ -181,7 +199,7 @@ class TypedProgram:
         """Return ``args``, ``config`` and ``flags`` that make the program's words again."""
         words, flags = launch.args, _flags(launch.entry[-1])
         # Options at the end can be config; what stands before them are args, which come first.
-        for split in range(len(words) + 1):
+        for split in range(_kept_in_order(words), len(words) + 1):
             # Behind a `--` config would not stay where it was typed.
             is_end = split == len(words) or "--" in words[:split]
             split = len(words) if is_end else split
@@ -190,11 +208,30 @@ class TypedProgram:
                 break
         assert found is not None
         config, style = found
+        self._check_swept(config, words[split:])
         self._add_swept(config)
         values = {"args": words[:split], "config": config, "flags": style}
         if style == command_line.EQUALS or not config:
             del values["flags"]
         return {name: value for name, value in values.items() if value}
+
+    def _check_swept(self, config: Mapping[str, Any], words: Sequence[str]) -> None:
+        """Raise UsageError if a swept value would take the place of more than a value."""
+        for one in self.sweeps:
+            name, _, values = one.partition("=")
+            name = name.removeprefix("config.")
+            typed = config.get(name)
+            switches = {"true", "false"} & {value.strip().lower() for value in values.split(",")}
+            is_more = isinstance(typed, list) or (switches and not isinstance(typed, bool))
+            if name not in config or typed is None or not is_more:
+                continue
+            shown = shlex.join(map(str, typed if isinstance(typed, list) else [typed]))
+            raise UsageError(
+                f"--sweep {one}: --{name} is followed by {shown}, of which a swept value would "
+                "take the place",
+                hint="arguments stand before the options: "
+                f"{shlex.join(_positional_first(words, name))}",
+            )
 
     def _add_swept(self, config: dict[str, Any]) -> None:
         """Add swept keys that are neither options that were typed nor keys of a spec."""
@@ -208,6 +245,50 @@ class TypedProgram:
                 continue
             config[name] = None
             self.notes.append(f"config.{name} is added, as it is swept: the program gets --{name}")
+
+
+def _positional_first(words: Sequence[str], name: str) -> list[str]:
+    """Return the words with what follows an option's first value, or its switch, before all."""
+    at = words.index(f"--{name}") + 1
+    end = at
+    while end < len(words) and not words[end].startswith("--"):
+        end += 1
+    begin = at if end - at == 1 else at + 1
+    return [*words[begin:end], *words[:begin], *words[end:]]
+
+
+def _kept_in_order(words: Sequence[str]) -> int:
+    """Return how many words stay where they were typed: up to the last whose place counts.
+
+    That is a file of other options, which those behind it change, and an option with its opposite.
+    """
+    kept = 0
+    seen: dict[str, str] = {}
+    for at, word in enumerate(words):
+        name, equals, _ = word[2:].partition("=")
+        if word[:2] != "--":
+            continue
+        base = re.sub(r"^no[-_]", "", name)
+        if seen.setdefault(base, name) != name:
+            kept = at + 1
+        elif _OF_OPTIONS.fullmatch(name):
+            has_value = not equals and at + 1 < len(words) and words[at + 1][:2] != "--"
+            kept = at + 1 + has_value
+    return kept
+
+
+def _literal(value: Any) -> Any:
+    """Return words of a program's as a spec has them, in which ``${`` asks for another value.
+
+    hpcrun's own ``${hpcrun:…}`` stays one.
+    """
+    if isinstance(value, str):
+        return _REFERENCE.sub(lambda found: found[1] * 2 + r"\${", value)
+    if isinstance(value, list):
+        return [_literal(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _literal(one) for key, one in value.items()}
+    return value
 
 
 def _check_program(written: str) -> None:

@@ -166,9 +166,9 @@ class _Case:
         """The command that submitted the run."""
         planned = self.run.selected.planned
         words = history.describe(planned.paths).get("argv") or ()
-        if list(words[:2]) not in (["hpcrun", "submit"], ["hpcrun", "run"]):
-            words = ("hpcrun", "submit", planned.plan.spec_file)
-        return shlex.join(words)
+        if list(words[1:2]) not in (["submit"], ["run"]):
+            words = ("", "submit", planned.plan.spec_file)
+        return shlex.join(["hpcrun", *words[1:]])
 
     @property
     def lacking(self) -> str | None:

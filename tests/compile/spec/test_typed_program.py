@@ -26,6 +26,16 @@ PROGRAMS: list[tuple[str, dict[str, Any]]] = [
     ("train.py --lr 1 --lr 2", {"args": ["--lr", "1"], "config": {"lr": 2}}),
     ("train.py -- --lr 1", {"args": ["--", "--lr", "1"]}),
     ("train.py --a.b 1", {"args": ["--a.b", "1"]}),
+    ("train.py --no-amp --amp", {"args": ["--no-amp", "--amp"]}),
+    (
+        "train.py --config c.yaml --batch_size 32",
+        {"args": ["--config", "c.yaml"], "config": {"batch_size": 32}},
+    ),
+    (
+        "train.py --b 1 --model-config=c.yaml --a=2",
+        {"args": ["--b", "1", "--model-config=c.yaml"], "config": {"a": 2}},
+    ),
+    ("FOO=1 B= python train.py", {"environment": {"variables": {"FOO": "1", "B": ""}}}),
     ("train.py a.lr=0.1 a.n=x", {"config": {"a": {"lr": 0.1, "n": "x"}}, "flags": "key=value"}),
     ("train.py +a=1", {"args": ["+a=1"]}),
     ("python -u train.py --lr 1", {"entry": ["python", "-u", "train.py"], "config": {"lr": 1}}),
@@ -96,6 +106,7 @@ def test_a_program_gets_the_words_that_were_typed(
     (run,) = compile_spec(made, ["cluster=local"], root=tmp_path / "root").runs
     typed = [one for one in program.split() if one not in ("--nnodes=2", "--rdzv_backend=c10d")]
     typed = typed[3:] if typed[0] == "srun" else typed
+    typed = typed[2:] if typed[0] == "FOO=1" else typed
     typed = typed[1:] if typed[0] == "train.py" else typed
     typed = ["bash", *typed] if typed[:1] == ["job.sh"] else typed
     # config has an order of its own.
