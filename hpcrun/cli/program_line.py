@@ -58,6 +58,13 @@ class ProgramLine:
         for note in command.notes:
             output.say(f"note: {note}")
         late = [word for word in command.program[1:] if word.partition("=")[0] in _EARLY]
+        if late and not _may_have(command.program[0], late[0]):
+            raise UsageError(
+                f"{late[0]} behind the program is the program's, and {command.program[0]} has no "
+                "such option",
+                hint=f"what is hpcrun's or sbatch's stands before it: {late[0]} … "
+                f"{command.program[0]} …",
+            )
         if late:
             output.say(
                 f"note: {', '.join(late)} behind the program is the program's; what is hpcrun's or "
@@ -75,6 +82,20 @@ class ProgramLine:
                 where += ", without what is typed as key=value and --sweep"
         output.say(f"the spec, {where}:\n{made.text.rstrip()}")
         return made if save is None else save
+
+
+def _may_have(program: str, option: str) -> bool:
+    """Check whether a Python file names an option; True of what is none, or cannot be read."""
+    from hpcrun.state import files
+
+    if not program.endswith(".py"):
+        return True
+    try:
+        text = files.read_bytes(expand_home(program), 1 << 20).decode(errors="replace")
+    except (OSError, ValueError):
+        return True
+    name = option.partition("=")[0].lstrip("-")
+    return name in text or name.replace("-", "_") in text
 
 
 def _place(save: str) -> Path:

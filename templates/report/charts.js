@@ -1,5 +1,11 @@
 // Charts with uPlot: curves of the runs that are drawn, and the telemetry of one.
 
+// The width in pixels of an axis, ticks and gap included, for the longest of its values.
+function wideEnough(plot, values) {
+  const longest = Math.max(0, ...(values || []).map((value) => String(value ?? "").length));
+  return Math.max(70, 34 + 6.5 * longest);
+}
+
 const format = (value) => {
   if (value == null) return "";
   const size = Math.abs(value);
@@ -111,7 +117,7 @@ function chart(place, name, lines, all, fitted) {
         x: { time: false, range: () => zoomed().x },
         y: { distr: fitted.log ? 3 : 1, range: () => zoomed().y },
       },
-      axes: [{ ...axis, label: all.across, labelSize: 24, ...(view.across === "time" ? {} : { incrs: WHOLE }) }, { ...axis, label: name, labelSize: 24, size: 70 }],
+      axes: [{ ...axis, label: all.across, labelSize: 24, ...(view.across === "time" ? {} : { incrs: WHOLE }) }, { ...axis, label: name, labelSize: 24, size: wideEnough }],
       series: [null, ...behind.map((each) => series(each, 0.25, 1.6)), ...lines.map((each) => series(each, 1, each.best ? 2.6 : 1.6))],
       hooks: { setSelect: [zoom], drawAxes: [bands], draw: [marks] },
     },

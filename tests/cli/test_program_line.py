@@ -15,7 +15,6 @@ from tests.support.experiment import path_with, slurm_shim
 
 # A line, what its spec has on stderr, and what is told beside that.
 LINES = [
-    ("plan train.py --lr 0.1 --sweep a", "entry: train.py", "--sweep behind the program"),
     ("plan -N 2 --gpus-per-node 8 -- torchrun train.py --lr 0.1", "framework: torchrun", ""),
     ("plan -N 2 torchrun train.py", "nodes: 2", ""),
     ("plan -n 4 -N 1 train.py", "ntasks_per_node: 4", ""),
@@ -32,6 +31,7 @@ REFUSED = [
     ("plan trian.py --lr 1", "there is no program 'trian.py'", "did you mean 'train.py'?"),
     ("plan -- torchrun trian.py", "there is no program 'trian.py'", "did you mean 'train.py'?"),
     ("plan -t foo train.py", "resources.time", "hpcrun help spec"),
+    ("run train.py --lr 1 --sweep seed=1,2", "--sweep behind the program", "stands before it"),
     ("run echo", "there is no spec 'echo'", "hpcrun run -- echo"),
     (
         "plan --sweep lr=1,2 train.py --arch x --lr 0.1 data",
