@@ -101,8 +101,8 @@ _WIDEST_PAGE = 100
 _MOST_LINES = 12
 
 
-@click.command("help")
-@click.argument("topic", nargs=-1, metavar="[TOPIC | COMMAND | WORDS]")
+@click.command("help", context_settings={"ignore_unknown_options": True})
+@click.argument("topic", nargs=-1, type=click.UNPROCESSED, metavar="[TOPIC | COMMAND | WORDS]")
 @common
 @click.pass_context
 def command(context: click.Context, topic: tuple[str, ...], output: Output) -> None:

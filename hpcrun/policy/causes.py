@@ -83,10 +83,9 @@ _EXCEPTIONS = {
 _SHOWN = 4
 # Exceptions by which torch tells much, and its words for memory that an allocator did not get.
 _OF_ALLOCATORS = ("RuntimeError", "AcceleratorError")
-_NO_MEMORY = re.compile(
-    r"DefaultCPUAllocator: can't allocate memory|CUDA error: out of memory|CUDA out of memory"
-    r"|HIP out of memory|CUBLAS_STATUS_ALLOC_FAILED"
-)
+NO_GPU_MEMORY = r"(?:CUDA|HIP|XPU)(?: error:)? out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+_OF_CPU = "DefaultCPUAllocator: can't allocate memory"
+_NO_MEMORY = re.compile(f"{_OF_CPU}|{NO_GPU_MEMORY}")
 
 
 @dataclass(frozen=True)
