@@ -12,12 +12,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from itertools import groupby
 from typing import NamedTuple
 
-from hpcrun.cli import commands
-from hpcrun.policy import causes
-from hpcrun.text import signal_name
+from hpcrun.cli import commands, known_messages
+from hpcrun.compile.target import deepspeed_keys
 
 # BM25's saturation of a word that is repeated, and the part of a passage's length that counts.
 _K1, _B = 1.2, 0.6
@@ -27,6 +27,9 @@ _HEADING, _NAME = 3, 4
 _COVERAGE = 2.0
 # What a word's other name counts beside the word that was typed.
 _SYNONYM = 0.8
+# How alike a key has to be to one that was typed.
+_NEARLY = 0.85
+_SPECS = "hpcrun help specs"
 _WORD = re.compile(r"[a-z0-9]+(?:[._][a-z0-9]+)*")
 _STOP_WORDS = """
 a an and another are as ask at be by can could do does eight every first for four from get give gets
@@ -180,6 +183,20 @@ SYNONYMS = {
     "wait": "pending waits",
     "walltime": "resources.time time",
     "yaml": "spec YAML",
+    "begin": "begin sbatch",
+    "hold": "hold held",
+    "proxy": "proxy environment.variables",
+    "jupyter": "jupyter notebook shell python",
+    "quota": "quota disk clean",
+    "salloc": "salloc shell run allocation",
+    "diverges": "diverge nan spike",
+    "diverge": "nan spike",
+    "upgrade": "upgrade pip",
+    "workstation": "local",
+    "preempted": "preemption",
+    "hf_home": "HF_HOME cache environment.variables",
+    "home": "home root directory",
+    "port": "port MASTER_PORT",
     "zero": "deepspeed zero_optimization",
 }
 
@@ -189,183 +206,6 @@ WORTH = {
     **dict.fromkeys(("architecture", "extending", "glossary", "processes", "security"), 0.6),
     **dict.fromkeys(("checkpoints", "observing", "records", "recovery-rules", "python"), 0.8),
 }
-_NODE_MEMORY = "The memory of a node ran out"
-_MORE_MEMORY = (
-    "Ask for more by `resources.mem`, or let the next start do so: `recovery: {grow: {mem: 1.5}}`. "
-    "Fewer ranks or loader workers on a node have more each. `hpcrun why NAME` tells what that run "
-    "had. Where a GPU's ran out, paste that message."
-)
-_GPU, _FULL = r"\b(?:cuda|gpus?|hip|vram)\b", r"(?:out.of.memory|memory.* full|\bOOM\b)"
-# A message -> what it is called, and what it means.
-_MESSAGES = (
-    (
-        r"oom.?kill",
-        _NODE_MEMORY,
-        _MORE_MEMORY,
-    ),
-    (
-        rf"{causes.NO_GPU_MEMORY}|OutOfMemoryError|ErrorOutOfMemory|cudaErrorMemoryAllocation"
-        rf"|{_GPU}.*{_FULL}|{_FULL}.*{_GPU}",
-        "The memory of a GPU ran out",
-        "`hpcrun why NAME` lists what lowers it for that run: smaller micro batches, more of ZeRO, "
-        "offload. `recovery: {shrink_micro_batch: 3}` lets the next attempt halve the micro batch; "
-        "`hpcrun estimate SPEC` tells before the queue what a run takes.",
-    ),
-    (
-        r"out.of.memory|\bOOM\b|MemoryError|DefaultCPUAllocator|Cannot allocate memory",
-        _NODE_MEMORY,
-        _MORE_MEMORY,
-    ),
-    (
-        r"DUE TO TIME.?LIMIT|(?-i:\bTIMEOUT\b(?!:))",
-        "The job reached its time limit",
-        "hpcrun saves before that and requeues; a run goes on from its newest checkpoint. Where no "
-        "save fits in: more `resources.time`, a lower `checkpoint.every`, or `recovery: {grow: "
-        "{time: 2}}`.",
-    ),
-    (
-        r"DUE TO PREEMPTION|\bPREEMPTED\b|\bpreempt.* mean|what is preempt",
-        "Slurm gave its nodes to a more important job (preemption)",
-        "The run saves in the time that Slurm leaves, is requeued, and goes on by itself from its "
-        "newest checkpoint.",
-    ),
-    (
-        r"(?-i:NODE_FAIL)|DUE TO NODE FAILURE",
-        "Slurm lost a node of the job",
-        "The run did nothing wrong: it is requeued, and goes on from its newest checkpoint. "
-        "`hpcrun why NAME` names the node; `resources.exclude` leaves it out.",
-    ),
-    (
-        r"ChildFailedError|ProcessExitedException|ProcessRaisedException",
-        "A process that torchrun or a spawn started ended badly",
-        "The cause stands above that line, in the log of the process that failed first: `hpcrun "
-        "why NAME` shows it, `hpcrun logs NAME --rank R` all of it.",
-    ),
-    (
-        r"DataLoader worker .*killed by signal: Killed|\bSIGKILL\b|^(?:.*: )?Killed$",
-        "A process was killed by SIGKILL (signal 9, exit code 137)",
-        "Mostly because the memory of its node or job was full: `hpcrun why NAME` tells whether. "
-        "Then ask for more by `resources.mem`, or let the next start do so: `recovery: {grow: "
-        "{mem: 1.5}}`. Else Slurm or somebody ended it.",
-    ),
-    (
-        r"\bSIGSEGV\b|segmentation fault|segfault",
-        "A process was killed by SIGSEGV (signal 11, exit code 139)",
-        "Its code or a library's touched memory that is not its own: mostly a compiled package "
-        "that does not fit the others (torch, CUDA, NCCL), or a bug in it. `hpcrun logs NAME "
-        "--rank R` has what it wrote last. `environment: {variables: {PYTHONFAULTHANDLER: "
-        "\"1\"}}` has Python print where it was. Where it follows one node, `resources.exclude`.",
-    ),
-    (
-        r"\bSIGTERM\b",
-        "A process was asked to end by SIGTERM (signal 15, exit code 143)",
-        "Somebody ended it: Slurm (time limit, preemption, scancel), or a launcher because another "
-        "rank had ended first. `hpcrun why NAME` tells which.",
-    ),
-    (
-        r"\bSIGABRT\b|Aborted \(core dumped\)",
-        "A process ended itself by SIGABRT (signal 6, exit code 134)",
-        "A library gave up: the cause stands above, often a C++ exception or NCCL's watchdog after "
-        "another rank had ended. `hpcrun why NAME` shows which rank was first.",
-    ),
-    (
-        r"ssh: |Could not resolve hostname|Permission denied \(publickey",
-        "ssh does not reach the other machine",
-        "`hpcrun --on CLUSTER` uses ssh as it is: `ssh CLUSTER` has to work first, so CLUSTER must "
-        "be a host that `~/.ssh/config` knows, with a key that it accepts (`hpcrun help laptop`).",
-    ),
-    (
-        r"(?-i:PermissionError|\bEACCES\b|Permission denied)",
-        "A file may not be read, written or executed by you",
-        "`ls -ld` on it and on the directories above tells who may. A script that is started "
-        "directly needs `chmod +x`; what a group uses together, `group` and `umask` in the cluster "
-        "profile (`hpcrun help sharing`).",
-    ),
-    (
-        r"no module named|ModuleNotFoundError",
-        "The Python of the job lacks a package",
-        "`environment: {python: PATH}` names the Python that has it, by default the one that "
-        "hpcrun runs in; else install it there: `PATH -m pip install PACKAGE`. `hpcrun check "
-        "SPEC` looks before the queue (`hpcrun help environment`).",
-    ),
-    (
-        r"GLIBC(?:XX)?_[\d.]+.? not found|Exec format error",
-        "A program or library was built for another system",
-        "The node's processor or its C library is another than where it was built: use a Python "
-        "that was built for those nodes (`environment.python`), a container (`hpcrun help "
-        "containers`), or nodes of one kind (`resources.constraint`).",
-    ),
-    (
-        r"no kernel image|libcuda\.so|driver (?:version is insufficient|.*too old)|CUDA driver"
-        r"|no CUDA-capable device|Found no NVIDIA driver",
-        "torch, the driver and the GPU do not fit each other",
-        "`hpcrun exec NAME nvidia-smi` shows the node's driver and the newest CUDA that it takes; "
-        "torch in `environment.python` must be built for no newer, and for that GPU. Without "
-        "libcuda or a GPU: does the job ask for one (`resources.gpus_per_node`)?",
-    ),
-    (
-        r"illegal memory access|device-side assert|misaligned address",
-        "A kernel on the GPU touched what it should not",
-        "Mostly the program's: an index beyond a tensor or an embedding. `environment: "
-        "{variables: {CUDA_LAUNCH_BLOCKING: \"1\"}}` makes the error stand where it arises. Where "
-        "it follows one node, leave that out by `resources.exclude`.",
-    ),
-    (
-        r"/dev/shm|shared memory",
-        "Shared memory of the node is too small or full",
-        "Fewer or no workers of the DataLoader, smaller batches, or in the program "
-        "`torch.multiprocessing.set_sharing_strategy('file_system')`; `hpcrun exec NAME df -h "
-        "/dev/shm` shows it while the run goes.",
-    ),
-    (
-        r"too many open files|\bEMFILE\b",
-        "A process has as many files open as it may",
-        "`environment: {setup: [ulimit -n 65536]}` raises that up to the node's own limit; fewer "
-        "workers of the DataLoader need fewer.",
-    ),
-    (
-        r"FileNotFoundError|No such file or directory",
-        "A file is not where the program looks for it",
-        "The job runs in a copy of the code: data are named by their whole path, or from the "
-        "spec's directory by `staging` (`hpcrun help working-directory`). Nodes see shared "
-        "storage alone, not the login node's own disks.",
-    ),
-    (
-        r"Read timed out|ConnectTimeout|ReadTimeout|Max retries exceeded|name resolution"
-        r"|Network is unreachable|connection.{0,3}time(?:d )?.?out|HTTPSConnectionPool"
-        r"|Could not resolve host",
-        "A node does not reach a server",
-        "Many compute nodes have no way to the internet: download on the login node to shared "
-        "storage, and set HF_HOME, HF_HUB_OFFLINE or the site's proxy (https_proxy) in "
-        "`environment.variables`. Between ranks: `hpcrun doctor --nodes` measures the links.",
-    ),
-    (
-        r"Unable to contact slurm controller|Socket timed out on send/recv|slurm_load_jobs error",
-        "Slurm itself does not answer",
-        "Its controller is down or busy: `scontrol ping` tells, and those who run the site. Jobs "
-        "that run go on; repeat the command later, `hpcrun submit` adds no run twice.",
-    ),
-    (
-        r"Requested node configuration|More processors requested|nodes? count specification",
-        "No node has what the job asks for",
-        "Lower `resources` (gpus_per_node, cpus_per_task, mem, nodes) or name another "
-        "`resources.partition`: `hpcrun check SPEC` says which does not fit.",
-    ),
-    (
-        r"Unable to open file",
-        "sbatch does not find the script",
-        "hpcrun needs no script: `hpcrun submit SPEC` takes a YAML file, a Python script or a "
-        "command, and `hpcrun init --from job.sh` makes a spec of an sbatch script.",
-    ),
-)
-# Words in small letters that are messages though they stand alone.
-_SIGNAL_ALONE = re.compile(r"preempted|killed|segfault|sig[a-z]{3,4}")
-# Where a number stands for a signal, and how programs that died are reported.
-_SIGNAL = re.compile(r"\bsignal[\s:=(]*(\d+)|\b0:(\d+)\b", re.IGNORECASE)
-_CODE = re.compile(
-    r"(?:\bexit(?:ed)?(?: with)?|code|status)[\s:=(]*(?:code|status)?[\s:=(]*(-?\d+)\b",
-    re.IGNORECASE,
-)
 
 
 class Passage(NamedTuple):
@@ -409,11 +249,36 @@ def answers(words: str, pages: Mapping[str, str], most: int = 5) -> list[Passage
     # A key that was typed as it stands is what was asked for.
     typed = words.strip()
     key = next((one for one in index.passages if typed and one.names == typed), None)
+    key = key or _nearest_key(typed, index.passages)
     found: dict[str, Passage] = {}
     for passage in (told, key, *(index.passages[one] for one in ranked)):
         if passage is not None:
             found.setdefault(passage.title, passage)
     return [*found.values()][:most]
+
+
+def _nearest_key(typed: str, passages: Sequence[Passage]) -> Passage | None:
+    """Return what to write for a key that there is not; None for words that look like none."""
+    keys = {one.names: one for one in passages if one.names == one.title and "." in one.names}
+    keys |= {one.names: one for one in passages if one.names in ("deepspeed", "config")}
+    head = typed.removeprefix("deepspeed.").split(".")[0]
+    is_deepspeed = head in deepspeed_keys.TOP_LEVEL and (head != typed or "_" in head)
+    if is_deepspeed and head not in {one.split(".")[0] for one in keys}:
+        text = keys["deepspeed"].text
+        return Passage(
+            f"A key of DeepSpeed's: {typed}", f"It stands in `deepspeed`. {text}", _SPECS
+        )
+    if not re.fullmatch(r"\w+(?:\.\w+)+", typed):
+        return None
+    block = typed.rpartition(".")[0]
+    title = f"There is no key {typed}"
+    if near := get_close_matches(typed, keys, n=1, cutoff=_NEARLY):
+        return Passage(title, f"Did you mean `{near[0]}`? {keys[near[0]].text}", _SPECS)
+    if block in keys:
+        return Passage(f"{typed}, in {block}", keys[block].text, _SPECS)
+    if names := sorted(one for one in keys if one.startswith(f"{block}.")):
+        return Passage(title, f"`{block}` has {', '.join(names)}.", _SPECS)
+    return None
 
 
 def _asked(words: str) -> list[list[str]]:
@@ -496,32 +361,9 @@ def _of_pages(pages: Mapping[str, str]) -> Iterator[Passage]:
 
 def _of_message(words: str) -> Passage | None:
     """Return the meaning of a message that was pasted: a reason of Slurm's, or an error."""
-    if words == words.lower() and " " not in words and not _SIGNAL_ALONE.fullmatch(words):
-        return None
-    from hpcrun.observe.diagnosis import advice
-    from hpcrun.slurm import pending_reason
-
-    words = _with_signal(words)
-    said = words.strip("() ")
-    if (reason := pending_reason.in_words(said)) != said:
-        return Passage("Why a job waits", reason, "hpcrun status and hpcrun why have it of a run")
-    for pattern, title, text in _MESSAGES:
-        if re.search(pattern, words, re.IGNORECASE):
-            return Passage(title, text, "hpcrun help recovery")
-    if trouble := advice.known_trouble({"message": words}, "NAME"):
-        return Passage("What the message means", f"{trouble}.", "hpcrun why NAME tells it of a run")
+    if found := known_messages.explained(words):
+        return Passage(*found)
     return None
-
-
-def _with_signal(words: str) -> str:
-    """Return a message with the name of the signal that a number in it stands for."""
-    number = 0
-    if hit := _SIGNAL.search(words):
-        number = int(hit[1] or hit[2])
-    elif hit := _CODE.search(words):
-        code = int(hit[1])
-        number = -code if code < 0 else code - 128
-    return f"{words} {signal_name(number)}" if 0 < number < 65 else words
 
 
 def _passages(

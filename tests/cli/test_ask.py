@@ -381,22 +381,33 @@ ANSWERS = {
         BeginTime
     """,
     r"^The memory of a GPU ran out": """
+        RuntimeError: CUDA error: out of memory
+        NCCL WARN Cuda failure 'out of memory'
+        cuda oom
+        ran out of memory on the GPU
+        oom on gpu
+        HIP out of memory. Tried to allocate
+        hipErrorOutOfMemory
         CUDA out of memory. Tried to allocate
         torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB
         RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate
     """,
     r"^The memory of a node ran out": """
+        RuntimeError: DefaultCPUAllocator: can't allocate memory
         slurmstepd: error: Detected 1 oom_kill event
         slurmstepd: error: Detected 2 oom-kill event(s) in StepId=12.0
         OUT_OF_MEMORY
         MemoryError: Unable to allocate 12.0 GiB
     """,
     r"^The job reached its time limit": """
+        State=TIMEOUT
         DUE TO TIME LIMIT
         slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2026-11-28T00:00:00 DUE TO TIME LIMIT ***
         TIMEOUT
     """,
     r"^Slurm gave its nodes": """
+        preempted
+        what does preemption mean
         DUE TO PREEMPTION
         PREEMPTED
     """,
@@ -405,6 +416,10 @@ ANSWERS = {
         torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated
     """,
     r"^What the message means": """
+        [rank3]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)
+        Bus error
+        exit code 135
+        RuntimeError: unable to open shared memory object
         NCCL WARN Call to ibv_create_qp failed
         Address already in use
         OSError: [Errno 116] Stale file handle
@@ -414,6 +429,139 @@ ANSWERS = {
         NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus
         RuntimeError: DataLoader worker (pid 12) is killed by signal: Bus error
         bad interpreter: /bin/bash^M: bad interpreter
+    """,
+    r"^A process was killed by SIGKILL": """
+        exit code 137
+        signal 9 SIGKILL
+        Killed
+        srun: error: n1: task 0: Exited with exit code 137
+        exitcode  : -9 (pid: 12)
+        State FAILED ExitCode 0:9
+    """,
+    r"^A process was killed by SIGSEGV": """
+        Segmentation fault
+        exit code 139
+        segfault
+    """,
+    r"^A node does not reach": """
+        error: connection timeout
+        urllib3 ConnectTimeout timeout=10
+        Read timed out huggingface.co
+    """,
+    r"^ssh does": """
+        Permission denied (publickey)
+        ssh: Could not resolve hostname cluster
+    """,
+    r"^A file may not": """
+        PermissionError: [Errno 13] Permission denied: '/data'
+    """,
+    r"^A file is not": """
+        FileNotFoundError: [Errno 2] No such file or directory: 'data/train.bin'
+    """,
+    r"^The Python of the job": """
+        No module named 'deepspeed'
+    """,
+    r"^A program or library was built": """
+        Exec format error
+        GLIBC_2.34 not found
+    """,
+    r"^torch, the driver": """
+        no kernel image is available for execution on the device
+        libcuda.so.1: cannot open shared object file
+        The NVIDIA driver on your system is too old
+    """,
+    r"^A kernel on the GPU": """
+        CUDA error: an illegal memory access was encountered
+    """,
+    r"^A process has as many files": """
+        OSError: [Errno 24] Too many open files
+    """,
+    r"^Slurm itself": """
+        Unable to contact slurm controller (connect failure)
+        Socket timed out on send/recv operation
+    """,
+    r"^No node has": """
+        Requested node configuration is not available
+        More processors requested than permitted
+    """,
+    r"^sbatch does not find": """
+        Unable to open file job.sh
+    """,
+    r"^Slurm lost": """
+        NODE_FAIL
+    """,
+    r"timeout of NCCL": """
+        how do I prevent a timeout of NCCL
+    """,
+    r"^Early stopping": """
+        early stopping
+    """,
+    r"^Stop jobs at night": """
+        stop all jobs at night
+        pause a job over night
+    """,
+    r"^Kill a single run|hpcrun cancel": """
+        kill a single run
+        stop one job
+    """,
+    r"^Start later": """
+        --begin
+        --hold
+    """,
+    r"^Where is the slurm": """
+        where is the slurm-123.out file
+    """,
+    r"^Resume from a": """
+        resume from a checkpoint of another experiment
+    """,
+    r"^Change the root": """
+        change the root
+        move my runs to another directory
+        my home directory is too small
+    """,
+    r"^Set an environment": """
+        set an environment variable
+        HF_HOME
+        proxy for compute nodes
+    """,
+    r"^My loss|on_nan": """
+        my loss diverges
+    """,
+    r"^How long until": """
+        how long until it finishes
+    """,
+    r"^How much memory": """
+        sacct how much memory did my job use
+    """,
+    r"[Pp]rofile": """
+        profile pytorch
+    """,
+    r"^Jupyter": """
+        jupyter notebook
+        salloc interactive
+    """,
+    r"quota": """
+        who uses my quota
+    """,
+    r"^Two GPUs": """
+        run on two gpus of my workstation
+    """,
+    r"^Raise the time": """
+        raise time limit of running job
+    """,
+    r"^There is no key sweep.max_paralel": """
+        sweep.max_paralel
+    """,
+    r"^There is no key checkpoint.foo": """
+        checkpoint.foo
+    """,
+    r"^resources.sbatch.gres, in": """
+        resources.sbatch.gres
+    """,
+    r"^A key of DeepSpeed": """
+        train_batch_size
+        zero_optimization
+        deepspeed.zero_optimization.stage
     """,
 }
 QUESTIONS = [
@@ -479,3 +627,26 @@ def test_nothing_is_said_to_be_found_where_no_page_has_a_word() -> None:
 @pytest.mark.parametrize("words", ["", "?", "a" * 10_000, "[[", "\x1b[31m", "é", "the"])
 def test_odd_words_do_no_harm(words: str) -> None:
     assert ask.answers(words, PAGES) == [] or words == "the"
+
+
+def test_what_would_end_much_is_not_said_first_to_who_asked_for_less() -> None:
+    asked = ("early stopping", "stop all jobs at night", "kill a single run", "stop one job")
+    for words in asked:
+        (first, *_) = ask.answers(words, PAGES, 1)
+        assert first.title != "Stop everything", words
+
+
+@pytest.mark.parametrize(
+    "words", [["--gres=gpu:4"], ["--mem"], ["--time"], ["srun", "--pty", "-N", "2"]]
+)
+def test_options_of_others_are_words(words: list[str]) -> None:
+    told = hpcrun("help", *words)
+    assert told.returncode == 0, told.stderr
+
+
+@pytest.mark.parametrize(
+    "words", ["exit code 1", "exit code 3", "connection timeout=10", "timeout"]
+)
+def test_numbers_and_timeouts_of_others_are_no_end_of_a_job(words: str) -> None:
+    titles = [one.title for one in ask.answers(words, PAGES, 1)]
+    assert not [one for one in titles if one.startswith(("A process was", "The job reached"))]
