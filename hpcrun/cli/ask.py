@@ -185,8 +185,7 @@ SYNONYMS = {
     "yaml": "spec YAML",
     "begin": "begin sbatch",
     "hold": "hold held",
-    "proxy": "proxy environment.variables",
-    "jupyter": "jupyter notebook shell python",
+    "jupyter": "notebook",
     "quota": "quota disk clean",
     "salloc": "salloc shell run allocation",
     "diverges": "diverge nan spike",
@@ -272,10 +271,10 @@ def _nearest_key(typed: str, passages: Sequence[Passage]) -> Passage | None:
         return None
     block = typed.rpartition(".")[0]
     title = f"There is no key {typed}"
+    if block in keys and keys[block].text.startswith("mapping"):
+        return Passage(f"{typed}, in {block}", keys[block].text, _SPECS)
     if near := get_close_matches(typed, keys, n=1, cutoff=_NEARLY):
         return Passage(title, f"Did you mean `{near[0]}`? {keys[near[0]].text}", _SPECS)
-    if block in keys:
-        return Passage(f"{typed}, in {block}", keys[block].text, _SPECS)
     if names := sorted(one for one in keys if one.startswith(f"{block}.")):
         return Passage(title, f"`{block}` has {', '.join(names)}.", _SPECS)
     return None

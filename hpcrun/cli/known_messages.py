@@ -134,7 +134,7 @@ _OTHERS = (
         "it follows one node, leave that out by `resources.exclude`.",
     ),
     (
-        r"/dev/shm|shared memory",
+        r"dev/shm|shared memory",
         "Shared memory of the node is too small or full",
         "Fewer or no workers of the DataLoader, smaller batches, or in the program "
         "`torch.multiprocessing.set_sharing_strategy('file_system')`; `hpcrun exec NAME df -h "

@@ -490,7 +490,7 @@ ANSWERS = {
     r"^Slurm lost": """
         NODE_FAIL
     """,
-    r"timeout of NCCL": """
+    r"^NCCL's watchdog": """
         how do I prevent a timeout of NCCL
     """,
     r"^Early stopping": """
@@ -508,7 +508,7 @@ ANSWERS = {
         --begin
         --hold
     """,
-    r"^Where is the slurm": """
+    r"^Where is the log file": """
         where is the slurm-123.out file
     """,
     r"^Resume from a": """
@@ -527,7 +527,7 @@ ANSWERS = {
     r"^My loss|on_nan": """
         my loss diverges
     """,
-    r"^How long until": """
+    r"^When does it finish": """
         how long until it finishes
     """,
     r"^How much memory": """
@@ -543,7 +543,7 @@ ANSWERS = {
     r"quota": """
         who uses my quota
     """,
-    r"^Two GPUs": """
+    r"^On my workstation": """
         run on two gpus of my workstation
     """,
     r"^Raise the time": """

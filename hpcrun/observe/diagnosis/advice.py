@@ -71,7 +71,7 @@ _TROUBLES = (
         "torch.multiprocessing.set_sharing_strategy('file_system')",
     ),
     (
-        r"\bSIGBUS\b|^Bus error",
+        r"\bSIGBUS\b|\bBus error",
         "A file that was mapped into memory became shorter, or its storage is full: mostly "
         "two nodes write one cache (environment.variables with HF_HOME: '${{hpcrun:scratch}}/hf' "
         "gives each node its own), else /dev/shm or the disk{on_node} is full",
