@@ -527,7 +527,7 @@ ANSWERS = {
     r"^My loss|on_nan": """
         my loss diverges
     """,
-    r"^When does it finish": """
+    r"^How long until it finishes": """
         how long until it finishes
     """,
     r"^How much memory": """
@@ -546,7 +546,7 @@ ANSWERS = {
     r"^On my workstation": """
         run on two gpus of my workstation
     """,
-    r"^Raise the time": """
+    r"^Raise a running": """
         raise time limit of running job
     """,
     r"^There is no key sweep.max_paralel": """
