@@ -169,6 +169,12 @@ _OTHERS = (
         "that run go on; repeat the command later, `hpcrun submit` adds no run twice.",
     ),
     (
+        r"(?-i:\bCG\b|\bCOMPLETING\b)",
+        "Slurm waits for the nodes of a job that has ended",
+        "Processes end there, or the site's epilog runs; it passes by itself. A node where a "
+        "process hangs on storage stays so until those who run the site free it.",
+    ),
+    (
         r"Requested node configuration|More processors requested|nodes? count specification",
         "No node has what the job asks for",
         "Lower `resources` (gpus_per_node, cpus_per_task, mem, nodes) or name another "

@@ -418,6 +418,9 @@ ANSWERS = {
     r"^What the message means": """
         [rank3]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)
         Bus error
+        The server socket has failed to listen on any local network address
+        port already in use
+        port 29500 is already in use
         exit code 135
         RuntimeError: unable to open shared memory object
         NCCL WARN Call to ibv_create_qp failed
@@ -486,6 +489,9 @@ ANSWERS = {
     """,
     r"^sbatch does not find": """
         Unable to open file job.sh
+    """,
+    r"^Slurm waits": """
+        job stuck in CG
     """,
     r"^Slurm lost": """
         NODE_FAIL

@@ -83,7 +83,8 @@ _TROUBLES = (
         "(environment.variables.TMPDIR)",
     ),
     (
-        r"[Aa]ddress already in use|\bEADDRINUSE\b",
+        r"(?:[Aa]ddress|[Pp]ort) (?:\d+ )?(?:is )?already in use|\bEADDRINUSE\b"
+        r"|server socket has failed to listen",
         "A port that the program names is another process's{on_node}: let it be chosen. hpcrun "
         "sets MASTER_ADDR and MASTER_PORT to a free one for each attempt: use them in place of a "
         "number (torchrun alone on a node: --standalone)",
