@@ -149,9 +149,8 @@ _OTHERS = (
     (
         r"FileNotFoundError|No such file or directory",
         "A file is not where the program looks for it",
-        "The job runs in a copy of the code: data are named by their whole path, or from the "
-        "spec's directory by `staging` (`hpcrun help working-directory`). Nodes see shared "
-        "storage alone, not the login node's own disks.",
+        "The job runs in a copy of the code: name data by their whole path (`hpcrun help "
+        "directories`). Nodes see shared storage, not the login node's own disks.",
     ),
     (
         r"Read timed out|ConnectTimeout|ReadTimeout|Max retries exceeded|name resolution"
