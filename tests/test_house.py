@@ -214,7 +214,7 @@ BUDGETS = {
     "observe": 9_720,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
-    "compile": 10_600,
+    "compile": 10_650,
     # With what `hpcrun update` reaches, and a default cluster that is another.
     "submission": 7_050,
     # With the default root and the one of before, and what is changed of queued jobs.
@@ -233,9 +233,9 @@ BUDGETS = {
     # With `update`.
     "control": 2_150,
     # With the page of all experiments, experiments side by side, PDF and axes without outliers.
-    "tools/report": 2_100,
+    "tools/report": 2_110,
     # Any command on a login node through ssh, its other end included.
-    "tools/remote": 1_540,
+    "tools/remote": 1_560,
     # With the end of a log below the rows.
     "tools/top": 1_500,
     "check": 1_400,
