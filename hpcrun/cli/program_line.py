@@ -221,6 +221,11 @@ def _command(
                 f"{name} is no option of hpcrun's, nor of sbatch's",
                 hint=f"{hint}; {program_first}" if hint else program_first,
             )
+        if option.name == "distribution" and "=" in (option.value or ""):
+            raise UsageError(
+                f"{typed} {option.value}: -m is sbatch's --distribution here",
+                hint=f"a sweep is --sweep {option.value}",
+            )
         if option.name in found:
             notes.append(f"{found[option.name].text}: is given again, the last counts")
         found[option.name] = option

@@ -32,6 +32,7 @@ REFUSED = [
     ("plan -- torchrun trian.py", "there is no program 'trian.py'", "did you mean 'train.py'?"),
     ("plan -t foo train.py", "resources.time", "hpcrun help spec"),
     ("run train.py --lr 1 --sweep seed=1,2", "--sweep behind the program", "stands before it"),
+    ("run -m lr=1,2 train.py", "-m is sbatch's --distribution", "a sweep is --sweep lr=1,2"),
     ("run echo", "there is no spec 'echo'", "hpcrun run -- echo"),
     (
         "plan --sweep lr=1,2 train.py --arch x --lr 0.1 data",
