@@ -22,7 +22,6 @@ from hpcrun.text import Say, agreeing, plural, shortened
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from hpcrun.observe.diagnosis.attempts import RunStory
     from hpcrun.observe.diagnosis.cost import Cost
     from hpcrun.observe.read.selection import Selected
     from hpcrun.observe.status.status import RunStatus
@@ -271,8 +270,9 @@ def _cost(selected: list[Selected], output: Output, by: str | None) -> None:
     def totals(kind: str) -> list[Cost]:
         if kind == "month":
             return sorted(cost.grouped(by_month()), key=lambda one: one.experiment)
-        of = _user if kind == "user" else lambda one: one.status.experiment
-        return cost.grouped((of(one), each) for one, each in zip(told, costs, strict=True))
+
+        names = [one.user if kind == "user" else one.status.experiment for one in told]
+        return cost.grouped(zip(names, costs, strict=True))
 
     in_all = cost.grouped((_IN_ALL, one) for one in costs)
     if output.json:
@@ -301,11 +301,3 @@ def _cost(selected: list[Selected], output: Output, by: str | None) -> None:
             f"where the time went is not known of {plural(silent, 'run')}, which "
             f"{agreeing(silent, 'logs', 'log')} nothing"
         )
-
-
-def _user(one: RunStory) -> str:
-    """Return the name of the user whose submission a run is."""
-    from hpcrun.state import permissions
-
-    uid = permissions.owner(one.selected.planned.paths.directory)
-    return "unknown" if uid is None else permissions.user_name(uid)

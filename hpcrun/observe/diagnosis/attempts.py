@@ -17,7 +17,7 @@ from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state, slurm_cache
 from hpcrun.observe.status.status import Ask, Observed, RunStatus, observe
 from hpcrun.policy import next_attempt
-from hpcrun.state import files, history, journal, metrics_file, session_log
+from hpcrun.state import files, history, journal, metrics_file, permissions, session_log
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.plan import RunPlan
@@ -117,6 +117,12 @@ class RunStory:
     selected: Selected
     status: RunStatus
     attempts: tuple[AttemptStory, ...] = ()
+
+    @property
+    def user(self) -> str:
+        """The name of the user whose submission it is."""
+        uid = permissions.owner(self.selected.planned.paths.directory)
+        return "unknown" if uid is None else permissions.user_name(uid)
 
     @property
     def bad(self) -> AttemptStory | None:

@@ -57,7 +57,7 @@ class LogPlaces:
         """Note how far a file is read."""
         self._moved[os.fspath(tail.source.path)] = tail.line_start
 
-    def told(self) -> bytes:
+    def moved_line(self) -> bytes:
         """Return the line that tells the places that have moved since the last one."""
         if not self._moved:
             return b""

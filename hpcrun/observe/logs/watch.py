@@ -128,7 +128,7 @@ class Watch:
         def idle() -> None:
             out.write(presenter.due())
             if places is not None and presenter.is_empty:
-                out.write(places.told())
+                out.write(places.moved_line())
             out.flush()
 
         def start(tail: Tail) -> None:

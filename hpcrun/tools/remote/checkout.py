@@ -50,8 +50,10 @@ class Checkout:
         found = os.path.relpath(path.resolve(), self.top)
         return "." if found.startswith("..") else found
 
-    def bring(self, node: LoginNode, say: Say, *, has_git: bool) -> None:
-        """Make its copy on the login node what it is here; what is the same already stays.
+    def bring(self, node: LoginNode, say: Say, *, has_git: bool) -> str:
+        """Make its copy on the login node what it is here, and return where that is.
+
+        What is the same already stays.
 
         Raises what `snapshot.freeze` raises.
         """
@@ -66,9 +68,10 @@ class Checkout:
                 say(f"bringing {self.top}: {taken.files} files, {size(len(data))}")
                 node.ask("bring", data, digest=taken.digest, commit=commit, **self.place)
             elif there["commit"] == commit:
-                return
+                return str(there["top"])
         if commit is not None:
             self._bring_commit(node, say, commit, taken.git or {}, known=there["commit"] == commit)
+        return str(there["top"])
 
     def _commit(
         self, state: Mapping[str, Any] | None, node: LoginNode, say: Say, *, has_git: bool

@@ -59,7 +59,7 @@ class _Typed:
     """The parameter of the file that it writes."""
 
 
-def _read(words: Sequence[str]) -> _Typed:
+def _parse(words: Sequence[str]) -> _Typed:
     """Read a command line as far as it is right; what is wrong with it is told at its end."""
     from hpcrun.cli import commands
 
@@ -87,17 +87,17 @@ class _Errand:
         self.destination, self.profile = host_of(cluster)
         self.near = None if self.profile else _near(cluster)
         self.words = list(words)
-        self.typed = _read(words)
+        self.typed = _parse(words)
         self.variables = {"HPCRUN_ON": "1"}
         self.checkout: Checkout | None = None
+        self.top = ""
         self.scratch: str | None = None
         self.far: dict[str, Any] = {}
-        streams = (sys.stdin, sys.stdout, sys.stderr)
         values = self.typed.values
         self.follows = self.typed.name == "logs" and bool(values.get("follow"))
         self.follows = self.follows and not values.get("raw")
         serves = bool(values.get("serve"))
-        self.terminal = all(map(os.isatty, range(len(streams)))) and not (self.follows or serves)
+        self.terminal = all(map(os.isatty, (0, 1, 2))) and not (self.follows or serves)
         self.port = self._port() if serves else None
 
     def say(self, message: str) -> None:
@@ -184,7 +184,7 @@ class _Errand:
                 return  # a name that ships, or a mistake that is told there
             spec = None  # type: ignore[assignment]
         found = checkout.around(spec, overrides, tuple(values.get("sweeps") or ()))
-        found.bring(node, self.say, has_git=self.far["has_git"])
+        self.top = found.bring(node, self.say, has_git=self.far["has_git"])
         self.checkout = found
         if typed is not None and spec is not None:
             at = self.words.index(typed)
@@ -233,9 +233,7 @@ class _Errand:
             return self.scratch
         if self.checkout is None:
             return str(self.far["home"])
-        place = self.checkout.place
-        base = f"{self.far['home']}/.local/share/hpcrun/on/checkouts/{place['key']}/{place['name']}"
-        return os.path.normpath(f"{base}/{self.checkout.inside(Path.cwd())}")
+        return os.path.normpath(f"{self.top}/{self.checkout.inside(Path.cwd())}")
 
     def _command(self, node: LoginNode, lines: FollowedLines | None) -> int:
         """Run the command; return its exit code, or that of ssh where the connection is lost."""
@@ -298,7 +296,6 @@ class _Errand:
                 node.fetch(stream, path=self.scratch, name=name)
             partial.replace(file)
             self.say(f"brought here: {file}")
-        node.ask("discard", path=self.scratch)
 
     def _port(self) -> int:
         """Return the port that a report is served on here and there, and type it."""
@@ -314,7 +311,7 @@ class _Errand:
 def _answers(node: LoginNode) -> bool:
     """Check whether a connection still carries something."""
     with contextlib.suppress(HpcrunError):
-        node.ask("discard", path="/")
+        node.ask("ping")
         return True
     return False
 
@@ -324,10 +321,8 @@ def host_of(cluster: str) -> tuple[str, Path | None]:
 
     Raises UsageError if the profile of that name has no ``host``.
     """
-    from hpcrun.compile.spec import profile_files
-
-    profile = profile_files.available(Path.cwd()).get(cluster)
-    if profile is None or profile.parent == profile_files.shipped_directory():
+    profile = _own_profiles().get(cluster)
+    if profile is None:
         return cluster, None
     import yaml
 
@@ -352,12 +347,16 @@ def _near(cluster: str) -> str | None:
     """Return the name of a profile that was nearly typed."""
     from difflib import get_close_matches
 
+    return next(iter(get_close_matches(cluster.lower(), _own_profiles(), 1)), None)
+
+
+def _own_profiles() -> dict[str, Path]:
+    """Return name -> file of the profiles that can be named here, but for those that ship."""
     from hpcrun.compile.spec import profile_files
 
     shipped = profile_files.shipped_directory()
     found = profile_files.available(Path.cwd()).items()
-    names = [name for name, path in found if path.parent != shipped]
-    return next(iter(get_close_matches(cluster.lower(), names, 1)), None)
+    return {name: path for name, path in found if path.parent != shipped}
 
 
 @contextlib.contextmanager
@@ -393,9 +392,7 @@ def _relay(
     for data in iter(lambda: source.read1(_CHUNK), b""):  # type: ignore[attr-defined]
         if mark is not None:
             before += data
-            _, found, data = before.partition(mark)
-            if not found:
-                continue
+            _, _, data = before.partition(mark)
             if b"\n" not in data:
                 continue
             data, mark, before = data.partition(b"\n")[2], None, b""

@@ -7,6 +7,7 @@ are the command's.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import importlib
@@ -88,17 +89,16 @@ def install(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
             partial.rename(copies / request["copy"])
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    for other in copies.iterdir():
-        if time.time() - other.stat().st_mtime > _KEPT:
-            shutil.rmtree(other, ignore_errors=True)
+    _remove_old(copies, "*")
     return {}
 
 
 def look(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
-    """Tell which code was brought last from a checkout, and which commit."""
+    """Tell where a checkout is, which code was brought of it last, and which commit."""
     del payload
-    record = _record(checkout(request["key"], request["name"]))
-    return {"digest": record.get("digest"), "commit": record.get("commit")}
+    top = checkout(request["key"], request["name"])
+    record = _record(top)
+    return {"top": str(top), "digest": record.get("digest"), "commit": record.get("commit")}
 
 
 def bring(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
@@ -179,9 +179,13 @@ def written(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
 
 
 def scratch(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
-    """Make a directory for what a command writes."""
+    """Make a directory for what a command writes or reads; it goes with the connection."""
     del request, payload
-    return {"path": tempfile.mkdtemp(dir=place(), prefix="scratch-")}
+    # Of ends that were killed.
+    _remove_old(place(), "scratch-*")
+    path = tempfile.mkdtemp(dir=place(), prefix="scratch-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return {"path": path}
 
 
 def inventory(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
@@ -198,12 +202,9 @@ def fetch(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
     return {"bytes": file.stat().st_size, "file": str(file)}
 
 
-def discard(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
-    """Remove a directory of `scratch`."""
-    del payload
-    path = Path(request["path"])
-    if path.parent == place() and path.name.startswith("scratch-"):
-        shutil.rmtree(path, ignore_errors=True)
+def ping(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
+    """Answer."""
+    del request, payload
     return {}
 
 
@@ -222,7 +223,7 @@ _REQUESTS = {
     one.__name__: one
     for one in (
         *(hello, install, look, bring, set_commit, written),
-        *(scratch, inventory, fetch, discard, keep),
+        *(scratch, inventory, fetch, ping, keep),
     )
 }
 
@@ -296,6 +297,13 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, top: Path) -> No
             return
     _clear(target)
     _write(target, data, mode)
+
+
+def _remove_old(directory: Path, pattern: str) -> None:
+    """Remove directories that nobody has used for long."""
+    for one in directory.glob(pattern):
+        if time.time() - one.stat().st_mtime > _KEPT:
+            shutil.rmtree(one, ignore_errors=True)
 
 
 def _clear(target: Path) -> None:

@@ -15,7 +15,7 @@ from hpcrun.observe.diagnosis.cost import Cost
 from hpcrun.observe.diagnosis.goodput import WORDS
 from hpcrun.observe.diagnosis.price_list import PriceList
 from hpcrun.observe.read.selection import Selected
-from hpcrun.state import history, permissions
+from hpcrun.state import history
 from hpcrun.text import Say, plural
 from hpcrun.tools.report import svg
 
@@ -95,7 +95,7 @@ def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) ->
         months=sorted(cost.grouped(months), key=lambda one: one.experiment),
         experiments=_most_first(cost.totals(costs)),
         users=_most_first(
-            cost.grouped((_user(one), each) for one, each in zip(stories, costs, strict=True))
+            cost.grouped((one.user, each) for one, each in zip(stories, costs, strict=True))
         ),
         facts=facts,
         states=Counter(story.status.state for story in stories),
@@ -111,11 +111,6 @@ def _most_first(totals: Iterable[Cost]) -> list[Cost]:
     return sorted(totals, key=lambda one: -one.paid)
 
 
-def _user(story: RunStory) -> str:
-    uid = permissions.owner(story.selected.planned.paths.directory)
-    return "unknown" if uid is None else permissions.user_name(uid)
-
-
 def _facts(stories: Sequence[RunStory]) -> dict[str, ExperimentFacts]:
     runs: dict[str, list[RunStory]] = {}
     for story in stories:
@@ -125,7 +120,7 @@ def _facts(stories: Sequence[RunStory]) -> dict[str, ExperimentFacts]:
         submitted, _ = history.last_submission(those[0].selected.experiment)
         states = Counter(story.status.state for story in those).most_common()
         found[name] = ExperimentFacts(
-            user=", ".join(sorted({_user(story) for story in those})),
+            user=", ".join(sorted({story.user for story in those})),
             submitted=submitted or None,
             states=", ".join(f"{count} {state}" for state, count in states),
         )
