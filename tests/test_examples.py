@@ -425,7 +425,8 @@ recovery: {max_failures: 1}
 TRAIN = """\
 import json, os, sys
 
-rate = float(sys.argv[1].removeprefix("--lr="))
+words = " ".join(sys.argv).replace("=", " ").split()
+rate = float(words[words.index("--lr") + 1])
 print("Error: none")
 with open(os.environ["HPCRUN_METRICS_FILE"], "a") as metrics:
     print(json.dumps({"step": 1, "loss": 0.5 - rate}), file=metrics)

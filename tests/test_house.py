@@ -210,8 +210,9 @@ def _modules_of(package: Path) -> list[str]:
 # why in the commit that raises one.
 BUDGETS = {
     "run": 25_850,
-    # With what is active in all experiments, and totals of what they cost.
-    "observe": 9_720,
+    # With what is active in all experiments, and totals of what they cost, which cli and the report
+    # had twice.
+    "observe": 9_760,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
     "compile": 10_650,

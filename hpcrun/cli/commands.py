@@ -43,6 +43,7 @@ CORE = (
             "hpcrun submit finetune.yaml": "again after a change: it goes on",
             "hpcrun submit finetune.yaml --sweep config.lr=1e-3,3e-4 -n": "what would be submitted",
             "hpcrun submit finetune.yaml --only failed": "only those that failed",
+            "hpcrun submit -N 2 -- torchrun train.py --lr 0.1": "sbatch's options, no YAML",
         },
     ),
     Command(
@@ -53,6 +54,7 @@ CORE = (
         examples={
             "hpcrun run hello": "a first run, in seconds",
             "hpcrun run finetune.yaml config.lr=3e-4": "one of your own, here",
+            "hpcrun run train.py --lr 3e-4": "without YAML; what follows the program is its own",
         },
     ),
     Command(

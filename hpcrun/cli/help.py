@@ -177,15 +177,15 @@ def _answer(words: str, output: Output) -> None:
 
     pages = {name: _page(stem) for name, (stem, _) in TOPICS.items()}
     found = ask.answers(words, pages)
-    if output.json:
-        output.data([one._asdict() for one in found])
-        return
     if not found:
         near = get_close_matches(words.lower(), [*TOPICS, *commands.known()], n=1)
         raise UsageError(
             f"nothing that hpcrun says has a word of {shortened(words, 200)!r}",
             hint=f"did you mean 'hpcrun help {near[0]}'?" if near else "hpcrun help lists all",
         )
+    if output.json:
+        output.data([one._asdict() for one in found])
+        return
     for number, one in enumerate(found):
         # The best is shown as it stands, of the others the beginning.
         text = ask.as_text(one.text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import time
 from collections import Counter
@@ -40,11 +41,12 @@ def command(names: tuple[str, ...], output: Output) -> None:
         )
     search = finder(output)
     found = _experiments(search, output.say)
-    if output.json:
-        output.data(found)
-        return
     if not found:
-        output.say(f"no experiments under {search.root}")
+        is_there = os.path.isdir(search.root)  # noqa: PTH112 - `is_dir` may raise
+        output.say(f"no experiments under {search.root}{'' if is_there else ': no such directory'}")
+    if output.json or not found:
+        if output.json:
+            output.data(found)
         return
     headers = ["EXPERIMENT", "RUNS", "STATES", "BEST", "HOURS", "COST", "SUBMITTED", "USER"]
     headers += ["SPEC", *["TAGS"] * any(one["tags"] for one in found)]

@@ -73,13 +73,13 @@ class ProgramLine:
         where = "--save FILE writes it" if place is None else f"written to {save}"
         if place is not None:
             from hpcrun.compile import compile_chain
+            from hpcrun.compile.spec.typed_program import whole_text
             from hpcrun.state import files
 
             # Nothing is written of a line with a mistake.
             compile_chain(made, overrides, sweeps, root=output.root)
+            made = replace(made, text=whole_text(made, overrides, sweeps))
             files.write_bytes(place, made.text.encode())
-            if overrides or sweeps:
-                where += ", without what is typed as key=value and --sweep"
         output.say(f"the spec, {where}:\n{made.text.rstrip()}")
         return made if save is None else save
 
@@ -216,6 +216,8 @@ def _command(
             key = launchers_key(option.name)
             value = option.value or "VALUE"
             hint = f"type {key}={value}" if key else "".join(f"did you mean {one}?" for one in near)
+            if option.name == "name":
+                hint = f"type -J {value}"
             program_first = f"options of {PurePath(program[0]).name} stand behind it"
             raise UsageError(
                 f"{name} is no option of hpcrun's, nor of sbatch's",

@@ -20,16 +20,15 @@ from hpcrun.terminal import styled
 from hpcrun.text import Say, agreeing, plural, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from hpcrun.observe.diagnosis.cost import Cost
     from hpcrun.observe.read.selection import Selected
     from hpcrun.observe.status.status import RunStatus
 
     Look = Callable[[Say], tuple[list[Selected], list[RunStatus]]]
 
 # What totals of --cost are of, and the name of the last one.
-_TOTALS, _IN_ALL = ("experiment", "user", "month"), "in all"
+_TOTALS = ("experiment", "user", "month")
 INTERVAL = 2.0
 # The pause after reading very many runs, as a multiple of the processor time that it took.
 PAUSES = 4.0
@@ -250,54 +249,29 @@ def _print(
 def _cost(selected: list[Selected], output: Output, by: str | None) -> None:
     from hpcrun.observe.diagnosis import cost
     from hpcrun.observe.diagnosis.attempts import stories
-    from hpcrun.observe.diagnosis.price_list import PriceList
 
-    now = time.time()
-    told = stories(selected, warn=output.say)
-    spans = [one.spans(now) for one in told]
-    costs = []
-    for one, those in zip(told, spans, strict=True):
-        prices = PriceList.of(one.selected.plan.cluster)
-        costs.append(cost.of_run(one.status.experiment, one.plan_of, those, prices))
-        costs[-1].grown.extend(one.grown)
-
-    def by_month() -> Iterator[tuple[str, Cost]]:
-        for one, those in zip(told, spans, strict=True):
-            prices = PriceList.of(one.selected.plan.cluster)
-            for month, some in cost.by_month(those).items():
-                yield month, cost.of_run(one.status.experiment, one.plan_of, some, prices)
-
-    def totals(kind: str) -> list[Cost]:
-        if kind == "month":
-            return sorted(cost.grouped(by_month()), key=lambda one: one.experiment)
-
-        names = [one.user if kind == "user" else one.status.experiment for one in told]
-        return cost.grouped(zip(names, costs, strict=True))
-
-    in_all = cost.grouped((_IN_ALL, one) for one in costs)
+    costs = cost.CostsOfRuns(stories(selected, warn=output.say), time.time())
+    totals, in_all = costs.totals, costs.in_all()
     if output.json:
-        data = {f"{kind}s": [one.of(kind) for one in totals(kind)] for kind in _TOTALS}
-        runs = [one.to_data() for one in costs]
-        output.data({"runs": runs, **data, "total": [one.of(None) for one in in_all]})
+        data = {f"{kind}s": [one.named_data(kind) for one in totals(kind)] for kind in _TOTALS}
+        runs = [one.to_data() for one in costs.each]
+        output.data({"runs": runs, **data, "total": [one.named_data(None) for one in in_all]})
         return
     if by:
         found = totals(by) if by == "month" else sorted(totals(by), key=lambda one: -one.paid)
         cost.totals_table(by, [*found, *in_all]).print(color=output.color)
     else:
-        cost.table(costs).print(color=output.color)
+        cost.table(costs.each).print(color=output.color)
         found = totals("experiment")
         for total in (*found, *(in_all if len(found) > len(in_all) else ())):
             click.echo("")
             for line in cost.sentences(total):
                 output.line(line)
-        for each in costs:
+        for each in costs.each:
             for line in cost.growth(each):
                 output.line(line)
-    silent = sum(
-        1 for one, story in zip(costs, told, strict=True) if not one.hours.wall and story.attempts
-    )
-    if silent:
+    if costs.silent:
         output.say(
-            f"where the time went is not known of {plural(silent, 'run')}, which "
-            f"{agreeing(silent, 'logs', 'log')} nothing"
+            f"where the time went is not known of {plural(costs.silent, 'run')}, which "
+            f"{agreeing(costs.silent, 'logs', 'log')} nothing"
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcrun import activity
@@ -38,8 +40,13 @@ def tell(experiment: ExperimentPaths, runs: Sequence[int], seconds: float, outpu
         if any(one.status.metrics for one in found):
             reads = ["logs", "results"]
         output.say(f"{done}, {duration(seconds)}")
+        if kept := next(filter(None, map(_kept, found)), None):
+            more = f", of the others beside it: runs/RUN/{kept.parent.name}" if found[1:] else ""
+            output.say(f"files that it wrote: {kept}{more}")
         output.say(f"next: {'   '.join(f'hpcrun {each}{root} {where}' for each in reads)}")
         return
+    # What failed is told to those too who want errors only.
+    output = replace(output, verbosity=max(0, output.verbosity))
     if len(found) > 1:
         number = Counter(one.status.state for one in found)
         counts = ", ".join(f"{number[each]} {each}" for each in run_state.STATES if number[each])
@@ -48,6 +55,15 @@ def tell(experiment: ExperimentPaths, runs: Sequence[int], seconds: float, outpu
     names = listed([one.status.name for one in bad], _SHOWN)
     do = agreeing(len(bad), "has", "have")
     output.say(f"{names} {do} not completed; `hpcrun why{root} {name}` tells more")
+
+
+def _kept(one: RunStory) -> Path | None:
+    """Return the directory of what a program wrote to relative paths; None where it wrote none."""
+    work = one.selected.paths.work
+    try:
+        return work if any(work.iterdir()) else None
+    except OSError:
+        return None
 
 
 def say_causes(experiment: ExperimentPaths, runs: Sequence[int], output: Output) -> None:

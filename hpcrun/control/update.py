@@ -219,7 +219,7 @@ def update(steps: Sequence[UpdateStep], changes: Mapping[str, str]) -> list[Upda
     except ClusterUnreachable as error:
         lost = error
     try:
-        shown = job_update.shown(arrays) if arrays else {}
+        shown = job_update.values_in_queue(arrays) if arrays else {}
     except client.CommandFailed as error:
         raise client.refusal(f"squeue: {error}") from None
     done = [_outcome(step, shown, problems) if step.changes else step for step in steps]

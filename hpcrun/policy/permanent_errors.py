@@ -56,6 +56,10 @@ _USAGE_ERROR = re.compile(
     r"|^Error: (?:No such (?:option|command)|Got unexpected|Missing |Invalid value|Option )"
 )
 _NO_SCRIPT = re.compile(r": can't open file '.*': \[Errno 2\]")
+# Python's own line of `-m`, without a traceback.
+_NO_MAIN_MODULE = re.compile(
+    r"^\S*python[\d.]*: (?:No module named |Error while finding module specification for )"
+)
 _SHELL_SYNTAX = re.compile(r": line \d+: syntax error")
 _SYNTAX = ("SyntaxError", "IndentationError", "TabError")
 
@@ -153,6 +157,8 @@ def _of_exit_code(code: int, lines: Sequence[str]) -> PermanentError | None:
         return PermanentError(f"its script is missing ({line})")
     if code == USAGE and (line := _last(_SHELL_SYNTAX, lines)):
         return PermanentError(f"the script has a syntax error ({line})", anywhere=True)
+    if code == 1 and lines and _NO_MAIN_MODULE.match(lines[-1]):
+        return PermanentError(f"a module is missing ({' '.join(lines[-1].split())})")
     if any(map(_USAGE_HEAD.match, lines)) and (line := _last(_USAGE_ERROR, lines)):
         at_fault = "[Errno" not in line
         return PermanentError(f"the program refuses its arguments ({line})", anywhere=at_fault)

@@ -47,6 +47,7 @@ _UNREACHABLE = re.compile(
     r"|unable to resolve|munge",
     re.IGNORECASE,
 )
+_NOT_CONFIGURED = re.compile(r"could not establish a configuration source", re.IGNORECASE)
 # What `CommandTimedOut` says.
 _TIMED_OUT = re.compile(r"gave no answer within|has not answered for")
 # A host list begins with a name, and so never looks like an option.
@@ -129,6 +130,11 @@ def refusal(
 
     ``hint`` is for a refusal; ``unreachable`` replaces the message if no daemon answered.
     """
+    if _NOT_CONFIGURED.search(message):
+        hint = "is this a login node? SLURM_CONF names its slurm.conf; cluster=local needs no Slurm"
+        return ClusterUnreachable(
+            unreachable or "Slurm's commands find no configuration of a cluster here", hint=hint
+        )
     if is_unanswered(message):
         return ClusterUnreachable(unreachable or message, hint="repeat the same command")
     return ClusterRefused(message, hint=hint)

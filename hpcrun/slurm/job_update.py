@@ -48,7 +48,7 @@ def update(job: str, tasks: Collection[int], changes: Mapping[str, str]) -> list
     return list(dict.fromkeys(line for line in lines if line and line != _NO_ERROR))
 
 
-def shown(jobs: Iterable[str]) -> dict[str, dict[str, str]]:
+def values_in_queue(jobs: Iterable[str]) -> dict[str, dict[str, str]]:
     """Return what slurmctld shows of jobs now, each task of an array by itself.
 
     Maps an id to the values by name of those in `_SHOWN`, and ``state``. Raises CommandFailed.

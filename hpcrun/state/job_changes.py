@@ -84,7 +84,7 @@ class JobChange:
     """When, in seconds since the epoch."""
 
 
-def read(record: Mapping[str, Any]) -> dict[str, JobChange]:
+def from_record(record: Mapping[str, Any]) -> dict[str, JobChange]:
     """Return the changes that a line of a journal tells of; what is none of ours is passed over."""
     found = record.get("changes") or {}
     moment = float(record.get("time") or 0.0)

@@ -177,7 +177,7 @@ def read(submission: SubmissionPaths) -> dict[int, Job]:
                 found[run] = Job(run, submission, kind, record, job_id, changes=changes)
         elif event == UPDATED:
             for run in found.keys() & {*numbers}:
-                changes = {**found[run].changes, **job_changes.read(record)}
+                changes = {**found[run].changes, **job_changes.from_record(record)}
                 found[run] = dataclasses.replace(found[run], changes=changes)
     return {
         run: dataclasses.replace(job, foreground=True)

@@ -103,11 +103,13 @@ def _tell_other_specs(plan: Plan, earlier: Iterable[Plan], say: Say) -> None:
 
     A file that was moved is the same spec.
     """
-    mine = os.path.realpath(plan.spec_file)
+    mine, here = os.path.realpath(plan.spec_file), {run.number for run in plan.runs}
     others = {os.path.realpath(one.spec_file): one for one in earlier}
     for file, one in others.items():
         is_there = one.is_typed or os.path.isfile(file)  # noqa: PTH113 - `is_file` may raise
-        if file != mine and is_there:
+        # What was typed, and then kept as a file.
+        is_saved = one.is_typed and {run.number for run in one.runs} <= here
+        if file != mine and is_there and not is_saved:
             where = "made of a command line" if one.is_typed else file
             other = f"hpcrun submit {shlex.quote(mine)} name={plan.name}-2"
             if plan.is_typed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -107,6 +108,9 @@ def test_an_unknown_topic_is_answered_with_the_near_one() -> None:
     done = hpcrun("help", "glosary")
     assert done.returncode == 2
     assert "did you mean 'hpcrun help glossary'?" in done.stderr
+    nothing = hpcrun("help", "--json", "xyzzyx")
+    assert (nothing.returncode, nothing.stdout) == (2, "")
+    assert json.loads(nothing.stderr)["error"]["hint"] == "hpcrun help lists all"
 
 
 def test_a_page_on_a_terminal_is_paged(tmp_path: Path) -> None:

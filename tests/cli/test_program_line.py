@@ -45,6 +45,7 @@ REFUSED = [
         "data --pre --n 1",
     ),
     ("submit exp.yml", "there is no spec 'exp.yml'", "did you mean"),
+    ("run --name foo train.py", "--name is no option", "type -J foo"),
     ("plan --lr 0.1 train.py", "--lr is no option", "options of train.py stand behind it"),
     ("plan --nnodes=2 train.py", "--nnodes is no option", "type resources.nodes=2"),
     ("submit --partitoin gpu train.py", "--partitoin is no option", "mean --partition?"),
@@ -132,6 +133,39 @@ def test_save_writes_a_spec_that_is_the_same_experiment(
     code, out, err = _type("run e.yaml", capfd)
     assert (code, out) == (0, ""), err
     assert "1 completed already" in err
+
+
+def test_a_saved_spec_says_what_was_typed_beside_the_program(
+    desk: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    line = '--sweep lr=1,2 --sweep x={"range":[3]} time=5 +config.y=[a] '
+    line += "notify.events=[failed] train.py"
+    code, _, err = _type(f"run {line} --lr 0.1", capfd)
+    assert code == 0, err
+    assert _type(f"plan --save e.yaml {line} --lr 0.1", capfd)[0] == 0
+    saved = yaml.safe_load((desk / "e.yaml").read_text())
+    assert saved["config"] == {"lr": 0.1, "x": None, "y": ["a"]}
+    assert saved["resources"] == {"time": 5}
+    assert saved["notify"] == {"events": ["failed"]}
+    assert saved["sweep"] == {"grid": {"config.lr": [1, 2], "config.x": {"range": [3]}}}
+    code, out, err = _type("run e.yaml", capfd)
+    assert (code, out) == (0, ""), err
+    assert "6 completed already" in err
+    assert "another spec" not in err
+
+
+def test_what_it_wrote_is_named_and_what_failed_is_told_to_the_quiet_too(
+    desk: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (desk / "w.py").write_text("open('model.pt', 'w')\nimport sys\nsys.exit(len(sys.argv) - 1)\n")
+    code, _, err = _type("run w.py", capfd)
+    kept = experiment(desk.parent / "root", "w").run(0).work
+    assert code == 0
+    assert f"files that it wrote: {kept}" in err
+    assert (kept / "model.pt").exists()
+    code, out, err = _type("run -q w.py 3", capfd)
+    assert (code, out) == (1, "")
+    assert "w/1: failed" in err
 
 
 @pytest.mark.parametrize(("answer", "code"), [("n", 130), ("y", 4)])

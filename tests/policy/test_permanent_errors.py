@@ -86,6 +86,20 @@ TABLE: dict[str, tuple[dict[str, Any] | tuple[dict[str, Any], list[str]], str, b
         "its script is missing",
         False,
     ),
+    "a module behind -m": (
+        ended(1, "/env/bin/python3.11: No module named train"),
+        "a module is missing (/env/bin/python3.11: No module named train)",
+        False,
+    ),
+    "a part of a module behind -m": (
+        ended(
+            1,
+            "/env/bin/python: Error while finding module specification for 'a.b' "
+            "(ModuleNotFoundError: No module named 'a')",
+        ),
+        "a module is missing",
+        False,
+    ),
     "the shell's syntax": (
         ended(2, "train.sh: line 3: syntax error near unexpected token `fi'"),
         "the script has a syntax error",

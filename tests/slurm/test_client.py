@@ -58,3 +58,14 @@ def test_no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ClusterUnreachable):
         queue.query(["7"])
     assert client.partitions() == []
+
+
+def test_commands_without_a_configuration_say_what_is_missing() -> None:
+    words = (
+        "scontrol: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n"
+        "scontrol: fatal: Could not establish a configuration source"
+    )
+    error = client.refusal(f"scontrol: {words}")
+    assert isinstance(error, ClusterUnreachable)
+    assert error.message == "Slurm's commands find no configuration of a cluster here"
+    assert "SLURM_CONF" in str(error.hint)

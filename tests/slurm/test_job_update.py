@@ -34,7 +34,7 @@ def test_messages_lose_ids_and_what_is_no_error(shim: Shim) -> None:
 def test_what_slurm_shows_is_compared_as_it_keeps_it(shim: Shim) -> None:
     rows = "12_5|PENDING|1:30:00|gpu,cpu|low|4294901757|3\n12_0|RUNNING|UNLIMITED|gpu|low|1|0\n"
     shim.answer("squeue", {"out": rows})
-    found = job_update.shown(["12_5", "12_0", "nonsense"])
+    found = job_update.values_in_queue(["12_5", "12_0", "nonsense"])
     assert "--jobs=12" in shim.calls[0]
     assert job_update.has(found["12_5"], "time", "90")
     assert job_update.has(found["12_5"], "time", "01:29:30")
@@ -42,7 +42,7 @@ def test_what_slurm_shows_is_compared_as_it_keeps_it(shim: Shim) -> None:
     assert not job_update.has(found["12_0"], "time", "90")
     assert job_update.has(found["12_5"], "partition", "gpu,cpu")
     assert job_update.has(found["12_5"], "nice", "3")
-    assert job_update.shown([]) == {}
+    assert job_update.values_in_queue([]) == {}
 
 
 @pytest.mark.parametrize(

@@ -45,5 +45,5 @@ def test_the_newest_limit_of_an_array_counts() -> None:
 
 def test_what_a_journal_holds_of_others_is_passed_over() -> None:
     line = {"time": 5.0, "changes": {"time": "90", "qos": "a b", "nodes": "4", "nice": 3}}
-    assert job_changes.read(line) == {"time": JobChange("90", 5.0)}
-    assert job_changes.in_words(job_changes.read(line)) == "time 90"
+    assert job_changes.from_record(line) == {"time": JobChange("90", 5.0)}
+    assert job_changes.in_words(job_changes.from_record(line)) == "time 90"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ class TypedSpec:
     text: str
     path: Path
     """Where it would lie: paths in it start there, and no such file is written."""
+    values: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Dotted key -> value, as `SpecText` has them."""
 
     def __str__(self) -> str:
         return "the typed spec"

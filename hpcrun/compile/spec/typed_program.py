@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from hpcrun.compile.source.marked_tree import Tree
+from hpcrun.compile.source import yaml_reader
+from hpcrun.compile.source.marked_tree import Tree, dotted, nest
 from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean
 from hpcrun.compile.spec import compose
 from hpcrun.compile.spec.short_keys import ShortKeys
 from hpcrun.compile.spec.spec_text import SpecText, TypedSpec, plain_name
+from hpcrun.compile.sweep import values as sweep_values
 from hpcrun.compile.target import command_line, launch_words, sbatch_request
 from hpcrun.compile.target.launch_words import LaunchWords, Uncertain
 from hpcrun.compile.target.sbatch_request import SbatchOption, ScriptRequest
@@ -91,7 +93,7 @@ class TypedProgram:
         if variables:
             values["environment.variables"] = variables
         text = "".join(f"{line}\n" for line in SpecText(values).lines())
-        return TypedSpec(text, path or Path.cwd() / f"{values['name']}{TYPED}")
+        return TypedSpec(text, path or Path.cwd() / f"{values['name']}{TYPED}", values)
 
     def _variables(self) -> dict[str, str]:
         """Take --export out of the options; return the variables that it gives values."""
@@ -245,6 +247,32 @@ class TypedProgram:
                 continue
             config[name] = None
             self.notes.append(f"config.{name} is added, as it is swept: the program gets --{name}")
+
+
+def whole_text(made: TypedSpec, overrides: Sequence[str], sweeps: Sequence[str]) -> str:
+    """Return a typed spec's text with what was typed beside the program, which it compiled with."""
+    directory, unread = Path.cwd(), Problems()
+    tree = Tree({})
+    for name, value in made.values.items():
+        tree = Tree(nest(tuple(name.split(".")), value)).over(tree)
+    keys = ShortKeys(tree.data, lambda key: compose.has_key(tree, key))
+    for one in compose.parse_overrides(overrides, directory, unread):
+        tree = (one if one.adds else one.at(keys.full(one.key))).value.over(tree)
+    grid = {}
+    for text in sweeps:
+        name, _, listed = text.partition("=")
+        parsed = yaml_reader.parse_value(f"[{listed}]", name, directory, unread)
+        assert parsed is not None
+        given = parsed.data["value"]
+        is_form = len(given) == 1 and sweep_values.is_form(given[0])
+        grid[dotted(keys.full(tuple(name.strip().split("."))))] = given[0] if is_form else given
+    if grid:
+        tree = Tree({"sweep": {"grid": grid}}).over(tree)
+    values: dict[str, Any] = {}
+    for top, value in tree.data.items():
+        is_block = isinstance(value, dict) and top != "config"
+        values |= {f"{top}.{one}": value[one] for one in value} if is_block else {top: value}
+    return "".join(f"{line}\n" for line in SpecText(values).lines())
 
 
 def _positional_first(words: Sequence[str], name: str) -> list[str]:

@@ -8,13 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput, Span
 from hpcrun.observe.diagnosis.price_list import CPU, GPU, PriceList, money_text
 from hpcrun.observe.tables import Table
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import hours_text
+
+if TYPE_CHECKING:
+    from hpcrun.observe.diagnosis.attempts import RunStory
 
 # Kinds of time that a cause is charged with, and those in which no nodes are held.
 _LOST = ("replayed", "lost", "startup", "restore", "idle")
@@ -73,7 +76,7 @@ class Cost:
         """``1,234.50 EUR``; empty without prices."""
         return "" if self.money is None else money_text(self.money, self.currency)
 
-    def of(self, kind: str | None) -> dict[str, Any]:
+    def named_data(self, kind: str | None) -> dict[str, Any]:
         """Return the plain data of a total of a ``user``, say, with its name under that key."""
         data = self.to_data()
         name = data.pop("experiment")
@@ -158,6 +161,37 @@ def by_month(spans: Iterable[Span]) -> dict[str, list[Span]]:
             start = following
         found.setdefault(name, []).append(replace(span, start=start))
     return found
+
+
+class CostsOfRuns:
+    """What runs cost: each, and in all, by experiment, user and month."""
+
+    def __init__(self, stories: Iterable[RunStory], now: float) -> None:
+        self.each: list[Cost] = []
+        """One for each story, in their order."""
+        self.silent = 0
+        """How many runs were started and log nothing of where their time went."""
+        self._named: dict[str, list[tuple[str, Cost]]] = {"experiment": [], "user": [], "month": []}
+        for story in stories:
+            name, plan = story.status.experiment, story.plan_of
+            prices, spans = PriceList.of(story.selected.plan.cluster), story.spans(now)
+            one = of_run(name, plan, spans, prices)
+            one.grown.extend(story.grown)
+            self.each.append(one)
+            self.silent += not one.hours.wall and bool(story.attempts)
+            self._named["experiment"].append((name, one))
+            self._named["user"].append((story.user, one))
+            for month, some in by_month(spans).items():
+                self._named["month"].append((month, of_run(name, plan, some, prices)))
+
+    def totals(self, kind: str) -> list[Cost]:
+        """Return a total for each ``experiment``, ``user`` or ``month``: these in their order."""
+        found = grouped(self._named[kind])
+        return sorted(found, key=lambda one: one.experiment) if kind == "month" else found
+
+    def in_all(self) -> list[Cost]:
+        """Return one total for each unit."""
+        return grouped(("in all", one) for one in self.each)
 
 
 def _total(experiment: str, unit: str, costs: Sequence[Cost]) -> Cost:

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hpcrun import activity
-from hpcrun.observe.diagnosis import attempts, cost
+from hpcrun.observe.diagnosis import attempts
 from hpcrun.observe.diagnosis.attempts import CauseGroup, RunStory
-from hpcrun.observe.diagnosis.cost import Cost
+from hpcrun.observe.diagnosis.cost import Cost, CostsOfRuns
 from hpcrun.observe.diagnosis.goodput import WORDS
-from hpcrun.observe.diagnosis.price_list import PriceList
 from hpcrun.observe.read.selection import Selected
 from hpcrun.state import history
 from hpcrun.text import Say, plural
@@ -78,32 +77,20 @@ def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) ->
     """Read the attempts of all runs; ``say`` is called with a message if Slurm does not answer."""
     now = time.time()
     stories = attempts.stories(selected, warn=say)
-    costs: list[Cost] = []
-    months: list[tuple[str, Cost]] = []
-    for story in activity.counted(stories, "reading where the time went"):
-        name, plan = story.selected.experiment.name, story.plan_of
-        prices, spans = PriceList.of(story.selected.plan.cluster), story.spans(now)
-        costs.append(cost.of_run(name, plan, spans, prices))
-        for month, those in cost.by_month(spans).items():
-            months.append((month, cost.of_run(name, plan, those, prices)))
+    costs = CostsOfRuns(activity.counted(stories, "reading where the time went"), now)
     facts = _facts(stories)
-    in_all = cost.grouped(("in all", one) for one in costs)
+    in_all = costs.in_all()
     return AllExperiments(
         made=now,
         runs=len(stories),
         in_all=in_all,
-        months=sorted(cost.grouped(months), key=lambda one: one.experiment),
-        experiments=_most_first(cost.totals(costs)),
-        users=_most_first(
-            cost.grouped((one.user, each) for one, each in zip(stories, costs, strict=True))
-        ),
+        months=costs.totals("month"),
+        experiments=_most_first(costs.totals("experiment")),
+        users=_most_first(costs.totals("user")),
         facts=facts,
         states=Counter(story.status.state for story in stories),
         causes=_causes(in_all, attempts.grouped(stories)),
-        silent=sum(
-            not one.hours.wall and bool(story.attempts)
-            for one, story in zip(costs, stories, strict=True)
-        ),
+        silent=costs.silent,
     )
 
 

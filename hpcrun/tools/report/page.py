@@ -23,7 +23,7 @@ from urllib.parse import quote
 from hpcrun import __version__, resources
 from hpcrun.host import current_user
 from hpcrun.observe import step_profile
-from hpcrun.observe.diagnosis import attempts, narrative
+from hpcrun.observe.diagnosis import attempts, cost, narrative
 from hpcrun.observe.diagnosis.advice import advise
 from hpcrun.observe.diagnosis.goodput import WORDS
 from hpcrun.observe.read import detail, metric_curves, run_values
@@ -95,6 +95,7 @@ def render(found: Report, live: float | None = None, *, printed: bool = False) -
             (total, svg.shares("Where it went", vars(total.hours).items()))
             for total in found.totals
         ],
+        rows_of_hours=[*found.totals, *_sums(found)],
         causes=[
             (total, kind, hours)
             for total in found.totals
@@ -370,6 +371,12 @@ def _notes(found: Report) -> list[str]:
 
 def _mean_and_peak(pair: tuple[float, float] | None) -> str:
     return " / ".join(f"{v:,.0f}" if v >= 1000 else f"{v:.3g}" for v in pair) if pair else ""
+
+
+def _sums(found: Report) -> list[cost.Cost]:
+    """Return the hours of all experiments together, where there are several."""
+    is_one = len({one.experiment for one in found.totals}) < 2
+    return [] if is_one else cost.grouped(("together", one) for one in found.totals)
 
 
 def _hours(value: float) -> str:

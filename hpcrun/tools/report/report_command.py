@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -27,7 +29,7 @@ _TABLES = ("csv", "json", "latex")
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     metavar="FILE",
     help="The file to write; - is stdout, x.pdf is printed by a browser of this machine. "
-    "Default: NAME.html, of several experiments report.html.",
+    "Default: NAME.html, of some runs NAME-RUNS.html, of several experiments report.html.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE even if it is no report of hpcrun.")
 @click.option(
@@ -95,7 +97,7 @@ def command(
     selected = select(output, where, conditions)
     of_all = all_experiments.is_wanted(split_words(where)[0], selected)
     names = sorted({one.experiment.name for one in selected})
-    file = file or Path(f"{names[0] if len(names) == 1 and not of_all else 'report'}.html")
+    file = file or Path(f"{_stem(where, names) if not of_all else 'report'}.html")
     to_stdout = str(file) == "-"
     if to_stdout and output.json:
         raise UsageError(
@@ -126,6 +128,21 @@ def command(
         experiments = f" of {plural(len(names), 'experiment', ',')}" if of_all else ""
         runs = plural(len(selected), "run", ",")
         output.line(f"{file}: {runs}{experiments}, {len(written) / 1000:,.0f} kB")
+
+
+def _stem(where: Sequence[str], names: Sequence[str]) -> str:
+    """Return the name of the page: one of some runs does not replace that of their experiment."""
+    from hpcrun.observe.read.expression import split_words
+
+    words, conditions = split_words(where)
+    some = [word for word in words if "/" in word]
+    if len(names) != 1:
+        return "report"
+    if not some and not conditions:
+        return names[0]
+    is_one = len(words) == 1 and not conditions
+    part = re.sub(r"[^A-Za-z0-9._-]+", "-", some[0].partition("/")[2]) if is_one else ""
+    return f"{names[0]}-{part.strip('-') or 'some'}"
 
 
 def check_file(file: Path, force: bool) -> None:

@@ -308,6 +308,8 @@ def test_several_experiments_share_a_page(small: Experiment, tmp_path: Path) -> 
     page = report(tmp_path, "study", "other")
     assert "<title>study, other - hpcrun report</title>" in page.html
     assert "The resolved spec of other/0" in page.text
+    assert ">together</th>" in page.html
+    assert ">together</th>" not in report(tmp_path, "study").html
 
 
 def test_what_the_command_writes(
@@ -320,8 +322,13 @@ def test_what_the_command_writes(
     first = hpcrun("report", root=root)
     assert re.fullmatch(r"study.html: 2 runs, \d+ kB\n", first.stdout)
     again = json.loads(hpcrun("report", "study/1", "--json", root=root).stdout)
-    size = (tmp_path / "study.html").stat().st_size
-    assert again == {"file": str(tmp_path / "study.html"), "bytes": size, "runs": 1}
+    size = (tmp_path / "study-1.html").stat().st_size
+    assert again == {"file": str(tmp_path / "study-1.html"), "bytes": size, "runs": 1}
+    hpcrun("report", "study", "x>0 or attempts>=0", root=root)
+    hpcrun("report", "study/0", "study/1", root=root)
+    hpcrun("report", "study/0-1", root=root)
+    pages = {"study.html", "study-0-1.html", "study-1.html", "study-some.html"}
+    assert {path.name for path in tmp_path.glob("*.html")} == pages
     assert Page(hpcrun("report", "-o", "-", root=root).stdout).count("section") >= 6
     thesis = tmp_path / "thesis.html"
     thesis.write_text("<p>Chapter 1")
