@@ -149,7 +149,6 @@ COVERED_BY: dict[str, str] = {
     "run/node/prepare": "run/test_supervisor.py",
     "run/node/rank_processes": "run/test_supervisor.py",
     "run/protocol/attempt_fence": "run/protocol/test_stop_flag.py",
-    "run/protocol/heartbeat": "run/job/test_agents.py",
     "run/rank/async_allreduce": "run/rank/test_metrics.py",
     "run/rank/collectives": "run/checkpoint/test_restore.py",
     "run/rank/rank_environment": "run/test_worker.py",
@@ -209,7 +208,8 @@ def _modules_of(package: Path) -> list[str]:
 # Lines of each package, tools and features by themselves: only ever lowered. Who needs more says
 # why in the commit that raises one.
 BUDGETS = {
-    "run": 25_850,
+    # With what a kernel acknowledges, which tells a lost node from a paused agent.
+    "run": 25_870,
     # With what is active in all experiments, and totals of what they cost, which cli and the report
     # had twice.
     "observe": 9_760,

@@ -176,7 +176,8 @@ class Agents:
                 gone.append(node)
             else:
                 self._take_in_if_valid(node, message)
-        silent = [node for node, listener in self._listeners.items() if listener.silent()]
+        asked = self._switchboard.unacknowledged
+        silent = [node for node, one in self._listeners.items() if one.silent(asked(node))]
         if silent and (problem := network.trouble(self._interface, None)) is not None:
             # This node is cut off, not they.
             own = self._launcher.nodes[0]

@@ -18,6 +18,7 @@ import hmac
 import json
 import secrets
 import socket
+import struct
 import threading
 import time
 from typing import Any
@@ -31,6 +32,8 @@ _MOST = 2 << 20
 # Seconds for the greetings.
 GREETING_TIMEOUT = 10.0
 _MAC_LENGTH = 32
+# Of `struct tcp_info`: segments without an acknowledgement, milliseconds since the last one.
+_TCP_INFO = struct.Struct("=24xI28xI")
 
 AGENT, SUPERVISOR, PROOF = "hpcrun-agent", "hpcrun-supervisor", "hpcrun-proof"
 ACCEPTED: dict[str, Any] = {"type": "accepted"}
@@ -178,6 +181,18 @@ class Channel:
             self._read(timeout)
         found, self._messages = self._messages, []
         return found
+
+    def unacknowledged(self) -> float:
+        """Return the seconds in which the other side's kernel has not acknowledged what was sent.
+
+        0 if it has, and where this kernel does not tell. See Linux's ``struct tcp_info``.
+        """
+        try:
+            told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+            waiting, last = _TCP_INFO.unpack(told)
+        except (OSError, struct.error):
+            return 0.0
+        return last / 1000 if waiting else 0.0
 
     def hung_up(self) -> bool:
         """Check whether the other side is gone or dismisses this one; messages stay unread."""

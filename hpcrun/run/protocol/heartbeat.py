@@ -13,6 +13,9 @@ from hpcrun.errors import HpcrunError
 INTERVAL = 2.0
 # Seconds of silence that mean a power loss, which sends no last word.
 SILENCE = 10.0
+# The same where the peer's kernel has acknowledged nothing either. A kernel does so for a process
+# that is stopped, or starved of processors; this is time for four retransmissions.
+UNACKNOWLEDGED = 4.0
 
 # Seconds after such a time within which what others did is put down to it.
 _JUST_NOW = 30.0
@@ -70,10 +73,15 @@ class PeerLiveness:
     def heard(self) -> None:
         self._last = time.monotonic()
 
-    def silent(self) -> bool:
-        """Check for `SILENCE` seconds without a sign of life; to be called every second."""
+    def silent(self, unacknowledged: float = 0.0) -> bool:
+        """Check for `SILENCE` seconds without a sign of life; to be called every second.
+
+        `UNACKNOWLEDGED` seconds are enough where its kernel gave none either:
+        `hpcrun.run.protocol.channel.Channel.unacknowledged`.
+        """
         now = time.monotonic()
         if now - self._checked > INTERVAL:
             self._last = now
         self._checked = now
-        return now - self._last > SILENCE
+        quiet = now - self._last
+        return quiet > SILENCE or min(quiet, unacknowledged) > UNACKNOWLEDGED

@@ -104,6 +104,11 @@ class Switchboard:
         channel = self.channels.get(node)
         return channel is not None and channel.send(message)
 
+    def unacknowledged(self, node: str) -> float:
+        """Return `Channel.unacknowledged` of a node's; 0 without a channel."""
+        channel = self.channels.get(node)
+        return 0.0 if channel is None else channel.unacknowledged()
+
     def broadcast(self, message: dict[str, Any]) -> None:
         """Send to every agent, from any thread."""
         for channel in list(self.channels.values()):

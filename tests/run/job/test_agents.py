@@ -320,7 +320,7 @@ def test_where_nobody_is_heard_because_the_own_link_is_down(
     found = _crew(tmp_path, 2, n1=("fails", 0), n2=("fails", 0), n3=("fails", 0))
     while len(found._listeners) < 3:
         found.turn(0.1)
-    monkeypatch.setattr(agents.PeerLiveness, "silent", lambda self: True)
+    monkeypatch.setattr(agents.PeerLiveness, "silent", lambda self, unacknowledged: True)
     monkeypatch.setattr(agents.network, "trouble", lambda interface, hca: f"{interface} is down")
     lost = _lost(found)
     assert lost.nodes == ("n1",)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,8 +13,9 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import HpcrunError
-from hpcrun.run.protocol.channel import Channel
+from hpcrun.run.protocol.channel import Channel, listen
 from hpcrun.run.protocol.job_secret import JobSecret
+from tests.support.waiting import until
 
 MINE, THEIRS = b"1" * 32, b"2" * 32
 
@@ -178,3 +181,29 @@ def test_where_nobody_answers_the_address_is_named() -> None:
     with pytest.raises(HpcrunError, match=f"supervisor at 127.0.0.1:{port} cannot be reached") as e:
         Channel.connect(f"127.0.0.1:{port}", "n1", JobSecret.new(), timeout=0.1)
     assert "management_interface" in str(e.value)
+
+
+def _hear_nothing(peer: socket.socket) -> None:
+    """Have a peer's kernel drop what arrives, as that of a node without power: a filter of it."""
+    drop_all = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
+    so_attach_filter = 26
+    program = struct.pack("HP", 1, ctypes.addressof(drop_all))
+    peer.setsockopt(socket.SOL_SOCKET, so_attach_filter, program)
+
+
+def test_what_the_peers_kernel_acknowledges_is_known() -> None:
+    server = listen("127.0.0.1", backlog=1)
+    peer = socket.create_connection(server.getsockname())
+    channel = Channel(server.accept()[0], MINE, THEIRS)
+    assert channel.unacknowledged() == 0.0
+    assert channel.send({"type": "alive"})
+    # The peer reads nothing, as one that is stopped; its kernel has it.
+    until(lambda: channel.unacknowledged() == 0.0, "an acknowledgement")
+    time.sleep(0.3)
+    assert channel.unacknowledged() == 0.0
+    _hear_nothing(peer)
+    assert channel.send({"type": "alive"})
+    until(lambda: channel.unacknowledged() > 0.5, "what a lost peer does not acknowledge")
+    for one in (channel, peer, server):
+        one.close()
+    assert channel.unacknowledged() == 0.0
