@@ -215,14 +215,14 @@ BUDGETS = {
     "observe": 9_760,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
-    "compile": 10_650,
+    "compile": 10_700,
     # With what `hpcrun update` reaches, and a default cluster that is another.
     "submission": 7_050,
     # With the default root and the one of before, and what is changed of queued jobs.
     "state": 6_200,
     # With the search of `hpcrun help`, what to type for the options of others, `update`, and
     # programs in a spec's place.
-    "cli": 5_400,
+    "cli": 5_520,
     "tools/init": 3_200,
     "tools/estimate": 3_600,
     "tools/doctor": 3_500,
@@ -234,7 +234,7 @@ BUDGETS = {
     # With `update`.
     "control": 2_150,
     # With the page of all experiments, experiments side by side, PDF and axes without outliers.
-    "tools/report": 2_110,
+    "tools/report": 2_120,
     # Any command on a login node through ssh, its other end included.
     "tools/remote": 1_560,
     # With the end of a log below the rows.

@@ -41,6 +41,7 @@ _TOLD = {
     "config-name": "SPEC is the file itself",
     "config-path": _FILE,
     "dependency": "what has to end before is named in the spec, `depends_on: OTHER.yaml`",
+    "dry-run": "`hpcrun plan` submits nothing, and shows what would be",
     "follow": "`hpcrun logs -f` shows what ranks print",
     "multirun": f"a key is swept by {_SWEEP}",
     "ntasks": "ranks are counted per node, resources.nodes=N resources.ntasks_per_node=M",
@@ -56,11 +57,17 @@ _IN_PLACE: dict[tuple[str, str], tuple[str | None, ...]] = {
     ("results", "-o"): ("--format", "csv", ">", None),
     ("results", "--output"): ("--format", "csv", ">", None),
     ("results", "--best"): ("--sort", "METRIC"),
+    ("list", "--all"): (),
+    ("status", "-u"): ("--all-users",),
+    ("report", "--format"): ("-o", "report.pdf"),
+    ("report", "--open"): ("-o", "report.html"),
     ("results", "--top"): ("--sort", "METRIC", "|", "head", "-n", None),
 }
 # What a condition may be of, typed as an option.
 _CONDITIONS = frozenset({"state", "cause", "tag", "attempts", "step", "note"})
-_FLAGS = frozenset({"exclusive", "follow", "multirun", "requeue", "test-only", "wait", "watch"})
+_FLAGS = frozenset(
+    {"dry-run", "exclusive", "follow", "multirun", "requeue", "test-only", "wait", "watch"}
+)
 _SPEC = (".yaml", ".yml")
 _NEARLY = 0.8
 
@@ -136,7 +143,9 @@ def _replaced(
             what = "changes" if is_change else "conditions"
             notes.append(f"{what} are words without dashes")
             continue
-        filled = [value if one is None else one for one in wanted]
+        # A table begins with a heading.
+        count = str(int(value) + 1) if "head" in wanted and value.isdecimal() else value
+        filled = [count if one is None else one for one in wanted]
         # What a shell reads of a line is the last of it.
         cut = next((place for place, one in enumerate(filled) if one in (">", "|")), len(filled))
         typed, last = [*typed, *filled[:cut]], [*last, *filled[cut:]]

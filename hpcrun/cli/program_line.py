@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -18,6 +19,7 @@ import click
 from hpcrun.cli.options import PROGRAM_LINE, Output, is_override
 from hpcrun.errors import UsageError
 from hpcrun.host import expand_home, is_there
+from hpcrun.text import Say
 
 if TYPE_CHECKING:
     from hpcrun.compile.spec.spec_text import TypedSpec
@@ -32,9 +34,16 @@ _LAUNCHER = re.compile(
 # Short options of both: sbatch's (tasks, QOS) where a value follows, else hpcrun's.
 _CLASHING = {"-n": re.compile(r"\d+"), "-q": re.compile(r"[A-Za-z]\S*")}
 _QUIET = re.compile(r"[qv]*")
-# What is likely meant for hpcrun where it stands behind the program.
+# What no program has, and what any may have.
 _EARLY = frozenset(("--sweep", "--dry-run", "--save", "--no-check", "--only", "-N", "--nodes"))
 _EARLY |= {"--gpus-per-node", "--gres", "--partition"}
+_ANYBODYS = frozenset(("-h", "--help", "-v", "--verbose", "-q", "--quiet", "--version"))
+_ANYBODYS |= {"-o", "--output", "-i", "--input"}
+# Where a program says all of its options.
+_PARSER = re.compile(r"\badd_argument\(|@click\.|\btyper\b")
+# Hydra's words that have it start runs by itself.
+_MULTIRUN = re.compile(r"-m|--multirun|hydra/(?:launcher|sweeper)=.*")
+_HYDRA_SWEEP = re.compile(r"(\+{0,2}[A-Za-z_][\w./]*)=([^\[{('\"]*,.*)")
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,68 @@ class ProgramLine:
 
     own: list[str]
     """hpcrun's options, with overrides."""
+    typed: list[str]
+    """These with sbatch's, as they were typed."""
     command: TypedProgram
+    name: str
+    """hpcrun's command."""
+    options: frozenset[str]
+    """Those of hpcrun's command, and sbatch's."""
+    is_certain: bool
+    """Two dashes say that all of it is the program's."""
+
+    def _check_late(self, say: Say) -> None:
+        """Tell of words behind the program that are hpcrun's, sbatch's or Hydra's by their names.
+
+        Raises UsageError where the program cannot have meant them.
+        """
+        from hpcrun.compile.spec import typed_program
+
+        words = list(self.command.program)
+        first = next((at for at, word in enumerate(words) if word.endswith(".py")), len(words))
+        text = _text(words[first]) if first < len(words) else None
+        if text is None:
+            return
+        if typed_program.HYDRA.search(text):
+            self._check_hydra(words, first)
+        for at, word in enumerate(words[first + 1 :], first + 1):
+            name = word.partition("=")[0]
+            is_key = is_override(word) and _is_key(name.removeprefix("+"))
+            if (not is_key and name not in self.options) or f'"{name}"' in text.replace("'", '"'):
+                continue
+            if (
+                not self.is_certain
+                and not _names(text, name)
+                and (name in _EARLY or _PARSER.search(text))
+            ):
+                value = [] if is_key or "=" in word else _value_of(words[at + 1 :])
+                rest = [*words[:at], *words[at + 1 + len(value) :]]
+                line = shlex.join(["hpcrun", self.name, *self.typed, word, *value, *rest])
+                raise UsageError(
+                    f"{word} behind the program is the program's, and {words[first]} has no such "
+                    f"{'key' if is_key else 'option'}",
+                    hint=f"what is hpcrun's or sbatch's stands before it:\n{line}",
+                )
+            say(
+                f"note: {word} behind the program is the program's; what is hpcrun's or sbatch's "
+                "stands before it"
+            )
+
+    def _check_hydra(self, words: Sequence[str], first: int) -> None:
+        """Raise UsageError if a program of Hydra's is to start its runs by itself."""
+        before, after = words[: first + 1], words[first + 1 :]
+        own = [word for word in after if _MULTIRUN.fullmatch(word)]
+        swept = [found for word in after if (found := _HYDRA_SWEEP.fullmatch(word))]
+        if not own and not swept:
+            return
+        given = [one[0] for one in swept]
+        rest = [*before, *(word for word in after if word not in (*own, *given))]
+        sweeps = [each for one in swept for each in ("--sweep", f"{one[1].lstrip('+')}={one[2]}")]
+        raise UsageError(
+            f"{[*own, *given][0]}: Hydra would start several runs in one; "
+            "hpcrun starts each as a run of its own",
+            hint="type\n" + shlex.join(["hpcrun", self.name, *self.typed, *sweeps, *rest]),
+        )
 
     def spec(
         self, save: str | None, overrides: Sequence[str], sweeps: Sequence[str], output: Output
@@ -57,19 +127,7 @@ class ProgramLine:
         made = command.spec(place)
         for note in command.notes:
             output.say(f"note: {note}")
-        late = [word for word in command.program[1:] if word.partition("=")[0] in _EARLY]
-        if late and not _may_have(command.program[0], late[0]):
-            raise UsageError(
-                f"{late[0]} behind the program is the program's, and {command.program[0]} has no "
-                "such option",
-                hint=f"what is hpcrun's or sbatch's stands before it: {late[0]} … "
-                f"{command.program[0]} …",
-            )
-        if late:
-            output.say(
-                f"note: {', '.join(late)} behind the program is the program's; what is hpcrun's or "
-                "sbatch's stands before it"
-            )
+        self._check_late(output.say)
         where = "--save FILE writes it" if place is None else f"written to {save}"
         if place is not None:
             from hpcrun.compile import compile_chain
@@ -84,18 +142,47 @@ class ProgramLine:
         return made if save is None else save
 
 
-def _may_have(program: str, option: str) -> bool:
-    """Check whether a Python file names an option; True of what is none, or cannot be read."""
+def _text(program: str) -> str | None:
+    """Return the text of a Python file; None of what is none, or cannot be read."""
     from hpcrun.state import files
 
     if not program.endswith(".py"):
-        return True
+        return None
     try:
-        text = files.read_bytes(expand_home(program), 1 << 20).decode(errors="replace")
+        return files.read_bytes(expand_home(program), 1 << 20).decode(errors="replace")
     except (OSError, ValueError):
-        return True
-    name = option.partition("=")[0].lstrip("-")
-    return name in text or name.replace("-", "_") in text
+        return None
+
+
+def _names(text: str, word: str) -> bool:
+    """Check whether a program's text has the name of an option or a key; True of Hydra's."""
+    from hpcrun.compile.spec.typed_program import HYDRA
+
+    name = re.escape(word.lstrip("-+").replace("-", "_"))
+    form = rf"\b{name}\b"
+    if _PARSER.search(text):
+        # A field, or a parameter, of which a parser makes an option; what it compares words with.
+        form = rf"\b{name}\s*:" if word[:1] == "-" else rf"""["']{name}\b"""
+    is_there = len(name) > 1 and re.search(form, text) is not None
+    return is_there or HYDRA.search(text) is not None
+
+
+def _is_key(name: str) -> bool:
+    """Check whether a name is a key of a spec, or short for one."""
+    from hpcrun.compile.source.marked_tree import Tree
+    from hpcrun.compile.spec import compose
+    from hpcrun.compile.spec.short_keys import ShortKeys
+
+    key = tuple(name.split("."))
+    if not all(key):
+        return False
+    keys = ShortKeys({}, lambda one: compose.has_key(Tree({}), one))
+    return compose.has_key(Tree({}), key) or bool(keys.meant(key))
+
+
+def _value_of(rest: Sequence[str]) -> Sequence[str]:
+    """Return the next word if it is an option's value."""
+    return rest[:1] if rest and not rest[0].startswith("-") else ()
 
 
 def _place(save: str) -> Path:
@@ -144,12 +231,21 @@ def _split(command: click.Command, ctx: click.Context, args: Sequence[str]) -> P
     while rest:
         word = rest[0]
         if word == "--" or _is_program(word):
+            from hpcrun.compile.target.sbatch_request import SHORT
+            from hpcrun.compile.target.slurm_options import SBATCH_OPTIONS
+
             program = rest[1:] if word == "--" else rest
             if not program or program[0].endswith(_SPECS):
                 return None
-            return ProgramLine(own, _command(foreign, program, ctx))
+            names = {f"--{one}" for one in SBATCH_OPTIONS} | {f"-{one}" for one in SHORT}
+            names = (names | known.keys()) - _ANYBODYS
+            made, typed = _command(foreign, program, ctx), list(args[: len(args) - len(rest)])
+            is_certain = word == "--"
+            return ProgramLine(own, typed, made, command.name or "", frozenset(names), is_certain)
         if word[:1] != "-" or word == "-":
             if not is_override(word):
+                if foreign:
+                    _check_units(word, foreign[-1], rest)
                 return None
             own.append(rest.pop(0))
             continue
@@ -172,6 +268,17 @@ def _split(command: click.Command, ctx: click.Context, args: Sequence[str]) -> P
         if takes and rest and (word == name):
             own.append(rest.pop(0))
     return None
+
+
+def _check_units(word: str, before: tuple[str, SbatchOption], rest: Sequence[str]) -> None:
+    """Raise UsageError for a unit that is a word of its own: ``--mem 32 GB train.py``."""
+    if word.isalpha() and any(map(_is_program, rest[1:])):
+        option, taken = before
+        name = option.partition("=")[0]
+        raise UsageError(
+            f"{word} stands between options and the program, and is neither",
+            hint=f"a number and its unit are one word: {name} {taken.value}{word}",
+        )
 
 
 def _is_slurms(name: str, value: str, rest: Sequence[str]) -> bool:
@@ -218,7 +325,10 @@ def _command(
             hint = f"type {key}={value}" if key else "".join(f"did you mean {one}?" for one in near)
             if option.name == "name":
                 hint = f"type -J {value}"
-            program_first = f"options of {PurePath(program[0]).name} stand behind it"
+            own = [typed] if "=" in typed or not option.value else [typed, option.value]
+            others = " … " if foreign[1:] else " "
+            line = f"hpcrun {ctx.info_name}{others}{shlex.join([*program, *own])}"
+            program_first = f"options of {PurePath(program[0]).name} stand behind it: {line}"
             raise UsageError(
                 f"{name} is no option of hpcrun's, nor of sbatch's",
                 hint=f"{hint}; {program_first}" if hint else program_first,

@@ -103,12 +103,14 @@ def _tell_other_specs(plan: Plan, earlier: Iterable[Plan], say: Say) -> None:
 
     A file that was moved is the same spec.
     """
-    mine, here = os.path.realpath(plan.spec_file), {run.number for run in plan.runs}
+    mine = os.path.realpath(plan.spec_file)
     others = {os.path.realpath(one.spec_file): one for one in earlier}
     for file, one in others.items():
         is_there = one.is_typed or os.path.isfile(file)  # noqa: PTH113 - `is_file` may raise
         # What was typed, and then kept as a file.
-        is_saved = one.is_typed and {run.number for run in one.runs} <= here
+        is_saved = one.is_typed and {run.number for run in one.runs}.issubset(
+            run.number for run in plan.runs
+        )
         if file != mine and is_there and not is_saved:
             where = "made of a command line" if one.is_typed else file
             other = f"hpcrun submit {shlex.quote(mine)} name={plan.name}-2"

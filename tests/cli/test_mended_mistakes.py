@@ -199,7 +199,7 @@ TABLE = [
             line="plan s.yaml trainer.steps=3", typed="plan s.yaml +config.trainer.steps=3"),
     Mistake("a seed", "+config.seed=VALUE", {"config": "{lr: 1}"}, line="plan s.yaml seed=3",
             typed="plan s.yaml +config.seed=3"),
-    Mistake("a limit of a list", "hpcrun list | head -n 5", line="list --limit 5", typed="list"),
+    Mistake("a limit of a list", "hpcrun list | head -n 6", line="list --limit 5", typed="list"),
     Mistake("a dashboard", "Did you mean 'top'?", line="dashboard", typed="top --help"),
     Mistake("a report's file", "hpcrun report s -o out.html", line="report s out.html"),
     Mistake("a note first", "hpcrun note s/0 -m great", line="note great s/0"),

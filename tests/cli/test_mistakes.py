@@ -114,7 +114,7 @@ TABLE = [
             type="hpcrun results study --format csv > 'my runs.csv'\n"),
     Mistake("the best", "hpcrun results study --top 3", read="No such option '--top'",
             accepted="here it is called otherwise",
-            type="hpcrun results study --sort METRIC | head -n 3\n"),
+            type="hpcrun results study --sort METRIC | head -n 4\n"),
     Mistake("an option without its value", "hpcrun logs study -n", read="No such option '-n'",
             accepted="Usage: hpcrun logs", type="hpcrun logs --help"),
     Mistake("a misspelt key of the top", "hpcrun plan finetune.yaml nam=foo",

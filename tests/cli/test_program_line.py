@@ -13,6 +13,14 @@ from hpcrun.cli.main import main
 from hpcrun.state.layout import experiment
 from tests.support.experiment import path_with, slurm_shim
 
+PARSED = """\
+import argparse
+import time
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--partition")
+print(parser.parse_args())
+"""
 # A line, what its spec has on stderr, and what is told beside that.
 LINES = [
     ("plan -N 2 --gpus-per-node 8 -- torchrun train.py --lr 0.1", "framework: torchrun", ""),
@@ -24,14 +32,31 @@ LINES = [
     ("plan -o x.log train.py", "entry: train.py", "see `hpcrun logs`"),
     ("plan --sweep lr=1,2 train.py --lr 3", "config: {lr: 3}", ""),
     ("plan train.py --out ${now:%H} ${HOME} --x ${hpcrun:work}", "out: [", ""),
+    ("plan train.py --lr 1,2", 'lr: "1,2"', "--sweep lr=1,2 sweeps over it"),
+    ("plan -- parsed.py -t 10", "args: [-t", "-t behind the program is the program's"),
+    ("plan parsed.py --partition gpu", "partition: gpu", ""),
+    ("plan --sweep a.lr=1,2 hydrated.py b=3", "flags: key=value", "the program gets a.lr=…"),
+    ("plan --sweep lr=1,2 hydrated.py", "config: {lr: null}", "the program gets lr=…"),
+    ("plan hydrated.py name=x b=[1,2]", "args: [name=x", "name=x behind the program"),
     ("plan -- nosuchprogram --x 1", "entry: [nosuchprogram", "is not on PATH here"),
     ("plan -- python -m train a b", "args: [a, b]", ""),
 ]
 REFUSED = [
     ("plan trian.py --lr 1", "there is no program 'trian.py'", "did you mean 'train.py'?"),
     ("plan -- torchrun trian.py", "there is no program 'trian.py'", "did you mean 'train.py'?"),
-    ("plan -t foo train.py", "resources.time", "hpcrun help spec"),
+    ("plan -t foo train.py", "resources.time", "-t 1:00:00"),
     ("run train.py --lr 1 --sweep seed=1,2", "--sweep behind the program", "stands before it"),
+    ("run parsed.py --lr 1 cluster=local", "has no such key", "hpcrun run cluster=local parsed.py"),
+    ("run parsed.py time=5 --lr 1", "has no such key", "hpcrun run time=5 parsed.py --lr 1"),
+    ("run parsed.py --lr 1 -t 10", "has no such option", "hpcrun run -t 10 parsed.py --lr 1"),
+    ("run parsed.py --new --lr 1", "has no such option", "hpcrun run --new parsed.py --lr 1"),
+    ("run hydrated.py -m a.lr=1,2 b=3", "-m: Hydra", "hpcrun run --sweep a.lr=1,2 hydrated.py b=3"),
+    ("run hydrated.py +lr=1,2", "+lr=1,2: Hydra", "hpcrun run --sweep lr=1,2 hydrated.py"),
+    ("run hydrated.py hydra/launcher=submitit b=3", "hydra/launcher", "run hydrated.py b=3"),
+    ("plan --mem 32 GB train.py", "GB stands between", "--mem 32GB"),
+    ("plan --time=1h train.py", "accepted are minutes", "-t 1:00:00"),
+    ("plan -N 2 --lr 0.1 train.py", "--lr is no option", "hpcrun plan … train.py --lr 0.1"),
+    ("plan s.yaml train.py", "found 'train.py'", "entry=train.py"),
     ("run -m lr=1,2 train.py", "-m is sbatch's --distribution", "a sweep is --sweep lr=1,2"),
     ("run echo", "there is no spec 'echo'", "hpcrun run -- echo"),
     (
@@ -64,6 +89,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "desk"
     directory.mkdir()
     (directory / "train.py").write_text("import sys\nprint('got', *sys.argv[1:])\n")
+    (directory / "parsed.py").write_text(PARSED)
+    (directory / "hydrated.py").write_text("import hydra\n@hydra.main()\ndef main(c): pass\n")
     (directory / "s.yaml").write_text("entry: train.py\n")
     (directory / "job.sbatch").write_text("#!/bin/bash\n#SBATCH -N 2\ntrue\n")
     slurm_shim(tmp_path / "shim")

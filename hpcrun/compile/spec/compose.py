@@ -205,6 +205,8 @@ def _meant(name: str, equals: str, texts: Sequence[str]) -> str | None:
     """Return what to type for a word of the command line that is no ``key=value``."""
     if name.startswith("~"):
         return f"{name[1:]}=null takes a value away"
+    if not equals and name.endswith(_PROGRAMS):
+        return f"a spec's program is its entry: entry={name}; without a spec type it in its place"
     if "=" in texts:
         at = texts.index("=")
         if 0 < at < len(texts) - 1:

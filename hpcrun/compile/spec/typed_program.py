@@ -35,12 +35,16 @@ PYTHON, SHELL, SCRIPTS = ".py", (".sh", ".bash"), (".sbatch", ".slurm")
 # Launchers that start ranks on this node alone, from where no other is reached.
 _ON_ONE_NODE = ("accelerate", "deepspeed", "composer")
 _NAME = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)
+HYDRA = re.compile(r"^\s*(?:import hydra\b|from hydra\b)", re.MULTILINE)
+"""A program with this is one of Hydra's, and takes ``key=value``."""
 _HYDRA = re.compile(r"\+{0,2}[A-Za-z_][\w.]*=\S*", re.ASCII)
-# An option without a value, in the words of argparse or click.
+# An option without a value, in the words of argparse or click: what follows it is another argument,
+# whose place among others counts.
 _FLAG = re.compile(
     r"""["']--([\w-]+)["'][^()]*(?:\bstore_(?:true|false|const)|\bcount\b|is_flag)"""
 )
 _MOST_READ = 100_000
+_NUMBERS = re.compile(r"[-+.\de]+(?:,[-+.\de]+)+")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL | re.ASCII)
 _REFERENCE = re.compile(r"(\\*)\$\{(?!hpcrun:)")
 _SHAPE = re.compile(r"resources\.(nodes|ntasks_per_node|gpus_per_node)|gpus")
@@ -129,7 +133,9 @@ class TypedProgram:
             ]
         if wrong:
             hint = "leave it out, or write a spec: the key is in `hpcrun help spec`"
-            if all(_SHAPE.search(one) for one in wrong):
+            if any("resources.time" in one for one in wrong):
+                hint = "an hour is -t 60, -t 1:00:00 or -t 0-1"
+            elif all(_SHAPE.search(one) for one in wrong):
                 hint = "type a number that is the same on every node: -N 2 --gpus-per-node 4"
             raise UsageError("\n".join(wrong), hint=hint)
         self.notes += [
@@ -199,7 +205,8 @@ class TypedProgram:
 
     def _arguments(self, launch: LaunchWords) -> dict[str, Any]:
         """Return ``args``, ``config`` and ``flags`` that make the program's words again."""
-        words, flags = launch.args, _flags(launch.entry[-1])
+        words, text = launch.args, _text(launch.entry[-1])
+        flags = frozenset(found[1] for found in _FLAG.finditer(text))
         # Options at the end can be config; what stands before them are args, which come first.
         for split in range(_kept_in_order(words), len(words) + 1):
             # Behind a `--` config would not stay where it was typed.
@@ -210,8 +217,13 @@ class TypedProgram:
                 break
         assert found is not None
         config, style = found
+        if not config and HYDRA.search(text):
+            style = command_line.HYDRA
+        for name, value in config.items():
+            if isinstance(value, str) and _NUMBERS.fullmatch(value):
+                self.notes.append(f"{value} is one text; --sweep {name}={value} sweeps over it")
         self._check_swept(config, words[split:])
-        self._add_swept(config)
+        self._add_swept(config, style)
         values = {"args": words[:split], "config": config, "flags": style}
         if style == command_line.EQUALS or not config:
             del values["flags"]
@@ -235,18 +247,26 @@ class TypedProgram:
                 f"{shlex.join(_positional_first(words, name))}",
             )
 
-    def _add_swept(self, config: dict[str, Any]) -> None:
+    def _add_swept(self, config: dict[str, Any], style: str) -> None:
         """Add swept keys that are neither options that were typed nor keys of a spec."""
+        is_hydra = style == command_line.HYDRA
         keys = ShortKeys({"config": config}, lambda key: compose.has_key(Tree({}), key))
         for one in self.sweeps:
             name = one.partition("=")[0].removeprefix("config.")
+            key = tuple(name.split("."))
             typed = f"--{name}" in [word.partition("=")[0] for word in self.program]
-            if not _NAME.fullmatch(name) or name in config or typed:
+            if not all(map(_NAME.fullmatch, key)) or (key[1:] and not is_hydra) or typed:
                 continue
-            if compose.has_key(Tree({}), (name,)) or keys.meant((name,)):
+            if compose.has_key(Tree({"config": config}), ("config", *key)):
                 continue
-            config[name] = None
-            self.notes.append(f"config.{name} is added, as it is swept: the program gets --{name}")
+            if compose.has_key(Tree({}), key) or keys.meant(key):
+                continue
+            block = config
+            for one in key[:-1]:
+                block = block.setdefault(one, {})
+            block[key[-1]] = None
+            word = f"{name}=…" if is_hydra else f"--{name}"
+            self.notes.append(f"config.{name} is added, as it is swept: the program gets {word}")
 
 
 def whole_text(made: TypedSpec, overrides: Sequence[str], sweeps: Sequence[str]) -> str:
@@ -342,16 +362,12 @@ def _check_program(written: str) -> None:
         )
 
 
-def _flags(program: str) -> frozenset[str]:
-    """Return the options of a program that take no value, as argparse and click are told them.
-
-    What follows one of them is another argument, whose place among others counts.
-    """
+def _text(program: str) -> str:
+    """Return what a program's file begins with; empty if it cannot be read."""
     try:
-        text = files.read_bytes(expand_home(program), _MOST_READ).decode(errors="replace")
+        return files.read_bytes(expand_home(program), _MOST_READ).decode(errors="replace")
     except (OSError, ValueError):
-        return frozenset()
-    return frozenset(found[1] for found in _FLAG.finditer(text))
+        return ""
 
 
 def _config_of(words: Sequence[str], flags: Set[str]) -> tuple[dict[str, Any], str] | None:

@@ -386,7 +386,12 @@ def _option(job: ScriptRequest, name: str, one: SbatchOption, value: str) -> Non
         if parse_duration(value):
             job.carry(one, "resources.time", value)
         else:
-            job.ask(one, "resources.time", "accepted is a length of time above zero", must=True)
+            job.ask(
+                one,
+                "resources.time",
+                "accepted are minutes, HH:MM:SS, D-HH and D-HH:MM:SS, above zero",
+                must=True,
+            )
     elif name == "job-name":
         job.carry(one, "name", value)
     elif name == "array":

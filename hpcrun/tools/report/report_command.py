@@ -121,6 +121,7 @@ def command(
     if to_stdout:
         click.echo(written, nl=False)
         return
+    is_another = file.exists()
     files.write_bytes(file, written)
     if output.json:
         output.data({"file": str(file.absolute()), "bytes": len(written), "runs": len(selected)})
@@ -128,6 +129,8 @@ def command(
         experiments = f" of {plural(len(names), 'experiment', ',')}" if of_all else ""
         runs = plural(len(selected), "run", ",")
         output.line(f"{file}: {runs}{experiments}, {len(written) / 1000:,.0f} kB")
+        if is_another:
+            output.say("it took the place of an earlier report; -o FILE writes another")
 
 
 def _stem(where: Sequence[str], names: Sequence[str]) -> str:
