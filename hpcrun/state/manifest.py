@@ -9,9 +9,11 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path, PurePosixPath
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hpcrun import shared_look
@@ -25,6 +27,8 @@ NAME = "manifest.json"
 _DIRECTORY = re.compile("step-([0-9]{1,15})-a([0-9]{1,9})")
 _TRASH = ".trash-"
 _QUARANTINE = "bad-"
+# Threads that remove a checkpoint of more files than that.
+_REMOVERS, _MANY = 8, 256
 _KINDS: Kinds = {
     **dict.fromkeys(("step", "attempt", "world_size", "zero_stage", "train_batch_size"), COUNT),
     "time": TIME,
@@ -96,9 +100,11 @@ class Manifest:
         The names of the files are made durable before it and its own name after it, so that a
         power cut leaves no manifest of files that are gone.
         """
-        for each in sorted({(directory / name).parent for name in self.files} | {directory}):
-            sync_directory(each)
-        data = {"format": FORMAT, **asdict(self)}
+        for inner in sorted({name.rpartition("/")[0] for name in self.files} | {""}):
+            sync_directory(directory / inner)
+        # A hundred thousand files: `dataclasses.asdict` would copy each.
+        named = {name: vars(file) for name, file in self.files.items()}
+        data = {"format": FORMAT, **vars(self), "files": named}
         state_files.write_json(directory / NAME, {**data, "sha256": _digest(data)})
         sync_directory(directory)
 
@@ -152,8 +158,7 @@ def _implausible(found: Manifest) -> Fault | None:
     if not found.files:
         return Fault(f"{NAME} names no file")
     for name in found.files:
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or "\0" in name:
+        if name.startswith("/") or ".." in name.split("/") or "\0" in name:
             return Fault(f"{NAME} names a file outside the checkpoint: {name!r}")
     return None
 
@@ -166,16 +171,29 @@ def _digest(data: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
-def scan(checkpoints: Path) -> list[tuple[Path, Manifest | Fault]]:
-    """Return the checkpoints that have a manifest, newest first: by step, then by attempt."""
-    found: list[tuple[tuple[int, int], Path, Manifest | Fault]] = []
-    for path, key in _directories(checkpoints):
-        entry = inspect(path)
-        if isinstance(entry, Manifest) and (entry.step, entry.attempt) != key:
-            entry = Fault(f"{NAME} is that of step {entry.step} by attempt {entry.attempt}")
-        if entry is not None:
-            found.append((key, path, entry))
-    return [(path, entry) for _, path, entry in sorted(found, key=lambda item: item[0])[::-1]]
+def newest_first(checkpoints: Path) -> list[Path]:
+    """Return the directories of checkpoints, also of incomplete ones, by step and attempt."""
+    found = sorted(_directories(checkpoints), key=lambda item: item[1], reverse=True)
+    return [path for path, _ in found]
+
+
+def inspect_named(directory: Path) -> Manifest | Fault | None:
+    """As `inspect`; a manifest of another step or attempt than the directory's is a fault."""
+    entry, match = inspect(directory), _DIRECTORY.fullmatch(directory.name)
+    key = (int(match[1]), int(match[2])) if match else None
+    if isinstance(entry, Manifest) and (entry.step, entry.attempt) != key:
+        return Fault(f"{NAME} is that of step {entry.step} by attempt {entry.attempt}")
+    return entry
+
+
+def scan(checkpoints: Path) -> Iterator[tuple[Path, Manifest | Fault]]:
+    """Yield the checkpoints that have a manifest, newest first: by step, then by attempt.
+
+    Each manifest is read when its turn comes.
+    """
+    for path in newest_first(checkpoints):
+        if (entry := inspect_named(path)) is not None:
+            yield path, entry
 
 
 def complete(checkpoints: Path) -> list[tuple[Path, Manifest]]:
@@ -183,12 +201,23 @@ def complete(checkpoints: Path) -> list[tuple[Path, Manifest]]:
     return [(path, found) for path, found in scan(checkpoints) if isinstance(found, Manifest)]
 
 
-def abandoned(checkpoints: Path, attempt: float = math.inf, step: float = math.inf) -> list[Path]:
-    """Return the checkpoints up to an attempt and a step that were never completed."""
+def abandoned(
+    checkpoints: Path,
+    attempt: float = math.inf,
+    step: float = math.inf,
+    known: Collection[Path] = (),
+) -> list[Path]:
+    """Return the checkpoints up to an attempt and a step that were never completed.
+
+    Those ``known`` to be complete are not looked into.
+    """
     return [
         path
         for path, (at, by) in _directories(checkpoints)
-        if at <= step and by <= attempt and NAME not in shared_look.names(path)
+        if at <= step
+        and by <= attempt
+        and path not in known
+        and NAME not in shared_look.names(path)
     ]
 
 
@@ -205,9 +234,48 @@ def quarantined(checkpoints: Path) -> list[Path]:
 def discard(directory: Path) -> None:
     """Remove a checkpoint; a kill in the middle leaves nothing that looks like one."""
     aside = trashed(directory)
-    shutil.rmtree(aside, ignore_errors=True)
+    remove(aside)
     directory.rename(aside)
-    shutil.rmtree(aside, ignore_errors=True)
+    remove(aside)
+
+
+def remove(directory: Path) -> None:
+    """Remove a directory as far as it can be; many files at a time where there are many.
+
+    A call to shared storage takes a millisecond, in which Python does other things.
+    """
+    with suppress(OSError):
+        # By its descriptor: what a link leads to stays.
+        here = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            names = os.listdir(here)  # noqa: PTH208 - of the descriptor
+            if len(names) > _MANY:
+                shares = (names[number::_REMOVERS] for number in range(_REMOVERS))
+                _unlink_at_once(here, shares)
+        finally:
+            os.close(here)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _unlink_at_once(directory: int, shares: Iterable[list[str]]) -> None:
+    """Unlink files of an open directory, each share in a thread; what cannot be is left."""
+
+    def unlink(names: list[str]) -> None:
+        for name in names:
+            with suppress(OSError):
+                os.unlink(name, dir_fd=directory)
+
+    begun = []
+    try:
+        for share in shares:
+            thread = threading.Thread(target=unlink, args=(share,), daemon=True)
+            thread.start()
+            begun.append(thread)
+    except RuntimeError:  # no more threads, or the interpreter is on its way out
+        pass
+    finally:
+        for thread in begun:
+            thread.join()
 
 
 def trashed(checkpoint: Path) -> Path:

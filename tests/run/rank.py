@@ -273,14 +273,14 @@ class Rank:
         }
 
     def save(self, run: str, step: int, attempt: int = 1, keep: int = 2) -> dict[str, Any]:
-        """Save; what the manifest holds."""
+        """Save; what the manifest says, of which rank 0 alone has all files."""
         store = self._store(run, attempt, keep)
         saved = store.saver.save(self._engine, step, self._states(), {"loss": 1.5})
         store.saver.wait_for_removals()
         return {
             "world_size": saved.world_size,
             "stage": saved.zero_stage,
-            "files": len(saved.files),
+            "step": saved.step,
         }
 
     def save_behind(self, run: str, step: int, attempt: int = 1, keep: int = 2) -> None:

@@ -284,3 +284,40 @@ def test_a_manifest_that_was_looked_for_too_early(two_hosts: tuple[Host, Host]) 
     assert not (checkpoints / step.name / manifest.NAME).exists()
     assert manifest.abandoned(checkpoints) == []
     assert [path.name for path, _ in manifest.complete(checkpoints)] == [step.name]
+
+
+@pytest.mark.parametrize("count", [1, 1_000], ids=["few", "many"])
+def test_a_checkpoint_is_removed_and_not_what_a_link_leads_to(tmp_path: Path, count: int) -> None:
+    directory, elsewhere = _checkpoint(tmp_path, 7), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for place in (directory, elsewhere, directory / "sub"):
+        for number in range(count):
+            (place / f"rank-{number:05d}.pt").write_bytes(b"")
+    (directory / "linked").symlink_to(elsewhere)
+    link = tmp_path / "step-00000008-a1"
+    link.symlink_to(elsewhere)
+    manifest.discard(directory)
+    manifest.remove(link)
+    manifest.remove(tmp_path / "none")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", link.name]
+    assert len(list(elsewhere.iterdir())) == count
+
+
+def test_manifests_are_read_when_their_turn_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2, 3):
+        _checkpoint(tmp_path, step)
+    original, read = manifest.inspect, list[str]()
+
+    def inspect(directory: Path) -> Manifest | Fault | None:
+        read.append(directory.name)
+        return original(directory)
+
+    monkeypatch.setattr(manifest, "inspect", inspect)
+    newest = next(manifest.scan(tmp_path))
+    assert [newest[0].name] == read == ["step-00000003-a1"]
+    known = [path for path, _ in manifest.scan(tmp_path)][1:]
+    (known[0] / manifest.NAME).unlink()
+    assert manifest.abandoned(tmp_path) == known[:1]
+    assert manifest.abandoned(tmp_path, known=known) == []

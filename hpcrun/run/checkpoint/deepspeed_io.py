@@ -6,10 +6,14 @@ all-gather.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+# As `DeepSpeedEngine._get_ckpt_name` names them.
+_MODEL_STATES = re.compile(r"(?:zero_pp_rank_\d+_)?mp_rank_(\d+)_model_states\.pt")
 
 
 class UnreadableFile(Exception):
@@ -58,9 +62,17 @@ def redirected_writes(
             del engine._copy_recovery_script
 
 
+def mp_ranks(names: Iterable[str]) -> list[str]:
+    """Return the numbers of model-parallel ranks in the names of DeepSpeed's files of the model."""
+    return sorted({match[1] for name in names if (match := _MODEL_STATES.fullmatch(name))})
+
+
 @contextmanager
-def local_reads(engine: Any) -> Iterator[Callable[[], None]]:
+def local_reads(engine: Any, mp_ranks: Sequence[str] | None = None) -> Iterator[Callable[[], None]]:
     """Make ``engine.load_checkpoint`` non-collective, raising `UnreadableFile` for a bad file.
+
+    With the `mp_ranks` that the manifest names, DeepSpeed is told its files' names, which it would
+    look for: each rank in a listing of all, and once for each other rank's.
 
     Yields a function for the collective rest of the load (ZeRO 3 gathers its small parameters), to
     be called once all ranks have read their files.
@@ -79,13 +91,40 @@ def local_reads(engine: Any) -> Iterator[Callable[[], None]]:
         if has_rest():
             engine.optimizer.checkpoint_event_epilogue()
 
+    def model_names(directory: str, tag: str) -> list[str]:
+        found = mp_ranks or ()
+        # In DeepSpeed's order: 100 before 10.
+        return sorted(engine._get_ckpt_name(directory, tag, mp_placeholder=each) for each in found)
+
+    def shard_names(load_dir: str, tag: str, bf16_mode: bool) -> list[str | None]:
+        from deepspeed import comm
+
+        mp_rank, ranks = engine.checkpoint_mp_rank, engine.loaded_checkpoint_dp_world_size
+        if engine.zero_elastic_checkpoint():
+            found: list[str | None] = engine._get_mp_rank_zero_checkpoint_names(
+                load_dir, tag, mp_rank, ranks, bf16_mode
+            )
+            return found
+        # DeepSpeed reads no other's: None is an empty one.
+        own = comm.get_rank(group=engine.optimizer.dp_process_group)
+        name = engine._get_rank_zero_ckpt_name(load_dir, tag, mp_rank, own, bf16_mode)
+        return [name if rank == own else None for rank in range(ranks)]
+
+    replaced: dict[str, Callable[..., Any]] = {"_optimizer_has_ckpt_event_epilogue": lambda: False}
+    if mp_ranks and not getattr(engine, "load_universal_checkpoint", bool)():
+        replaced |= {
+            "_get_all_ckpt_names": model_names,
+            "_get_all_zero_checkpoint_names": shard_names,
+        }
     reader.load = load
-    engine._optimizer_has_ckpt_event_epilogue = lambda: False
+    for name, method in replaced.items():
+        setattr(engine, name, method)
     try:
         yield rest
     finally:
         del reader.load
-        del engine._optimizer_has_ckpt_event_epilogue
+        for name in replaced:
+            delattr(engine, name)
 
 
 # Where `note_parallel` leaves the axes along which an engine's model is divided.

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcrun.errors import CheckpointError, UsageError
 from hpcrun.run.checkpoint import deepspeed_io, rank_state
-from hpcrun.run.checkpoint.restore import PAUSES, verify
+from hpcrun.run.checkpoint.restore import PAUSES, shares, verify
 from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.weights import saved_weights
 from hpcrun.state import files, manifest
@@ -31,7 +31,14 @@ def initialize(engine: Any, text: str, run: RunPaths, ranks: Collectives) -> tup
     makes the same. Returns the checkpoint's directory and step. Raises CheckpointError if there is
     no such checkpoint, it is damaged, or it is of another model.
     """
-    directory, entry = ranks.from_rank_0(lambda: _choose(text, run), KEY)
+    whole: Manifest | None = None
+
+    def choose() -> list[tuple[Path, Manifest]]:
+        nonlocal whole
+        directory, whole = _choose(text, run)
+        return [(directory, part) for part in shares(whole, ranks.world_size)]
+
+    directory, entry = ranks.scatter_from_rank_0(choose, KEY)
     what = f"{KEY}: {directory}"
     for pause in (*PAUSES, None):
         fault = verify(directory, entry, ranks)
@@ -50,10 +57,10 @@ def initialize(engine: Any, text: str, run: RunPaths, ranks: Collectives) -> tup
     targets = dict(_targets(engine.module))
     weights: Mapping[str, Any] = {}
     refusal = None
-    if ranks.rank == 0:
+    if whole is not None:
         try:
             # Without the optimizer's copies, which are larger: this model gets new ones.
-            weights = saved_weights.collect(directory, entry.files, masters=False).tensors
+            weights = saved_weights.collect(directory, whole.files, masters=False).tensors
             _compare(weights, targets, engine.module, what)
         except CheckpointError as error:
             refusal = error.message

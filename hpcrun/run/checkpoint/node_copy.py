@@ -141,14 +141,13 @@ class NodeCopies:
         self._prepare()
         self._ranks.agree(_make(directory), what)
         error = write_shards(engine, states, directory, self._ranks.rank, write, files)
-        gathered = self._ranks.gather((error, files))
-        self._agree([each for each, _ in gathered], directory, what)
+        self._agree(error, directory, what)
+        gathered = self._ranks.gather(files)
         copies = [
             RankFiles(rank, len(gathered), step, self._attempt, part)
-            for rank, (_, part) in enumerate(gathered)
+            for rank, part in enumerate(gathered)
         ]
-        error = self._keep(directory, copies)
-        self._agree(self._ranks.gather(error), directory, what)
+        self._agree(self._keep(directory, copies), directory, what)
         if self._is_first:
             for path in node_layout.saved(self._directory):
                 if path != directory:
@@ -211,12 +210,12 @@ class NodeCopies:
                 if part is copy and error is None:
                     error = copy.record(directory)
         # The first rank of a node has fetched for the others.
-        if any(self._ranks.gather(error)):
+        if self._ranks.first(error) is not None:
             return False
         error = copies[rank].damage(directory)
         if self._is_first and error is None:
             error = copies[0].shared().damage(directory)
-        return not any(self._ranks.gather(error))
+        return self._ranks.first(error) is None
 
     def _damaged(self, directory: Path, copies: _Copies, holders: _Holders) -> set[tuple[int, int]]:
         """Return rank and node of all files that a node should have and are missing or damaged."""
@@ -262,11 +261,12 @@ class NodeCopies:
         error = transfer.exchange(self._group, directory, there, back)
         return error or copies[rank].record(directory) or copies[of].record(directory)
 
-    def _agree(self, errors: list[str | None], directory: Path, what: str) -> None:
+    def _agree(self, error: str | None, directory: Path, what: str) -> None:
         """Remove the unfinished checkpoint and raise on all ranks if one has an error."""
-        if any(errors) and self._is_first:
+        found = self._ranks.first(error)
+        if found is not None and self._is_first:
             shutil.rmtree(directory, ignore_errors=True)
-        raise_first(errors, what)
+        raise_first(found, what)
 
     def _here(self) -> Iterator[RankFiles]:
         for path in node_layout.bundles(self._directory):

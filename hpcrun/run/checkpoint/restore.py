@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcrun import shared_look
 from hpcrun.errors import CheckpointError
@@ -25,7 +26,7 @@ from hpcrun.run.rank.collectives import Collectives, raise_first
 from hpcrun.shared_look import is_there
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
-from hpcrun.state.manifest import Fault, Manifest
+from hpcrun.state.manifest import Fault, File, Manifest
 
 # Seconds before each retry of a checkpoint that could not be read.
 PAUSES = (1.0, 3.0)
@@ -52,6 +53,9 @@ class CheckpointStore:
         self._passed_over: set[Path] = set()
         self._engine: Any = None
         self._states: Mapping[str, Any] = {}
+        # Of the checkpoint that is tried: all its files, on rank 0, and DeepSpeed's numbers.
+        self._whole: Manifest | Fault = Fault("no checkpoint was looked for")
+        self._mp_ranks: Sequence[str] = ()
         self.shared_step = 0
         self.saver = CheckpointSaver(run, attempt, ranks, fence, retention, self._passed_over)
 
@@ -74,12 +78,20 @@ class CheckpointStore:
         checkpoint was made for another model, or for another number of ranks and cannot be divided
         anew.
         """
-        expected = any(self._ranks.gather(expected))
+        expected = self._ranks.first(expected or None) is not None
         checkpoints = self._run.checkpoints
-        put_aside, found = self._from_rank_0(lambda: _look(checkpoints, expected=expected))
+        found: Iterator[tuple[Path, Manifest | Fault]] = iter(())
+
+        def look() -> bool:
+            nonlocal found
+            put_aside, found = _look(checkpoints, expected=expected)
+            return put_aside
+
+        put_aside = self._from_rank_0(look)
         self._engine, self._states = engine, deepspeed_io.with_scaler(engine, states)
         faults: dict[str, Fault] = {}
-        for directory, entry in found:
+        while (newest := self._share(lambda: next(found, None))) is not None:
+            directory, entry = newest
             if isinstance(entry, Manifest):
                 near = self._restore_from_nodes(entry.step, faults)
                 if near is not None:
@@ -115,7 +127,7 @@ class CheckpointStore:
         if name in faults:
             return None
         try:
-            fault = self._load_as_saved(directory, entry.files)
+            fault = self._load_as_saved(directory, entry.files, None)
         except CheckpointError as error:  # on all ranks
             fault = Fault(error.message, lasting=False)
         if fault is None:
@@ -126,29 +138,57 @@ class CheckpointStore:
         return None
 
     def _try(self, directory: Path, entry: Manifest | Fault) -> Manifest | Fault:
-        """Restore one checkpoint, with retries; return its manifest, or its fault."""
+        """Restore one checkpoint, with retries; return its manifest, or its fault.
+
+        ``entry`` has this rank's share of the files.
+        """
         for pause in (*PAUSES, None):
             fault: Fault | None
             if isinstance(entry, Fault):
                 fault = entry
-            elif (foreign := self._strangers(directory)) is not None:
+            elif (foreign := self._strangers(directory, entry)) is not None:
                 return foreign
             elif (fault := verify(directory, entry, self._ranks)) is None:
                 same = entry.world_size == self._ranks.world_size
                 if same and entry.parallel == deepspeed_io.parallel(self._engine):
-                    fault = self._load_as_saved(directory, entry.files)
+                    fault = self._load_as_saved(directory, entry.files, self._mp_ranks)
                 else:
                     fault = self._load_resized(directory, entry)
             if fault is None or fault.lasting or pause is None:
                 break
             # A file server that restarts gives errors of a few seconds.
             time.sleep(pause)
-            entry = self._from_rank_0(lambda: manifest.inspect(directory)) or entry
+            shared = self._share(lambda: (directory, manifest.inspect(directory) or self._whole))
+            entry = shared[1] if shared else entry
         return fault or entry
 
-    def _load_as_saved(self, directory: Path, files: Iterable[str]) -> Fault | None:
+    def _share(
+        self, ask: Callable[[], tuple[Path, Manifest | Fault] | None]
+    ) -> tuple[Path, Manifest | Fault] | None:
+        """Return the checkpoint that ``ask`` finds on rank 0, with each rank's share of its files.
+
+        No other rank reads a manifest, or is sent all of one.
+        """
+
+        def divide() -> list[Any]:
+            found = ask()
+            if found is not None:
+                self._whole = found[1]
+            if found is None or isinstance(found[1], Fault):
+                return [(found, ())] * self._ranks.world_size
+            mp_ranks = deepspeed_io.mp_ranks(found[1].files)
+            parts = shares(found[1], self._ranks.world_size)
+            return [((found[0], part), mp_ranks) for part in parts]
+
+        found: tuple[Path, Manifest | Fault] | None
+        found, self._mp_ranks = self._ranks.scatter_from_rank_0(divide, self._unreadable)
+        return found
+
+    def _load_as_saved(
+        self, directory: Path, files: Iterable[str], mp_ranks: Sequence[str] | None
+    ) -> Fault | None:
         """Restore a checkpoint of the same number of ranks; return its fault, if any."""
-        with local_reads(self._engine) as rest:
+        with local_reads(self._engine, mp_ranks) as rest:
 
             def load() -> tuple[Mapping[str, Any], Callable[[], None]]:
                 path, _ = self._engine.load_checkpoint(str(directory.parent), tag=directory.name)
@@ -212,12 +252,14 @@ class CheckpointStore:
         directory: Path,
         files: Iterable[str],
     ) -> Fault | None:
-        """Have the engine load a checkpoint of these files; return its fault, if any.
+        """Have the engine load a checkpoint; return its fault, if any.
 
+        ``files`` are this rank's to look for; each of the checkpoint's is some rank's.
         ``load`` does the part that is not collective, and returns this rank's own state and a
         function for the collective rest.
         """
-        fault, refusal = None, None
+        fault: Fault | None = None
+        refusal: tuple[int, str] | None = None
         saved: Mapping[str, Any] = {}
         rest: Callable[[], object] = bool
         # DeepSpeed looks for its files' names.
@@ -227,25 +269,44 @@ class CheckpointStore:
         except UnreadableFile as error:
             fault = Fault(str(error), lasting=False)
         except Exception as error:
+            refusal = self._ranks.rank, rank_state.text(error)
+        fault, refusal = self._ranks.all_reduce(
+            (fault, refusal), lambda one, other: (_graver(one[0], other[0]), one[1] or other[1])
+        )
+        if fault is None and refusal is not None:
             # Files that vanish meet an assertion or an index error in DeepSpeed.
             gone = next((name for name in files if not is_there(directory / name)), None)
-            fault = None if gone is None else Fault(f"{gone} has vanished", lasting=False)
-            refusal = rank_state.text(error)
-        answers = self._ranks.gather((fault, refusal))
-        if (fault := _first([each for each, _ in answers])) is not None:
+            if (missing := self._ranks.first(gone)) is not None:
+                fault = Fault(f"{missing[1]} has vanished", lasting=False)
+        if fault is not None:
             return fault
-        raise_first([each for _, each in answers], f"{directory} cannot be loaded")
+        raise_first(refusal, f"{directory} cannot be loaded")
         rest()
         wrong = rank_state.apply(saved, states, tells=self._ranks.rank == 0)
         self._ranks.agree(wrong, f"{directory} cannot be loaded")
         return None
 
-    def _strangers(self, directory: Path) -> Fault | None:
-        found: Fault | None = self._from_rank_0(lambda: trust.fault(directory))
-        return found
+    def _strangers(self, directory: Path, entry: Manifest) -> Fault | None:
+        """Return the fault of a file that is another user's: each rank looks at its share.
+
+        Rank 0 looks at what is there and no manifest names, too.
+        """
+        try:
+            paths = [directory / name for name in entry.files]
+            if isinstance(self._whole, Manifest):
+                paths += trust.unnamed(directory, self._whole.files)
+            own = trust.fault(directory, paths)
+        except OSError as error:
+            own = Fault(f"{directory.name} cannot be read: {error.strerror}", lasting=False)
+        found = self._ranks.first(own)
+        return None if found is None else found[1]
 
     def _from_rank_0(self, ask: Callable[[], Any]) -> Any:
-        return self._ranks.from_rank_0(ask, f"{self._run.checkpoints} cannot be read")
+        return self._ranks.from_rank_0(ask, self._unreadable)
+
+    @property
+    def _unreadable(self) -> str:
+        return f"{self._run.checkpoints} cannot be read"
 
     def _pass_over(self, directory: Path, fault: Fault, report: Callable[..., None] | None) -> None:
         self._passed_over.add(directory)
@@ -269,40 +330,69 @@ class CheckpointStore:
             report(event, checkpoint=directory.name, message=message)
 
 
-def _look(checkpoints: Path, *, expected: bool) -> tuple[bool, list[tuple[Path, Manifest | Fault]]]:
-    """Return whether a checkpoint was put aside, and those that have a manifest.
+def _look(
+    checkpoints: Path, *, expected: bool
+) -> tuple[bool, Iterator[tuple[Path, Manifest | Fault]]]:
+    """Return whether a checkpoint was put aside, and those that have a manifest, read in turn.
 
     Where there is to be one, it is waited for: another node has made it, perhaps a moment ago.
     """
     began = time.monotonic()
     while True:
-        found = bool(manifest.quarantined(checkpoints)), manifest.scan(checkpoints)
+        put_aside, found = bool(manifest.quarantined(checkpoints)), manifest.scan(checkpoints)
+        newest = next(found, None)
         waited = time.monotonic() - began
-        if any(found) or not expected or waited > shared_look.SEEN_WITHIN:
-            return found
+        if put_aside or newest or not expected or waited > shared_look.SEEN_WITHIN:
+            return put_aside, chain([newest] if newest else [], found)
         time.sleep(PAUSES[0])
 
 
+def shares(entry: Manifest, ranks: int) -> list[Manifest]:
+    """Return the manifest once for each rank, with the files that this one checks."""
+    names = sorted(entry.files)
+    return [
+        replace(entry, files={name: entry.files[name] for name in names[rank::ranks]})
+        for rank in range(ranks)
+    ]
+
+
 def verify(directory: Path, entry: Manifest, ranks: Collectives) -> Fault | None:
-    """Check all files, each rank its share, and return the first fault that any rank finds.
+    """Check all files, each rank its share (`shares`), and return the fault of the lowest rank.
 
     It lasts only if rank 0's node finds it too: what one node alone sees may be that node's.
     """
-    share = sorted(entry.files)[ranks.rank :: ranks.world_size]
-    faults = ((checkpoint_files.damage(directory, name, entry.files[name]), name) for name in share)
-    found = ranks.gather(next((each for each in faults if each[0] is not None), (None, "")))
-    fault = _first([each for each, _ in found])
-    if fault is None or not fault.lasting or fault is found[0][0]:
-        return fault
-    name = next(name for each, name in found if each is fault)
-    again = ranks.from_rank_0(
-        lambda: checkpoint_files.damage(directory, name, entry.files[name]),
-        f"{name} of {directory}",
+    own = None
+    for name, file in entry.files.items():
+        if (fault := checkpoint_files.damage(directory, name, file)) is not None:
+            own = Damage(fault, ranks.rank, name, file)
+            break
+    found: Damage | None = ranks.all_reduce(own, _graver_damage)
+    if found is None or not found.fault.lasting or found.rank == 0:
+        return found and found.fault
+    again: Fault | None = ranks.from_rank_0(
+        lambda: checkpoint_files.damage(directory, found.name, found.file),
+        f"{found.name} of {directory}",
     )
-    return again or replace(fault, lasting=False)
+    return again or replace(found.fault, lasting=False)
 
 
-def _first(faults: list[Fault | None]) -> Fault | None:
-    """Return the fault of the lowest rank, lasting ones first."""
-    found = [fault for fault in faults if fault is not None]
-    return min(found, key=lambda fault: not fault.lasting, default=None)
+class Damage(NamedTuple):
+    """A fault that a rank found in a file."""
+
+    fault: Fault
+    rank: int
+    name: str
+    file: File
+
+
+def _graver_damage(one: Damage | None, other: Damage | None) -> Damage | None:
+    if one is None or other is None:
+        return one or other
+    return one if _graver(one.fault, other.fault) is one.fault else other
+
+
+def _graver(one: Fault | None, other: Fault | None) -> Fault | None:
+    """Return the fault that lasts, else that of the lower rank."""
+    if one is None or other is None:
+        return one or other
+    return other if other.lasting and not one.lasting else one

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -29,7 +28,7 @@ from hpcrun.run.rank import process_groups
 from hpcrun.run.rank.collectives import Collectives, raise_first
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
-from hpcrun.state.manifest import File, Manifest
+from hpcrun.state.manifest import Fault, File, Manifest
 
 # Nice levels that the writing thread adds to the training's.
 _NICE = 10
@@ -68,6 +67,8 @@ class CheckpointSaver:
         self._removal: threading.Thread | None = None
         self._outcome: SaveOutcome | None = None
         self._began = time.monotonic()
+        # Rank 0's, without their files.
+        self._known: dict[Path, Manifest] = {}
 
     def save(
         self, engine: Any, step: int, states: Mapping[str, Any], metrics: Mapping[str, float]
@@ -75,7 +76,8 @@ class CheckpointSaver:
         """Save the engine, this rank's generators and ``states``; the manifest lands last.
 
         ``states`` have a ``state_dict()`` and are saved per rank; rank 0's ``metrics`` go into the
-        manifest. Raises CheckpointError if some rank could not write; older checkpoints stay.
+        manifest, which has all files on rank 0, and on another rank its own. Raises
+        CheckpointError if some rank could not write; older checkpoints stay.
         """
         draft = self._begin(engine, step, states, metrics)
         files: dict[str, File] = {}
@@ -111,7 +113,7 @@ class CheckpointSaver:
 
         began = time.monotonic()
         error = write_shards(engine, states, directory, self._ranks.rank, copy, files)
-        if any(self._ranks.gather(error)):
+        if self._ranks.first(error) is not None:
             self._conclude(draft, files, error, self._ranks)
         ranks = self._ranks.on(process_groups.own_group(process_groups.SAVES))
 
@@ -183,20 +185,30 @@ class CheckpointSaver:
     def _conclude(
         self, draft: Manifest, files: Mapping[str, File], error: str | None, ranks: Collectives
     ) -> Manifest:
-        """Agree that all ranks have written, and commit."""
+        """Agree that all ranks have written, and commit; rank 0's manifest has all files.
+
+        What rank 0 needs of the others goes up a tree, and the verdict down again.
+        """
         step = draft.step
         directory = self._run.checkpoint(step, self._attempt)
-        gathered = ranks.gather((error, files))
-        if ranks.rank == 0 and any(each is not None for each, _ in gathered):
-            # No rank writes any more, and what there is would keep a full disk full.
-            with suppress(OSError):
-                manifest.discard(directory)
-        raise_first([each for each, _ in gathered], f"step {step} was not saved")
-        all_files = {name: file for _, part in gathered for name, file in part.items()}
-        complete = replace(draft, files=all_files)
-        wrong = self._commit(directory, complete) if ranks.rank == 0 else None
-        ranks.agree(wrong, f"step {step} was not saved")
+        own = None if error is None else (ranks.rank, error)
+        everyone = ranks.reduce(
+            (own, dict(files)), lambda one, other: (one[0] or other[0], {**one[1], **other[1]})
+        )
+        complete = replace(draft, files=dict(files))
+        wrong: tuple[int, str] | None = None
         if ranks.rank == 0:
+            wrong, all_files = everyone
+            complete = replace(draft, files=all_files)
+            if wrong is not None:
+                # No rank writes any more, and what there is would keep a full disk full.
+                with suppress(OSError):
+                    manifest.discard(directory)
+            elif (problem := self._commit(directory, complete)) is not None:
+                wrong = 0, problem
+        raise_first(ranks.from_rank_0(lambda: wrong, str(directory)), f"step {step} was not saved")
+        if ranks.rank == 0:
+            self._known[directory] = replace(complete, files={})
             # In the background: many gigabytes take long to remove.
             removal = threading.Thread(target=self._remove_old, name="hpcrun-tidy", daemon=True)
             try:
@@ -234,20 +246,37 @@ class CheckpointSaver:
 
     def _remove_old(self) -> None:
         try:
-            found = manifest.complete(self._run.checkpoints)
+            found = self._complete()
             sound = [(path, each) for path, each in found if path not in self._passed_over]
             # A later one of an earlier attempt may be whole: another host's, not seen here yet.
             settled = time.monotonic() - self._began > shared_look.SEEN_WITHIN
             newest = math.inf if settled or not found else found[0][1].step
-            unfinished = manifest.abandoned(self._run.checkpoints, self._attempt, newest)
+            unfinished = manifest.abandoned(
+                self._run.checkpoints, self._attempt, newest, dict(found).keys()
+            )
             for path in [*self._retention.superfluous(sound), *unfinished]:
                 self._fence.check(always=True)
                 manifest.discard(path)
             for trash in [self._run.universals, *manifest.trash(self._run.checkpoints)]:
                 self._fence.check(always=True)
-                shutil.rmtree(trash, ignore_errors=True)
+                manifest.remove(trash)
         except OSError as error:
             tell(f"old checkpoints could not be removed: {error}")
+
+    def _complete(self) -> list[tuple[Path, Manifest]]:
+        """Return the complete checkpoints, newest first, without their files.
+
+        A manifest does not change: each is read once, and then looked for.
+        """
+        known: dict[Path, Manifest] = {}
+        for path in manifest.newest_first(self._run.checkpoints):
+            entry: Manifest | Fault | None = self._known.get(path)
+            if entry is None or not shared_look.is_there(path / manifest.NAME):
+                entry = manifest.inspect_named(path)
+            if isinstance(entry, Manifest):
+                known[path] = replace(entry, files={})
+        self._known = known
+        return list(known.items())
 
 
 def write_shards(

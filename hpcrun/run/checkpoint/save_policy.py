@@ -128,8 +128,8 @@ class SavePolicy:
         wrong = self._bad_steps.reason
         if wrong is None and not _has_finite_weights(engine):
             wrong = "a weight is not finite"
-        if any(said := self._ranks.gather(wrong)):
-            self._log.write("save_skipped", step=step, message=next(filter(None, said)))
+        if (first := self._ranks.first(wrong)) is not None:
+            self._log.write("save_skipped", step=step, message=first[1])
             return False
         # So that all ranks agreed at whatever a run goes on from.
         self._replicas.compare(engine, step)

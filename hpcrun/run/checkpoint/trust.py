@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,30 @@ class Inert(dict[Any, Any]):
     __hash__ = object.__hash__  # type: ignore[assignment]
 
 
-def fault(directory: Path) -> Fault | None:
-    """Return the fault of a checkpoint in which a file is another user's; None if none is."""
-    for path in (directory, *sorted(directory.rglob("*"))):
+def unnamed(directory: Path, names: Collection[str]) -> list[Path]:
+    """Return the directory of a checkpoint and all in it, by path, but for files of these names.
+
+    Raises OSError if a directory cannot be listed.
+    """
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    found = [directory]
+    for parent, inner, beside in os.walk(directory, onerror=fail):
+        # No objects: there may be a hundred thousand.
+        place = os.path.relpath(parent, directory)
+        prefix = "" if place == os.curdir else f"{place}/"
+        found += [Path(parent, each) for each in (*inner, *beside) if prefix + each not in names]
+    return sorted(found)
+
+
+def fault(directory: Path, paths: Iterable[Path] | None = None) -> Fault | None:
+    """Return the fault of a checkpoint in which a file is another user's; None if none is.
+
+    ``paths`` are what is looked at; None looks at all.
+    """
+    for path in unnamed(directory, ()) if paths is None else paths:
         try:
             owner = permissions.stranger(path)
         except FileNotFoundError:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bench.checkpoint_scale import engine_of
 from hpcrun.run.checkpoint import deepspeed_io
+from tests.run.thread_ranks import Wire
 
 torch = pytest.importorskip("torch")
 
@@ -64,3 +67,35 @@ def test_ranks_of_a_divided_model_read_each_other_s_files() -> None:
 def test_what_is_converted(engine: Any, why: str | None) -> None:
     said = deepspeed_io.unconverted(engine)
     assert said is None if why is None else why in (said or "")
+
+
+@pytest.mark.parametrize("stage_3", [False, True])
+@pytest.mark.parametrize("tensor", [1, 4, 101])
+def test_deepspeed_is_told_the_names_that_it_would_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tensor: int, stage_3: bool
+) -> None:
+    from deepspeed import comm
+
+    monkeypatch.setattr(comm, "get_rank", lambda group=None: 1)
+    monkeypatch.setattr("deepspeed.runtime.engine.dist.get_rank", lambda group=None: 1)
+    engine = engine_of(Wire(2), 1)
+    engine.zero_optimization_partition_weights = lambda: stage_3
+    engine.checkpoint_mp_rank = tensor - 1
+    (tmp_path / "step").mkdir()
+    prefixes = [f"zero_pp_rank_{rank}_" for rank in (0, 1)]
+    names = [
+        f"{prefix}mp_rank_{number:02d}_model_states.pt"
+        for prefix in (prefixes if stage_3 else [""])
+        for number in range(tensor)
+    ]
+    shards = [f"{prefix}mp_rank_{tensor - 1:02d}_optim_states.pt" for prefix in prefixes]
+    for name in (*names, *shards, "rank-00000.pt"):
+        (tmp_path / "step" / name).touch()
+    place = str(tmp_path), "step"
+    found = engine._get_all_ckpt_names(*place)
+    (_, own) = engine._get_all_zero_checkpoint_names(*place, False)
+    with deepspeed_io.local_reads(engine, deepspeed_io.mp_ranks([*names, *shards])):
+        assert engine._get_all_ckpt_names(*place) == found
+        assert len(found) == tensor
+        assert engine._get_all_zero_checkpoint_names(*place, False) == [None, own]
+    assert "_get_all_ckpt_names" not in vars(engine)

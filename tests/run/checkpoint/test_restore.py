@@ -16,7 +16,7 @@ import torch
 from hpcrun.errors import CheckpointError
 from hpcrun.policy.retention import Retention
 from hpcrun.run.checkpoint import checkpoint_files
-from hpcrun.run.checkpoint.restore import CheckpointStore, verify
+from hpcrun.run.checkpoint.restore import CheckpointStore, Damage, shares, verify
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
 from hpcrun.run.rank.collectives import Collectives
 from hpcrun.state import files as state_files
@@ -437,13 +437,14 @@ def test_a_file_that_was_looked_for_too_early_is_whole(two_hosts: tuple[Host, Ho
 def test_what_another_node_alone_finds_wrong_does_not_last(tmp_path: Path, damaged: bool) -> None:
     """A sound checkpoint is not put aside for what one node believes."""
     (tmp_path / "shard").write_bytes(b"1234")
-    entry = Manifest(1, 1, 0.0, 2, 1, 8, {"shard": checkpoint_files.describe(tmp_path / "shard")})
+    whole = Manifest(1, 1, 0.0, 2, 1, 8, {"shard": checkpoint_files.describe(tmp_path / "shard")})
+    entry, _ = shares(whole, 2)
     if damaged:
         (tmp_path / "shard").unlink()
 
     class OfTwo(Collectives):
-        def gather(self, value: Any) -> list[Any]:
-            return [(None, ""), (Fault("shard is missing"), "shard")]
+        def all_reduce(self, value: Any, merge: Any) -> Any:
+            return merge(value, Damage(Fault("shard is missing"), 1, "shard", entry.files["shard"]))
 
         def from_rank_0(self, ask: Any, what: str) -> Any:
             return ask()
