@@ -89,7 +89,7 @@ class Node:
     def report(self) -> None:
         """Send what an agent sends every `INTERVAL`."""
         # Newer agents leave out a sign of life where a report was one.
-        if not hasattr(self.channel, "beat") or not self.ranks:
+        if not hasattr(self.channel, "quiet") or not self.ranks:
             self.channel.send(ALIVE)
         if not self.ranks:
             return

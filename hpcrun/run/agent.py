@@ -39,7 +39,7 @@ The supervisor asks and the agent answers, in this order::
     supervisor  attempt  the next one in the same allocation, and so on
     supervisor  dismiss  the agent removes its node-local directory and leaves
 
-Both send ``alive`` every `INTERVAL`. The agent sends the progress of its ranks (``pulse``, of
+Both send ``alive`` every `INTERVAL`, the agent only where nothing else was sent. The agent sends the progress of its ranks (``pulse``, of
 `hpcrun.run.health.progress`; of ranks without a session what `hpcrun.run.node.program_activity`
 sees) with the state of its links to the fabric, and ``signal`` when its step receives one; the
 supervisor sends ``stop`` when the ranks are to save and leave.
@@ -143,7 +143,7 @@ class Agent:
     def serve(self, channel: Channel) -> None:
         """Answer the supervisor until it dismisses this agent, or is gone."""
         supervisor = PeerLiveness()
-        heartbeat = Heartbeat(channel.send)
+        heartbeat = Heartbeat(channel.send, channel.quiet)
         try:
             while not channel.closed and not supervisor.silent():
                 arrived = channel.receive(timeout=0.2)

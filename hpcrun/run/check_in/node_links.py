@@ -72,6 +72,8 @@ class NodeLinks:
 
     def cut_off(self, nodes: Sequence[str]) -> tuple[list[str], str]:
         """Return which of the nodes are cut off, once one is for too long, and a sentence."""
+        if not self._since:
+            return [], ""
         found = [node for node in nodes if node in self._since]
         since = min((self._since[node][0] for node in found), default=float("inf"))
         if time.monotonic() - since <= SILENCE:

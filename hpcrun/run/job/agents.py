@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ STACKS_TIMEOUT = 5.0
 HURRY = 10.0
 # A failure on all nodes is reported by all of them within so many seconds.
 OTHERS_FAIL = 2.0
+# Seconds between two looks for nodes that are silent.
+SILENCE_EVERY = 0.5
 
 Turn = Callable[[], None]
 
@@ -86,6 +89,7 @@ class Agents:
         self.reports: dict[str, dict[str, Any]] = {}
         """Node of this attempt -> the report of `hpcrun.run.check_in.node_report`."""
         self._listeners: dict[str, PeerLiveness] = {}
+        self._silence_at = 0.0
         # Kind of answer -> node -> what it says, in this attempt.
         self._answers: dict[str, dict[str, Any]] = {}
         self._failures = NodeFailures()
@@ -117,7 +121,8 @@ class Agents:
         Usable nodes of the last attempt stay, and spares take the places of the others.
         """
         usable = self.usable
-        chosen = sorted(usable, key=lambda node: node not in self.working)[:most]
+        working = {*self.working}
+        chosen = {*sorted(usable, key=lambda node: node not in working)[:most]}
         return tuple(node for node in usable if node in chosen)
 
     def prepare(
@@ -176,8 +181,7 @@ class Agents:
                 gone.append(node)
             else:
                 self._take_in_if_valid(node, message)
-        asked = self._switchboard.unacknowledged
-        silent = [node for node, one in self._listeners.items() if one.silent(asked(node))]
+        silent = self._silent_nodes()
         if silent and (problem := network.trouble(self._interface, None)) is not None:
             # This node is cut off, not they.
             own = self._launcher.nodes[0]
@@ -188,7 +192,11 @@ class Agents:
             # Its srun would wait for as long as Slurm does.
             self._agents[node].kill()
         self.give_up(silent)
-        ended = [node for node in self.working if node in gone]
+        if not (silent or gone):
+            self._check_fabric()
+            return
+        gone_now = {*gone}
+        ended = [node for node in self.working if node in gone_now]
         self.give_up(node for node in gone if node not in self.working)
         if lost := [node for node in self.working if node in silent]:
             self.give_up(ended)
@@ -198,6 +206,14 @@ class Agents:
             why = f"the agent on node {ended[0]} was ended; see agent-{ended[0]}.log"
             raise self._unusable_nodes(why, ended)
         self._check_fabric()
+
+    def _silent_nodes(self) -> list[str]:
+        """Return the nodes that have been silent for too long; looked at twice a second."""
+        if time.monotonic() < self._silence_at:
+            return []
+        self._silence_at = time.monotonic() + SILENCE_EVERY
+        asked = self._switchboard.unacknowledged
+        return [node for node, one in self._listeners.items() if one.silent(partial(asked, node))]
 
     def _check_fabric(self) -> None:
         cut_off, message = self.links.cut_off(self.working)
@@ -255,7 +271,9 @@ class Agents:
         """Ask all working nodes, and wait for their answers; return those that give none."""
         self._ask(self.working, {"type": question})
         deadline, answers = time.monotonic() + limit, self._answers.setdefault(kind, {})
-        while waiting := [node for node in self.working if node not in {*self._unusable, *answers}]:
+        while waiting := [
+            node for node in self.working if node not in answers and node not in self._unusable
+        ]:
             if hurry and self.signals:
                 hurry, deadline = False, min(deadline, time.monotonic() + HURRY)
             if time.monotonic() > deadline:

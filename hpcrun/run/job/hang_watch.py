@@ -18,6 +18,9 @@ from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.plan import RunPlan
 
 _LOOK_EVERY = 1.0
+# A look at tens of thousands of ranks takes so long that there are fewer: they take this share of
+# the time. More seconds between two would count as a pause of the job (`hang_detector.GAP`).
+_LOOK_SHARE, _LOOK_AT_LEAST_EVERY = 0.02, 4.0
 
 
 class RankVanished(Exception):
@@ -62,7 +65,11 @@ class HangWatch:
         now = time.monotonic()
         if now < self._look_at or self._is_ending():
             return
-        self._look_at = now + _LOOK_EVERY
+        self._look(now)
+        took = time.monotonic() - now
+        self._look_at = now + min(_LOOK_AT_LEAST_EVERY, max(_LOOK_EVERY, took / _LOOK_SHARE))
+
+    def _look(self, now: float) -> None:
         ranks = self._agents.pulses
         self._hangs.update(ranks, now)
         if (slow := self._stragglers.update(ranks)) is not None:

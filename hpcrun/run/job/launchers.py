@@ -49,6 +49,11 @@ class Launcher(ABC):
     is_frozen: bool
     """Their environment is frozen."""
 
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Each node -> its place in the allocation."""
+        return {node: place for place, node in enumerate(self.nodes)}
+
     def worker(self, launch: Path, *, warm: bool = False) -> list[str]:
         """Return the command line of a rank."""
         program = ["-m", "hpcrun.run.worker"]
@@ -143,7 +148,7 @@ class SlurmLauncher(Launcher):
         return job.is_unreachable(self.job_id)
 
     def devices(self, node: str, run: RunPlan) -> str | None:
-        wanted = run.resources_of(self.nodes.index(node))
+        wanted = run.resources_of(self.places[node])
         return shared_gpus([wanted.gpus_per_node], 0) if wanted.has_whole_nodes else None
 
     def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -323,7 +328,7 @@ class LocalLauncher(Launcher):
 
     def devices(self, node: str, run: RunPlan) -> str | None:
         counts = [run.resources_of(index).gpus_per_node for index in range(len(self.nodes))]
-        return shared_gpus(counts, self.nodes.index(node))
+        return shared_gpus(counts, self.places[node])
 
 
 class _LocalWorkers(Workers):
@@ -390,7 +395,7 @@ def agent_command(
     launcher: Launcher, node: str, submission: SubmissionPaths, run: RunPlan, attempt: AttemptPaths
 ) -> list[str]:
     """Return the command line of a node's agent, but for the supervisor's address."""
-    rank = launcher.nodes.index(node)
+    rank = launcher.places[node]
     command = [sys.executable, "-m", "hpcrun.run.agent", str(submission.directory)]
     command += ["--run", str(run.number), "--node", node, "--node-rank", str(rank)]
     command += ["--job", str(launcher.port_seed), "--restarts", str(launcher.restart_count)]

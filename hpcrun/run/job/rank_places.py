@@ -31,6 +31,7 @@ class RankPlaces:
 
     def __init__(self, run: RunPlan, nodes: Sequence[str]) -> None:
         self._run, self._nodes = run, nodes
+        self._places = {node: place for place, node in enumerate(nodes)}
         self._found: dict[int, str] = {}
         # Ranks of roles: the node of each.
         places = enumerate(run.places) if run.role_plans and nodes else ()
@@ -40,9 +41,9 @@ class RankPlaces:
         """Return the ranks that were started on a node; none for a spare."""
         if self._run.role_plans:
             return [rank for rank, place in self._by_role.items() if place == node]
-        if node not in self._nodes:
+        if node not in self._places:
             return range(0)
-        first = self._nodes.index(node) * self._run.ranks_per_node
+        first = self._places[node] * self._run.ranks_per_node
         return range(first, first + self._run.ranks_per_node)
 
     def move(self, rank: int, node: str) -> None:

@@ -56,14 +56,18 @@ class WarmRanks:
             self.end()
         if leaving or self._attempt == attempt.number:
             return
-        due = warm_up.after(run)
-        ranks = self._agents.pulses.values()
-        train = all(one.step > 0 and one.phase != progress.ENDING for one in ranks)
-        if due is None or len(ranks) < run.world_size or not train:
+        due, ranks = warm_up.after(run), self._agents.pulses
+        if due is None or len(ranks) < run.world_size:
             return
-        if self._training is None or self._training[0] != attempt.number:
+        known = self._training
+        began = known[1] if known is not None and known[0] == attempt.number else None
+        if began is not None and time.monotonic() - began < due:
+            return
+        if not all(one.step > 0 and one.phase != progress.ENDING for one in ranks.values()):
+            return
+        if began is None:
             self._training = attempt.number, time.monotonic()
-        if time.monotonic() - self._training[1] >= due:
+        else:
             self._attempt, self._nodes = attempt.number, nodes
             # Warm ranks need memory: not in a run that was killed for the lack of it before.
             if any(one.kind == causes.OUT_OF_MEMORY for one in ledger.read(attempt.run)):

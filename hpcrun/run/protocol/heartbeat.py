@@ -1,16 +1,22 @@
-"""Heartbeats and liveness: each end of a channel sends ``alive`` every `INTERVAL`."""
+"""Heartbeats and liveness: each end of a channel sends ``alive`` every `INTERVAL`.
+
+An agent whose reports are signs of life sends it only where there was none for `LONGEST`.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from hpcrun.errors import HpcrunError
 
 # Seconds between two of them, and between two reports of an agent.
 INTERVAL = 2.0
+# Seconds between two signs of life; reports come up to 0.2 seconds late.
+LONGEST = 1.25 * INTERVAL
 # Seconds of silence that mean a power loss, which sends no last word.
 SILENCE = 10.0
 # The same where the peer's kernel has acknowledged nothing either. A kernel does so for a process
@@ -24,10 +30,15 @@ ALIVE: dict[str, Any] = {"type": "alive"}
 
 
 class Heartbeat:
-    """Calls ``send(ALIVE)`` every `INTERVAL` from a thread, until it is stopped."""
+    """Calls ``send(ALIVE)`` every `INTERVAL` from a thread, until it is stopped.
 
-    def __init__(self, send: Callable[[dict[str, Any]], object]) -> None:
-        self._send = send
+    ``quiet`` returns for how many seconds nothing else was sent: it is called after `LONGEST` then.
+    """
+
+    def __init__(
+        self, send: Callable[[dict[str, Any]], object], quiet: Callable[[], float] = lambda: inf
+    ) -> None:
+        self._send, self._quiet = send, quiet
         self._stopped = threading.Event()
         self._beaten = time.monotonic()
         # When this process was found not to have run, and for how long.
@@ -53,12 +64,16 @@ class Heartbeat:
             )
 
     def _beat(self) -> None:
-        while not self._stopped.wait(INTERVAL):
+        pause = INTERVAL
+        while not self._stopped.wait(pause):
             now = time.monotonic()
             if now - self._beaten > SILENCE:
                 self._woke, self._gap = now, now - self._beaten
             self._beaten = now
-            self._send(ALIVE)
+            pause = LONGEST - self._quiet()
+            if pause <= 0:
+                self._send(ALIVE)
+                pause = INTERVAL
 
 
 class PeerLiveness:
@@ -73,7 +88,7 @@ class PeerLiveness:
     def heard(self) -> None:
         self._last = time.monotonic()
 
-    def silent(self, unacknowledged: float = 0.0) -> bool:
+    def silent(self, unacknowledged: Callable[[], float] = lambda: 0.0) -> bool:
         """Check for `SILENCE` seconds without a sign of life; to be called every second.
 
         `UNACKNOWLEDGED` seconds are enough where its kernel gave none either:
@@ -84,4 +99,6 @@ class PeerLiveness:
             self._last = now
         self._checked = now
         quiet = now - self._last
-        return quiet > SILENCE or min(quiet, unacknowledged) > UNACKNOWLEDGED
+        if quiet <= UNACKNOWLEDGED:
+            return False
+        return quiet > SILENCE or unacknowledged() > UNACKNOWLEDGED

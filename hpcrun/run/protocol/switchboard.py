@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import json
 import secrets
 import selectors
 import socket
@@ -40,6 +41,9 @@ GONE: dict[str, Any] = {"type": "gone"}
 _AT_ONCE = 64
 # Seconds for which an agent that takes nothing may hold up the others.
 _PATIENCE = 1.0
+# Nodes beyond which messages are gathered for so many seconds; seconds between looks for channels
+# that could not be sent to.
+_FEW, _GATHER, _SWEEP = 16, 0.02, 0.5
 
 
 class _Stranger:
@@ -67,6 +71,7 @@ class Switchboard:
         # The oldest first.
         self._strangers: dict[socket.socket, _Stranger] = {}
         self._has_warned = False
+        self._sweep_at = 0.0
         self.channels: dict[str, Channel] = {}
         self.address = endpoint(address, self._server.getsockname()[1])
 
@@ -76,7 +81,11 @@ class Switchboard:
         A channel that closed gives ``(node, GONE)`` once.
         """
         found: list[tuple[str, dict[str, Any]]] = []
-        for key, _ in self._selector.select(timeout):
+        if len(self.channels) > _FEW and not self._strangers:
+            # Each turn costs something, so that messages of many nodes are taken in together.
+            time.sleep(min(_GATHER, timeout))
+        heard: list[str] = []
+        for key, _ in self._selector.select(max(0.0, timeout - _GATHER)):
             if key.fileobj is self._server:
                 self._accept()
             elif isinstance(key.data, _Stranger):
@@ -85,13 +94,18 @@ class Switchboard:
                     self._listen(key.data)
             elif self.channels.get(key.data) is key.fileobj:
                 channel = self.channels[key.data]
+                heard.append(key.data)
                 found.extend((key.data, message) for message in channel.receive(timeout=0))
         now = time.monotonic()
         for stranger in [*self._strangers.values()]:
             if stranger.deadline > now:
                 break
             self._drop(stranger)
-        for node, channel in [*self.channels.items()]:
+        if now >= self._sweep_at:
+            # One that takes nothing any more cannot be read, and is heard of no more.
+            self._sweep_at, heard = now + _SWEEP, [*self.channels]
+        for node in heard:
+            channel = self.channels[node]
             if channel.closed:
                 del self.channels[node]
                 self._selector.unregister(channel)
@@ -111,8 +125,9 @@ class Switchboard:
 
     def broadcast(self, message: dict[str, Any]) -> None:
         """Send to every agent, from any thread."""
+        text = json.dumps(message).encode()
         for channel in list(self.channels.values()):
-            channel.send(message)
+            channel.send_text(text)
 
     def close(self) -> None:
         for stranger in [*self._strangers.values()]:

@@ -29,7 +29,7 @@ def test_a_peer_is_given_up_after(
     for _ in range(round(quiet * 2)):
         assert not peer.silent()
         now[0] += 0.5
-    assert peer.silent(unacknowledged) == TABLE[quiet, unacknowledged]
+    assert peer.silent(lambda: unacknowledged) == TABLE[quiet, unacknowledged]
 
 
 def test_time_in_which_this_process_did_not_run_does_not_count(
@@ -39,4 +39,4 @@ def test_time_in_which_this_process_did_not_run_does_not_count(
     monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now[0])
     peer = PeerLiveness()
     now[0] += SILENCE + 5
-    assert not peer.silent(SILENCE + 5)
+    assert not peer.silent(lambda: SILENCE + 5)
