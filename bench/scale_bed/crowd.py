@@ -204,7 +204,7 @@ class Crowd:
                 node.attempt = message["number"]
             elif kind in ("stop", "kill"):
                 self._end_ranks(node, EXIT_SAVED if kind == "stop" else 137)
-            elif kind == "dismiss":
+            elif kind in ("dismiss", "move"):
                 node.channel.closed = True
             if (answer := node.answer(message)) is not None:
                 node.channel.send({**answer, "attempt": node.attempt})

@@ -37,12 +37,14 @@ The supervisor asks and the agent answers, in this order::
     supervisor  call     the warm ranks that an attempt started (of) are those of this attempt
                          (joins), or not needed
     supervisor  attempt  the next one in the same allocation, and so on
+    supervisor  move     the agent leaves its step; the next one on its node takes the directory
     supervisor  dismiss  the agent removes its node-local directory and leaves
 
-Both send ``alive`` every `INTERVAL`, the agent only where nothing else was sent. The agent sends the progress of its ranks (``pulse``, of
-`hpcrun.run.health.progress`; of ranks without a session what `hpcrun.run.node.program_activity`
-sees) with the state of its links to the fabric, and ``signal`` when its step receives one; the
-supervisor sends ``stop`` when the ranks are to save and leave.
+Both send ``alive`` every `INTERVAL`, the agent only where nothing else was sent. The agent sends
+the progress of its ranks (``pulse``, of `hpcrun.run.health.progress`; of ranks without a session
+what `hpcrun.run.node.program_activity` sees) with the state of its links to the fabric, and
+``signal`` when its step receives one; the supervisor sends ``stop`` when the ranks are to save and
+leave.
 An agent that loses its supervisor without a ``dismiss`` ends the ranks of its node and has its job
 requeued.
 """
@@ -113,6 +115,7 @@ class Agent:
         # The calls that warm ranks wait for, by the attempt in which these were started.
         self._calls: dict[int, warm_up.WarmRanksLock] = {}
         self._signals: list[int] = []
+        self._moves = False
         self._report_at, self._has_prepared = 0.0, False
         self._progress: dict[int, progress.RankProgress] = {}
         hang_after = parse_duration(self.run.recovery.hang_after or "") or 0.0
@@ -157,6 +160,9 @@ class Agent:
                 for message in arrived:
                     if message["type"] == "dismiss":
                         return
+                    if message["type"] == "move":
+                        self._moves = True
+                        return
                     if message["type"] == "fall_silent" and self._is_drill:
                         heartbeat.stop()
                         self._fall_silent()
@@ -176,14 +182,19 @@ class Agent:
         self.takeover.requeue(silent=not channel.closed)
 
     def leave(self) -> None:
-        """Remove what is node-local."""
+        """Remove what is node-local, but for what the next agent on this node is to have."""
         self._stop_telemetry()
         self._stop_reader()
         self._work.close()
         self._link_test.close()
         self._copies.close()
         self.preparation.release_ports()
-        self._node_dir.remove()
+        if self._moves:
+            for call in self._calls.values():
+                call.release(None)
+            self._node_dir.release()
+        else:
+            self._node_dir.remove()
 
     @property
     def _paths(self) -> AttemptPaths:
@@ -370,12 +381,26 @@ class Agent:
         self._signals.append(number)
 
 
+def find_node(arguments: argparse.Namespace) -> None:
+    """Leave of the ``node`` and ``node_rank`` that a step of several nodes has those of this one.
+
+    Raises SystemExit where it is none of them.
+    """
+    names = arguments.node.split(",")
+    ranks = [int(rank) for rank in arguments.node_rank.split(",")]
+    own = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
+    place = names.index(own) if own in names else 0
+    if len(names) > 1 and own not in names:
+        sys.exit(f"error: node {own} is none of those that the agents' step was started on")
+    arguments.node, arguments.node_rank = names[place], ranks[place]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="hpcrun.run.agent")
     parser.add_argument("submission", type=Path)
     parser.add_argument("--run", type=int, required=True)
-    parser.add_argument("--node", required=True)
-    parser.add_argument("--node-rank", type=int, required=True)
+    parser.add_argument("--node", required=True, help="this node, or several with this one")
+    parser.add_argument("--node-rank", required=True, help="its place in the job, or one for each")
     parser.add_argument("--job-id", help="123 or 123_4, of a job that may be requeued")
     parser.add_argument("--attempt", type=int, required=True)
     parser.add_argument("--batch-node", required=True, help="where the supervisor runs")
@@ -383,6 +408,7 @@ def main() -> None:
     parser.add_argument("--job", type=int, required=True, help="where to begin looking for a port")
     parser.add_argument("--supervisor", required=True, help="HOST:PORT")
     arguments = parser.parse_args()
+    find_node(arguments)
     for number in (*stop_flag.SIGNALS, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     try:

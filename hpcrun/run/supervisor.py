@@ -205,7 +205,7 @@ class Supervisor:
                 f"the attempt cannot be recorded: {error}",
                 hint=f"make room, then: hpcrun requeue {shlex.quote(str(self.paths.directory))}",
             ) from error
-        say(f"attempt {attempt.number} of {self.plan.name}/{self.run.number} on {', '.join(nodes)}")
+        say(f"attempt {attempt.number} of {self.plan.name}/{self.run.number} on {listed(nodes, 8)}")
         return attempt
 
     def _changed_packages(self) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 The flags follow what was seen on Slurm 22.05 and 24.11: ``--overlap`` lets steps share the
 allocation, ``--cpus-per-task`` is not inherited by srun before 23.11, and a step of several nodes
-is killed everywhere when Slurm loses one of them, so each agent is a step of its own.
+is killed everywhere when Slurm loses one of them, so agents are steps of their own, of few nodes
+(`hpcrun.run.job.agent_steps`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,8 @@ import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from hpcrun.slurm.hostlist import parse_ranges, write_out
-from hpcrun.state.layout import slurm_path
 
 _TASK_ENDED = re.compile(
     r"srun: error: (?P<node>\S+): tasks? (?P<tasks>[0-9,-]+): (?P<what>Exited with exit code "
@@ -61,26 +60,30 @@ class TaskEnd:
 
 
 def agent_argv(
-    node: str,
-    log: Path,
+    nodes: Sequence[str],
+    log_pattern: str,
     gpus: str | None,
     command: Sequence[str],
     *,
     cpus: int = 1,
     part: int = 0,
 ) -> list[str]:
-    """Return the ``srun`` of one node's agent, which shares CPUs and GPUs with the ranks.
+    """Return the ``srun`` of one agent a node, which share CPUs and GPUs with the ranks.
 
-    ``gpus`` is the job's option for GPUs, ``gpus-per-node=4``; None without. An agent
-    sees the GPUs because it compiles for them. It is given what is written to srun's standard
-    input. ``part`` is the node's of a heterogeneous job.
+    ``log_pattern`` is ``--output``, with ``%N`` for the node's name where there are several; one
+    agent that ends leaves the others alone. ``gpus`` is the job's option for GPUs,
+    ``gpus-per-node=4``; None without. An agent sees the GPUs because it compiles for them. It is
+    given what is written to srun's standard input. ``part`` is the nodes' of a heterogeneous job.
     """
+    count = len(nodes)
     argv = [
-        *("srun", "--overlap", "--export=ALL", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"),
-        *(f"--cpus-per-task={cpus}", f"--nodelist={node}", "--mem=0", "--input=all"),
-        *("--job-name=hpcrun-agent", "--open-mode=append", f"--output={slurm_path(log)}"),
+        *("srun", "--overlap", "--export=ALL", f"--nodes={count}", f"--ntasks={count}"),
+        *("--ntasks-per-node=1", f"--cpus-per-task={cpus}", f"--nodelist={','.join(nodes)}"),
+        *("--mem=0", "--input=all"),
+        *("--job-name=hpcrun-agent", "--open-mode=append", f"--output={log_pattern}"),
         NO_MPI,
     ]
+    argv += ["--kill-on-bad-exit=0", "--wait=0"] if count > 1 else []
     return [*argv, *_gpu_flags(gpus), *_part_flags(part), *command]
 
 

@@ -141,6 +141,11 @@ class AttemptPaths(Directory):
     def agent_log(self, node: str) -> Path:
         return self.directory / f"agent-{node}.log"
 
+    @property
+    def agent_log_pattern(self) -> str:
+        """The same names in srun's notation (``%N`` is the node)."""
+        return f"{slurm_path(self.directory)}/agent-%N.log"
+
     def tracker_log(self, name: str) -> Path:
         return self.directory / f"tracker-{name}.log"
 

@@ -14,7 +14,6 @@ import secrets
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 SOUND = {"pid": 1, "step": 1, "phase": 1, "moves": 1, "looks": 1, "state": "S", "processor": 1}
@@ -83,15 +82,15 @@ def supervisor() -> None:
 
     if made:
         secrets.token_hex = token_hex
-    start_agent = LocalLauncher.start_agent
+    start_agents = LocalLauncher.start_agents
 
-    def start(self: LocalLauncher, node: str, log: Path, command: Any) -> Any:
+    def start(self: LocalLauncher, nodes: Any, attempt: Any, command: Any) -> Any:
         at = command.index("hpcrun.run.agent")
         command = [command[0], __file__, "agent", *command[at + 1 :]]
-        return start_agent(self, node, log, command)
+        return start_agents(self, nodes, attempt, command)
 
     if os.environ.get("BROKEN"):
-        LocalLauncher.start_agent = start  # type: ignore[method-assign]
+        LocalLauncher.start_agents = start  # type: ignore[method-assign]
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
     sound.main()
 

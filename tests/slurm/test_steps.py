@@ -13,6 +13,7 @@ import pytest
 
 from hpcrun.slurm import steps
 from hpcrun.slurm.steps import TaskEnd, parse_task_end
+from hpcrun.state.layout import slurm_path
 from hpcrun.state.spec.experiment import Resources
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -102,8 +103,8 @@ def test_other_lines_tell_of_no_end(line: str) -> None:
 
 def test_an_agents_step_shares_what_the_workers_have() -> None:
     argv = steps.agent_argv(
-        "n7",
-        Path("/log dir/50%/agent-n7.log"),
+        ["n7"],
+        slurm_path(Path("/log dir/50%/agent-n7.log")),
         "gpus-per-node=a100:4",
         ["python", "-m", "a", "b c"],
     )
@@ -117,6 +118,14 @@ def test_an_agents_step_shares_what_the_workers_have() -> None:
     assert "--open-mode=append" in argv
     # Whatever the site's MpiDefault is: what an agent starts is no rank.
     assert "--mpi=none" in argv
+    assert not {"--kill-on-bad-exit=0", "--wait=0"} & {*argv}
+
+
+def test_agents_of_several_nodes_end_each_for_itself() -> None:
+    argv = steps.agent_argv(["n7", "n8", "n9"], "/log/agent-%N.log", None, ["a"])
+    wanted = {"--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "--nodelist=n7,n8,n9"}
+    assert {*wanted, "--kill-on-bad-exit=0", "--wait=0", "--input=all"} <= {*argv}
+    assert "--output=/log/agent-%N.log" in argv
 
 
 def _workers(**changes: object) -> list[str]:
@@ -163,7 +172,7 @@ def test_steps_ask_for_gpus_as_the_job_does(way: Any, flags: list[str]) -> None:
     gpus = wanted.gpus_option
     for argv in (
         _workers(gpus=gpus),
-        steps.agent_argv("n1", Path("/log"), gpus, ["a"]),
+        steps.agent_argv(["n1"], "/log", gpus, ["a"]),
         steps.beside_argv("7", "n1", gpus, ["a"], terminal=False),
     ):
         assert [flag for flag in argv if re.match("--(gpus|gres)", flag)] == flags
@@ -173,7 +182,7 @@ def test_a_step_in_a_further_part_of_a_job() -> None:
     beside = {"terminal": False}
     for part, flags in ((0, []), (2, ["--het-group=2"])):
         for argv in (
-            steps.agent_argv("n1", Path("log"), None, ["a"], part=part),
+            steps.agent_argv(["n1"], "log", None, ["a"], part=part),
             _workers(part=part),
             steps.beside_argv("7", "n1", None, ["a"], **beside, part=part),
         ):

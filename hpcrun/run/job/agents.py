@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +17,9 @@ from hpcrun.run.check_in.node_links import NodeLinks
 from hpcrun.run.copies.copy_reports import CopyReports
 from hpcrun.run.health.program_hangs import NodeTraffic, RankActivity
 from hpcrun.run.health.progress import RankProgress
-from hpcrun.run.job.launchers import Launcher, agent_command
+from hpcrun.run.job import agent_steps
+from hpcrun.run.job.agent_steps import AgentStep, AgentSteps
+from hpcrun.run.job.launchers import Launcher
 from hpcrun.run.job.rank_places import NodesLost, NodesUnusable, RankPlaces
 from hpcrun.run.node import network
 from hpcrun.run.node.rank_processes import START_VARIABLE
@@ -32,6 +33,7 @@ from hpcrun.run.work import links
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
+from hpcrun.text import listed
 
 START_TIMEOUT = 300.0
 LEAVE_TIMEOUT = 10.0
@@ -44,6 +46,8 @@ HURRY = 10.0
 OTHERS_FAIL = 2.0
 # Seconds between two looks for nodes that are silent.
 SILENCE_EVERY = 0.5
+# Seconds within which all agents of a step are gone that Slurm has ended.
+STEP_ENDS = 1.0
 
 Turn = Callable[[], None]
 
@@ -101,14 +105,17 @@ class Agents:
         self._alias = secret.digest("code")[:12]
         self._interface, address = network.management(launcher.fabric)
         self._switchboard = Switchboard(address, secret, launcher.nodes)
-        self._agents: dict[str, subprocess.Popen[bytes]] = {}
         self._logs = {node: attempt.agent_log(node) for node in launcher.nodes}
         self._heartbeat = Heartbeat(self._switchboard.broadcast)
-        for node in launcher.nodes:
-            command = agent_command(launcher, node, submission, run, attempt)
-            command += ["--supervisor", self._switchboard.address]
-            self._agents[node] = launcher.start_agent(node, attempt.agent_log(node), command)
-            secret.hand_over(self._agents[node])
+        # Nodes whose agents are on the way to another step, and since when others are gone.
+        self._moving: set[str] = set()
+        self._gone_since: dict[str, float] = {}
+
+        def command(nodes: Sequence[str]) -> list[str]:
+            words = agent_steps.command(launcher, nodes, submission, run, self._number)
+            return [*words, "--supervisor", self._switchboard.address]
+
+        self._steps = AgentSteps(launcher, attempt, secret, command)
 
     @property
     def usable(self) -> list[str]:
@@ -141,6 +148,7 @@ class Agents:
         stale: list[Any] = [self.pulses, self.programs, self.traffic, self.locks, self.log_sizes]
         for old in (*stale, self.writes, self.gone, self.links, self.reports):
             old.clear()
+        self._move_from_lost_nodes()
         self._switchboard.broadcast({"type": "attempt", "number": attempt})
         hello = self._gather(nodes, "hello", START_TIMEOUT, between)
         greeted()
@@ -177,7 +185,10 @@ class Agents:
                     self._switchboard.send(node, {"type": "dismiss"})
                 continue
             self._listeners.setdefault(node, PeerLiveness()).heard()
-            if message is GONE:
+            if node in self._moving and message is GONE:
+                self._moving.discard(node)
+                self._forget(node)
+            elif message is GONE:
                 gone.append(node)
             else:
                 self._take_in_if_valid(node, message)
@@ -189,9 +200,9 @@ class Agents:
             raise NodesLost((own,), f"node {own} is cut off from the others: {problem}")
         for node in silent:
             self.lost.append(node)
-            # Its srun would wait for as long as Slurm does.
-            self._agents[node].kill()
+            self._steps.lose(node)
         self.give_up(silent)
+        gone = self._gone_alone(gone)
         if not (silent or gone):
             self._check_fabric()
             return
@@ -214,6 +225,59 @@ class Agents:
         self._silence_at = time.monotonic() + SILENCE_EVERY
         asked = self._switchboard.unacknowledged
         return [node for node, one in self._listeners.items() if one.silent(partial(asked, node))]
+
+    def _gone_alone(self, gone: Collection[str]) -> list[str]:
+        """Return those agents that ended while others of their step did not.
+
+        Raises NodesUnusable if a whole step ended that has nodes of the attempt: its agents are
+        started again, once.
+        """
+        alone: list[str] = []
+        now = time.monotonic()
+        for node in gone:
+            if len(self._steps.of(node).nodes) > 1:
+                self._gone_since[node] = now
+            else:
+                alone.append(node)
+        for step in {self._steps.of(node) for node in self._gone_since}:
+            own = [node for node in step.nodes if node in self._gone_since]
+            others = {*step.nodes}.difference(self._unusable, own)
+            is_late = now - min(self._gone_since[node] for node in own) > STEP_ENDS
+            if others and not is_late:
+                continue
+            for node in own:
+                del self._gone_since[node]
+            # Slurm ends most of them at once, and the one that it has lost says nothing.
+            has_ended = step.has_ended() or len(own) > len(others)
+            if not (has_ended and self._restart(step)):
+                alone += own
+            elif not {*step.nodes}.isdisjoint(self.working):
+                message = f"the step of the agents on {listed(step.nodes, 4)} was ended"
+                raise NodesUnusable(message, ())
+        return alone
+
+    def _move_from_lost_nodes(self) -> None:
+        """Have the agents of steps that have lost nodes leave them, and start them in new ones."""
+        steps = [step for step in self._steps.all if step.lost and len(step.nodes) > 1]
+        self._moving = {
+            node for step in steps for node in step.nodes if node in self._switchboard.channels
+        }.difference(self._unusable)
+        self._ask(self._moving, {"type": "move"})
+        deadline = time.monotonic() + LEAVE_TIMEOUT
+        while self._moving and time.monotonic() < deadline:
+            self.turn(0.05)
+        waiting, self._moving = self._moving, set()
+        self.give_up(waiting)
+        for step in steps:
+            self._steps.move(step, [node for node in step.nodes if node not in self._unusable])
+        if late := [node for node in self.working if node in waiting]:
+            message = f"the agents on {listed(late, 4)} did not leave their step"
+            raise self._unusable_nodes(message, late)
+
+    def _forget(self, node: str) -> None:
+        """Wait for the node's next agent as for its first."""
+        self._listeners.pop(node, None)
+        self._answers.get("hello", {}).pop(node, None)
 
     def _check_fabric(self) -> None:
         cut_off, message = self.links.cut_off(self.working)
@@ -296,15 +360,13 @@ class Agents:
         deadline = time.monotonic() + LEAVE_TIMEOUT + self.copies.removal_takes
         # Closing with unread messages would reset the connection, and an agent that missed its
         # dismissal would have the job requeued.
-        waiting = [process for node, process in self._agents.items() if node not in self.lost]
-        while time.monotonic() < deadline and any(one.poll() is None for one in waiting):
+        channels = self._switchboard.channels
+        while time.monotonic() < deadline and self._steps.are_leaving(channels, self.lost):
             for node, message in self._switchboard.poll(0.05):
                 if message["type"] == "hello":
                     self._switchboard.send(node, {"type": "dismiss"})
         self._switchboard.close()
-        for process in self._agents.values():
-            process.kill()
-            process.wait()
+        self._steps.end()
         files.remove_if_empty(*self._logs.values())
 
     def _take_in_if_valid(self, node: str, message: dict[str, Any]) -> None:
@@ -396,7 +458,10 @@ class Agents:
             between()
             self.turn(0.2)
             for node in missing:
-                if node not in answers and (code := self._agents[node].poll()) is not None:
+                step = self._steps.of(node)
+                if node in answers or (code := step.process.poll()) is None:
+                    continue
+                if not self._restart(step):
                     self._failures.add_ended(node, code, self._logs[node])
             if failed and (deadline is None or deadline > time.monotonic() + OTHERS_FAIL):
                 deadline = time.monotonic() + OTHERS_FAIL
@@ -410,6 +475,15 @@ class Agents:
             message = f"no answer within {timeout:.0f} s from the agents on {', '.join(missing)}"
             raise self._unusable_nodes(message, missing)
         return answers
+
+    def _restart(self, step: AgentStep) -> bool:
+        """Start the agents of a step again that ended; return whether that was done."""
+        away = {*step.nodes}.difference(self._unusable, self._switchboard.channels)
+        left = [node for node in away if self._steps.of(node) is step]
+        is_done = self._steps.restart(step, left)
+        for node in left if is_done else ():
+            self._forget(node)
+        return is_done
 
     def _unusable_nodes(self, message: str, nodes: Collection[str]) -> NodesUnusable:
         """Return the error of these nodes; a failure on all nodes is no node's fault."""

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,12 +16,13 @@ from typing import Any
 from hpcrun.container.rank_python import RankPython
 from hpcrun.host import start_logged
 from hpcrun.policy import frameworks
+from hpcrun.run.job import agent_steps
 from hpcrun.run.job.rank_places import RankEnd, Workers, of_shell, rank_ends, shared_gpus
 from hpcrun.run.program import mpi_type
 from hpcrun.run.protocol.batch_script import BatchScript
 from hpcrun.slurm import client, job, steps
 from hpcrun.slurm.allocation import Allocation
-from hpcrun.state.layout import AttemptPaths, SubmissionPaths, slurm_path
+from hpcrun.state.layout import AttemptPaths, slurm_path
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.role_plan import RolePlan
 from hpcrun.state.spec.executors import Executor
@@ -81,9 +81,15 @@ class Launcher(ABC):
         """Check whether Slurm's controller is down, so that ranks cannot be started."""
         return False
 
+    def agent_groups(self) -> list[tuple[str, ...]]:
+        """Return the nodes in groups, the agents of each of which are started together."""
+        return [(node,) for node in self.nodes]
+
     @abstractmethod
-    def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start one node's agent, whose standard input is a pipe for the job's secret."""
+    def start_agents(
+        self, nodes: Sequence[str], attempt: AttemptPaths, command: Sequence[str]
+    ) -> subprocess.Popen[bytes]:
+        """Start a group's agents, to each of which standard input takes the job's secret."""
 
     @abstractmethod
     def start_workers(
@@ -151,9 +157,17 @@ class SlurmLauncher(Launcher):
         wanted = run.resources_of(self.places[node])
         return shared_gpus([wanted.gpus_per_node], 0) if wanted.has_whole_nodes else None
 
-    def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        part = self._parts.get(node, 0)
-        argv = steps.agent_argv(node, log, self._gpus.get(node), command, part=part)
+    def agent_groups(self) -> list[tuple[str, ...]]:
+        alike = {node: (self._parts.get(node, 0), self._gpus.get(node)) for node in self.nodes}
+        return agent_steps.groups(self.nodes, alike)
+
+    def start_agents(
+        self, nodes: Sequence[str], attempt: AttemptPaths, command: Sequence[str]
+    ) -> subprocess.Popen[bytes]:
+        part, gpus = self._parts.get(nodes[0], 0), self._gpus.get(nodes[0])
+        alone = slurm_path(attempt.agent_log(nodes[0]))
+        log = alone if len(nodes) == 1 else attempt.agent_log_pattern
+        argv = steps.agent_argv(nodes, log, gpus, command, part=part)
         return subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True)
 
     def start_workers(
@@ -304,8 +318,10 @@ class LocalLauncher(Launcher):
         named = {key: value for key, value in fabric.items() if value}
         self.fabric = {"management_interface": "lo", "fast_interface": "lo", **named}
 
-    def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        return start_logged(command, log, stdin=subprocess.PIPE)
+    def start_agents(
+        self, nodes: Sequence[str], attempt: AttemptPaths, command: Sequence[str]
+    ) -> subprocess.Popen[bytes]:
+        return start_logged(command, attempt.agent_log(nodes[0]), stdin=subprocess.PIPE)
 
     def start_workers(
         self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
@@ -389,15 +405,3 @@ class _LocalWorkers(Workers):
 def launcher_class(executor: Executor) -> type[SlurmLauncher] | type[LocalLauncher]:
     """Return the class that starts the ranks of an executor's runs."""
     return SlurmLauncher if executor.queues else LocalLauncher
-
-
-def agent_command(
-    launcher: Launcher, node: str, submission: SubmissionPaths, run: RunPlan, attempt: AttemptPaths
-) -> list[str]:
-    """Return the command line of a node's agent, but for the supervisor's address."""
-    rank = launcher.places[node]
-    command = [sys.executable, "-m", "hpcrun.run.agent", str(submission.directory)]
-    command += ["--run", str(run.number), "--node", node, "--node-rank", str(rank)]
-    command += ["--job", str(launcher.port_seed), "--restarts", str(launcher.restart_count)]
-    command += ["--job-id", launcher.job_id] if launcher.requeues else []
-    return [*command, "--attempt", str(attempt.number), "--batch-node", launcher.nodes[0]]

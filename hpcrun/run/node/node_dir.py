@@ -27,7 +27,8 @@ class NodeDir:
 
     Its name has that of this ``start`` of the job, so that it is usually the same on every node.
     Only its owner can read it, and mkdir refuses an existing one, which another user may have
-    prepared: that costs the usual name. Each attempt has a directory in it.
+    prepared: that costs the usual name. What an agent of this start has left, which moved to
+    another step or was killed, is taken over. Each attempt has a directory in it.
     """
 
     def __init__(self, start: str, node: str) -> None:
@@ -36,10 +37,15 @@ class NodeDir:
         for self.path in (base / name, base / f"{name}-{node}"):
             with contextlib.suppress(FileExistsError):
                 self.path.mkdir(mode=0o700)
+                lock = _hold(self.path)
+                break
+            if (left := _take_over(self.path)) is not None:
+                lock = left
                 break
         else:
             self.path = Path(tempfile.mkdtemp(dir=base, prefix=f"{name}-{node}-"))
-        self._lock = _hold(self.path)
+            lock = _hold(self.path)
+        self._lock = lock
         self._aliases: dict[Path, int] = {}
         sweep(base)
 
@@ -47,6 +53,10 @@ class NodeDir:
         """Make the directory of an attempt, and remove those before it in the background."""
         node = NodePaths(self.path)
         before, path = node.attempts(), node.attempt(attempt)
+        if path in before:
+            # Of an agent that was killed in this very attempt.
+            shutil.rmtree(path, ignore_errors=True)
+            before.remove(path)
         path.mkdir()
         for old in before:
             threading.Thread(target=shutil.rmtree, args=(old, True), daemon=True).start()
@@ -68,6 +78,13 @@ class NodeDir:
             at.parent.mkdir(exist_ok=True)
             at.symlink_to(code)
 
+    def release(self) -> None:
+        """Leave the directory to the next agent of this start of the job."""
+        for directory, lock in self._aliases.items():
+            discard(directory)
+            os.close(lock)
+        os.close(self._lock)
+
     def remove(self) -> None:
         for directory, lock in {self.path: self._lock, **self._aliases}.items():
             # Whose agent is killed in the midst of it goes with the next one's sweep.
@@ -87,6 +104,23 @@ def _hold(directory: Path) -> int:
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     new.rename(lock)
     return descriptor
+
+
+def _take_over(directory: Path) -> int | None:
+    """Return the lock of a directory that an agent has left; None if it is somebody's."""
+    with contextlib.suppress(OSError):
+        if not _is_mine(directory):
+            return None
+        lock = NodePaths(directory).lock
+        descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), lock.lstat()):
+                return descriptor
+        except OSError:
+            pass
+        os.close(descriptor)
+    return None
 
 
 def sweep(base: Path) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -76,32 +77,40 @@ class _Launcher:
         self.fabric = {"management_interface": "lo"}
         self._fates = fates
         self.nodes = tuple(fates)
+        self.places = {node: place for place, node in enumerate(self.nodes)}
 
     def devices(self, node: str, run: object) -> None:
         return None
 
-    def start_agent(self, node: str, log: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    def agent_groups(self) -> list[tuple[str, ...]]:
+        return [(node,) for node in self.nodes]
+
+    def start_agents(
+        self, nodes: Sequence[str], attempt: AttemptPaths, command: Sequence[str]
+    ) -> subprocess.Popen[bytes]:
+        (node,) = nodes
         fate, after = self._fates[node]
         address = command[command.index("--supervisor") + 1]
         argv = [sys.executable, "-c", AGENT, address, node, fate, str(after)]
         return subprocess.Popen(argv, cwd=REPOSITORY, stdin=subprocess.PIPE)
 
 
-def _crew(tmp_path: Path, nodes: int, **fates: tuple[str, float]) -> Agents:
-    return Agents(
-        _Launcher(fates),  # type: ignore[arg-type]
-        SubmissionPaths(tmp_path),
-        SimpleNamespace(
-            number=3,
-            nodes=nodes,
-            ranks_per_node=1,
-            role_plans=(),
-            entry=Entry("command"),
-            block=lambda _: SimpleNamespace(paths=()),
-            environment=SimpleNamespace(is_frozen=False),
-        ),  # type: ignore[arg-type]
-        AttemptPaths(tmp_path / "1"),
+def run_of(nodes: int) -> Any:
+    """What agents look at of a run."""
+    return SimpleNamespace(
+        number=3,
+        nodes=nodes,
+        ranks_per_node=1,
+        role_plans=(),
+        entry=Entry("command"),
+        block=lambda _: SimpleNamespace(paths=()),
+        environment=SimpleNamespace(is_frozen=False),
     )
+
+
+def _crew(tmp_path: Path, nodes: int, **fates: tuple[str, float]) -> Agents:
+    paths = SubmissionPaths(tmp_path), run_of(nodes), AttemptPaths(tmp_path / "1")
+    return Agents(_Launcher(fates), *paths)  # type: ignore[arg-type]
 
 
 def _refusal(tmp_path: Path, nodes: int = 0, **fates: tuple[str, float]) -> NodesUnusable:

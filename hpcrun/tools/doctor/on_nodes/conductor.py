@@ -30,6 +30,7 @@ from hpcrun.run.protocol.switchboard import GONE, Switchboard
 from hpcrun.slurm import steps
 from hpcrun.slurm.allocation import Allocation
 from hpcrun.state import files
+from hpcrun.state.layout import slurm_path
 from hpcrun.text import listed, plural
 from hpcrun.tools.doctor.on_nodes.node_facts import wait_for
 
@@ -182,8 +183,8 @@ class Conductor:
             ]
             command += ["--node", node, "--conductor", self._switchboard.address]
             cpus = allocation.cpus_per_node or 1
-            log = directory / f"examiner-{node}.log"
-            argv = steps.agent_argv(node, log, gpus, command, cpus=cpus)
+            log = slurm_path(directory / f"examiner-{node}.log")
+            argv = steps.agent_argv([node], log, gpus, command, cpus=cpus)
             self._steps[node] = subprocess.Popen(
                 argv, stdin=subprocess.PIPE, start_new_session=True
             )
