@@ -8,7 +8,6 @@ import os
 import stat
 import threading
 from collections.abc import Collection, Iterator
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,6 +123,8 @@ def copy(source: CopySource, files: Collection[SourceFile], target: Path, meter:
     OSError
         The disk is full, or something could not be read or written.
     """
+    from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
     for directory in sorted({_place(target, file).parent for file in files}):
         directory.mkdir(parents=True, exist_ok=True)
     # Large ones first, so that the last of them does not run alone.

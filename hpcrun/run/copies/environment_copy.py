@@ -10,9 +10,8 @@ import os
 import shutil
 import tarfile
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from hpcrun.errors import HpcrunError
 from hpcrun.run.copies.copied_files import CopyMeter, CopySource, SourceFile
@@ -22,6 +21,9 @@ from hpcrun.state.environment.environment_names import PYTHON
 from hpcrun.state.environment.frozen_environment import FrozenEnvironment, of_submission
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 NAME = "environment"
 # Of the archive: what is read at once, files that are written by one of the threads, and how many.
@@ -93,6 +95,8 @@ def unpack(stream: BinaryIO, target: Path, meter: CopyMeter) -> None:
     Several threads read ahead, and several write: shared storage answers late, and small files cost
     a disk more than their bytes.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     made: set[str] = set()
     target.mkdir(parents=True)
     with ThreadPoolExecutor(_THREADS) as readers, ThreadPoolExecutor(_THREADS) as writers:

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +129,8 @@ def stacks(pids: Collection[int], timeout: float) -> str:
     ``pids`` has the children after their parents. py-spy is asked only where no process has the
     start-up file, and has ``timeout`` seconds. The text is empty where nobody can tell.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     asked = pythons(pids)[-_MOST_PROCESSES:]
     for ask in (_by_signal, lambda pid: _by_py_spy(pid, timeout)):
         with ThreadPoolExecutor(max(1, len(asked))) as pool:

@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hpcrun.run.health import native_stack, progress, python_stacks
@@ -26,6 +25,8 @@ Processes = Callable[[Path, Mapping[int, RankProgress]], Mapping[int, Sequence[i
 
 def collect(paths: AttemptPaths, scratch: Path, processes: Processes) -> dict[int, str]:
     """Signal the ranks to write their Python stacks; return rank -> the text's end."""
+    from concurrent.futures import ThreadPoolExecutor
+
     progress.ask_for_stacks(scratch)
     programs = processes(scratch, progress.living(scratch))
     with ThreadPoolExecutor(len(programs) or 1) as pool:
@@ -43,6 +44,8 @@ def collect(paths: AttemptPaths, scratch: Path, processes: Processes) -> dict[in
 
 def keep_native(paths: AttemptPaths, scratch: Path, processes: Processes) -> None:
     """Add the native stacks to the files; the supervisor has those of Python by now."""
+    from concurrent.futures import ThreadPoolExecutor
+
     living = progress.living(scratch)
     pids = {rank: one.pid for rank, one in living.items()}
     for rank, found in processes(scratch, living).items():

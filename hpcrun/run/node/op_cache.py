@@ -18,6 +18,7 @@ import hashlib
 import os
 import platform
 import re
+import secrets
 import shlex
 import shutil
 import signal
@@ -25,10 +26,8 @@ import subprocess
 import sysconfig
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib import metadata
 from pathlib import Path
 
 from hpcrun import owner_lock, shared_look
@@ -81,6 +80,9 @@ def key(builders: list[str], installed: Sequence[str] | None = None) -> str | No
     their files lie elsewhere or are newer), the builders, the models of the GPUs, and the
     processor's features, because DeepSpeed compiles with ``-march=native``.
     """
+    # Agents of programs without DeepSpeed do not pay for it.
+    from importlib import metadata
+
     try:
         if installed is None:
             installed = [part for name in ("torch", "deepspeed") for part in _installation(name)]
@@ -98,6 +100,8 @@ def key(builders: list[str], installed: Sequence[str] | None = None) -> str | No
 
 def _installation(name: str) -> tuple[str, str, str]:
     """Return a library's version, its directory, and when it was installed there."""
+    from importlib import metadata
+
     found = metadata.distribution(name)
     directory = os.path.realpath(str(found.locate_file(name)))
     written = ""
@@ -217,7 +221,7 @@ def _directory(cache: Path, name: str) -> Iterator[Path]:
     An exception in the block leaves nothing behind.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    temporary = cache / f".{name}.{uuid.uuid4().hex[:8]}"
+    temporary = cache / f".{name}.{secrets.token_hex(4)}"
     temporary.mkdir()
     try:
         yield temporary
