@@ -125,6 +125,8 @@ class Bed:
         with self.log.open("wb") as stream:
             self._supervisor = subprocess.Popen(
                 [*argv, "--run", "0"],
+                # Python looks there first, and for the hpcrun of the checkout nowhere else.
+                cwd=self._directory,
                 env={**self._environment, **job},
                 stdout=stream,
                 stderr=stream,

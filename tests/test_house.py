@@ -131,7 +131,6 @@ COVERED_BY: dict[str, str] = {
     "policy/faults": "tools/drill/test_drill.py",
     "mounts": "observe/logs/test_remote_storage.py",
     "resources": "test_packaging.py",
-    "run/agent": "run/test_supervisor.py",
     "run/checkpoint/checkpoint_files": "state/test_manifest.py",
     "run/checkpoint/rank_state": "run/checkpoint/test_restore.py",
     "run/checkpoint/save": "run/checkpoint/test_torn.py",

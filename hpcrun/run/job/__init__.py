@@ -1,7 +1,7 @@
 """The supervisor's parts: one job, from an attempt's claim to the requeue.
 
 Reading order: `attempt` (one attempt and its loop), `resume_source` (what a script goes on from),
-`agents`, `rank_places` and `launchers` (the processes), `stop_request`, `hang_watch`,
+`agents`, `agent_steps`, `rank_places` and `launchers` (the processes), `stop_request`, `hang_watch`,
 `fault_injection` and `warm_ranks` (parts of the loop), `evidence` and `attempt_end` (why it ended,
 and what follows), `fewer_nodes`, `notify`, `takeover` (what agents do without a supervisor).
 

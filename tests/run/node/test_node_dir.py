@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.run.node.node_dir import NodeDir, sweep
+from hpcrun.state.node_layout import NodePaths
 
 HOLDER = """
 import sys
@@ -41,6 +42,22 @@ def test_agents_of_one_attempt_on_one_machine_have_one_each(base: Path) -> None:
     assert first.path.stat().st_mode & 0o777 == 0o700
     first.remove()
     assert list(base.iterdir()) == [second.path]
+
+
+def test_the_next_agent_on_the_node_has_what_the_one_before_left(base: Path) -> None:
+    """It moved to another step, or Slurm ended its step."""
+    moved = NodeDir("token", "n1")
+    saves = NodePaths(moved.path).checkpoints
+    saves.mkdir()
+    (moved.begin(1) / "code").mkdir()
+    moved.release()
+    following = NodeDir("token", "n1")
+    assert following.path == moved.path
+    assert saves.is_dir()
+    assert list(following.begin(1).iterdir()) == []
+    assert NodeDir("token", "n1").path != moved.path, "the one before it lives"
+    following.remove()
+    assert not moved.path.exists()
 
 
 def test_the_code_is_found_at_one_path_on_all_nodes(base: Path) -> None:

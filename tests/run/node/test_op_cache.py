@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,9 @@ def test_the_key_says_what_was_compiled() -> None:
 
 def test_without_deepspeed_there_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
-        raise op_cache.metadata.PackageNotFoundError(name)
+        raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(op_cache.metadata, "distribution", missing)
+    monkeypatch.setattr(metadata, "distribution", missing)
     assert op_cache.key([SHARED]) is None
 
 
