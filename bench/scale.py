@@ -233,7 +233,8 @@ def measure(directory: Path, checkout: Path, nodes: int, ranks: int) -> dict[str
             bed.wait(lambda: "no sign of life from" in bed.log.read_text(), "lost node")
             found["noticed"] = {"seconds": round(time.monotonic() - began, 2)}
             bed.wait(lambda: bed.came("ranks", 3), "restart with the spare")
-            agent = newest_agent(submission)
+            if (newest := newest_agent(submission)) != agent:
+                agent, before = newest, (before[0], 0.0)
             note("lost")
             found["lost"]["seconds"] -= found["noticed"]["seconds"]
             pause(SETTLED)

@@ -91,6 +91,7 @@ PARTS = {
         "observing": ("observing", "how status, logs and why know what they say"),
         "telemetry": ("telemetry", "utilisation, and trackers such as W&B and TensorBoard"),
         "storage": ("storage", "what is relied on of shared storage; what mount options change"),
+        "scale": ("scale", "what a job of a thousand nodes costs, measured and extrapolated"),
         "sharing": ("sharing", "roots that a group uses together"),
         "security": ("security", "what is trusted, and what never is"),
     },
