@@ -37,7 +37,6 @@ The supervisor asks and the agent answers, in this order::
     supervisor  call     the warm ranks that an attempt started (of) are those of this attempt
                          (joins), or not needed
     supervisor  attempt  the next one in the same allocation, and so on
-    supervisor  move     the agent leaves its step; the next one on its node takes the directory
     supervisor  dismiss  the agent removes its node-local directory and leaves
 
 Both send ``alive`` every `INTERVAL`, the agent only where nothing else was sent. The agent sends
@@ -115,7 +114,6 @@ class Agent:
         # The calls that warm ranks wait for, by the attempt in which these were started.
         self._calls: dict[int, warm_up.WarmRanksLock] = {}
         self._signals: list[int] = []
-        self._moves = False
         self._report_at, self._has_prepared = 0.0, False
         self._progress: dict[int, progress.RankProgress] = {}
         hang_after = parse_duration(self.run.recovery.hang_after or "") or 0.0
@@ -160,9 +158,6 @@ class Agent:
                 for message in arrived:
                     if message["type"] == "dismiss":
                         return
-                    if message["type"] == "move":
-                        self._moves = True
-                        return
                     if message["type"] == "fall_silent" and self._is_drill:
                         heartbeat.stop()
                         self._fall_silent()
@@ -182,19 +177,14 @@ class Agent:
         self.takeover.requeue(silent=not channel.closed)
 
     def leave(self) -> None:
-        """Remove what is node-local, but for what the next agent on this node is to have."""
+        """Remove what is node-local."""
         self._stop_telemetry()
         self._stop_reader()
         self._work.close()
         self._link_test.close()
         self._copies.close()
         self.preparation.release_ports()
-        if self._moves:
-            for call in self._calls.values():
-                call.release(None)
-            self._node_dir.release()
-        else:
-            self._node_dir.remove()
+        self._node_dir.remove()
 
     @property
     def _paths(self) -> AttemptPaths:

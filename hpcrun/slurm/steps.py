@@ -2,8 +2,7 @@
 
 The flags follow what was seen on Slurm 22.05 and 24.11: ``--overlap`` lets steps share the
 allocation, ``--cpus-per-task`` is not inherited by srun before 23.11, and a step of several nodes
-is killed everywhere when Slurm loses one of them, so agents are steps of their own, of few nodes
-(`hpcrun.run.job.agent_steps`).
+is killed everywhere when Slurm loses one of them, but for srun's ``--no-kill``.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def agent_argv(
         *("--job-name=hpcrun-agent", "--open-mode=append", f"--output={log_pattern}"),
         NO_MPI,
     ]
-    argv += ["--kill-on-bad-exit=0", "--wait=0"] if count > 1 else []
+    argv += ["--kill-on-bad-exit=0", "--wait=0", "--no-kill"] if count > 1 else []
     return [*argv, *_gpu_flags(gpus), *_part_flags(part), *command]
 
 

@@ -1,9 +1,9 @@
 """The steps that carry a job's agents.
 
 Up to `MOST` nodes, each agent is a step of its own. A larger job divides its nodes into as many
-groups, each of them one step, so that neither the batch host nor slurmctld has a client a node.
-Slurm ends a step on all of its nodes once it has noticed that it lost one (after SlurmdTimeout): so
-the agents of a group that has lost a node move to a new step before the next attempt.
+groups, each of them one step, so that neither the batch host nor slurmctld has a client a node. A
+node that does not answer as its step begins ends that step: its agents are started again, each in
+a step of its own. One that is lost later costs the others nothing: srun's ``--no-kill``.
 """
 
 from __future__ import annotations
@@ -31,10 +31,6 @@ class AgentStep:
 
     def __init__(self, nodes: Sequence[str], process: subprocess.Popen[bytes]) -> None:
         self.nodes, self.process = tuple(nodes), process
-        self.lost: set[str] = set()
-        """Nodes of it that do not answer any more: Slurm will end it."""
-        self.may_restart = len(nodes) > 1
-        """It was not started again yet."""
 
     def has_ended(self) -> bool:
         """Check whether no agent of it is left, as far as its srun says."""
@@ -68,31 +64,24 @@ class AgentSteps:
     def lose(self, node: str) -> None:
         """Note that a node does not answer; nobody waits for its srun, as Slurm does."""
         step = self.of(node)
-        step.lost.add(node)
         if len(step.nodes) == 1:
             step.process.kill()
 
     def restart(self, step: AgentStep, nodes: Iterable[str]) -> bool:
-        """Start the agents of an ended step again on these nodes; return whether that was done.
+        """Start the agents of an ended step on these nodes, each alone; return whether it was done.
 
-        That is done once, since what ended it may end it again, and never for a node's own step.
+        That is never done for a node's own step, since what ended it may end it again.
         """
         left = [node for node in step.nodes if node in {*nodes}]
-        if not step.may_restart or not left:
+        if len(step.nodes) == 1 or not left:
             return False
         say(f"the step of the agents on {step.nodes[0]} and {len(step.nodes) - 1} more ended")
-        self.move(step, left)
-        self.of(left[0]).may_restart = False
-        return True
-
-    def move(self, step: AgentStep, nodes: Sequence[str]) -> None:
-        """Start agents in a new step on these nodes, whose agents in this one have ended."""
         step.process.kill()
         step.process.wait()
-        if step in self.all:
-            self.all.remove(step)
-        if nodes:
-            self._start(nodes).may_restart = step.may_restart
+        self.all.remove(step)
+        for node in left:
+            self._start([node])
+        return True
 
     def _start(self, nodes: Sequence[str]) -> AgentStep:
         process = self._launcher.start_agents(nodes, self._attempt, self._command(nodes))

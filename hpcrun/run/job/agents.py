@@ -107,8 +107,7 @@ class Agents:
         self._switchboard = Switchboard(address, secret, launcher.nodes)
         self._logs = {node: attempt.agent_log(node) for node in launcher.nodes}
         self._heartbeat = Heartbeat(self._switchboard.broadcast)
-        # Nodes whose agents are on the way to another step, and since when others are gone.
-        self._moving: set[str] = set()
+        # Nodes of steps of several whose agents ended, and when.
         self._gone_since: dict[str, float] = {}
 
         def command(nodes: Sequence[str]) -> list[str]:
@@ -148,7 +147,6 @@ class Agents:
         stale: list[Any] = [self.pulses, self.programs, self.traffic, self.locks, self.log_sizes]
         for old in (*stale, self.writes, self.gone, self.links, self.reports):
             old.clear()
-        self._move_from_lost_nodes()
         self._switchboard.broadcast({"type": "attempt", "number": attempt})
         hello = self._gather(nodes, "hello", START_TIMEOUT, between)
         greeted()
@@ -185,10 +183,7 @@ class Agents:
                     self._switchboard.send(node, {"type": "dismiss"})
                 continue
             self._listeners.setdefault(node, PeerLiveness()).heard()
-            if node in self._moving and message is GONE:
-                self._moving.discard(node)
-                self._forget(node)
-            elif message is GONE:
+            if message is GONE:
                 gone.append(node)
             else:
                 self._take_in_if_valid(node, message)
@@ -255,24 +250,6 @@ class Agents:
                 message = f"the step of the agents on {listed(step.nodes, 4)} was ended"
                 raise NodesUnusable(message, ())
         return alone
-
-    def _move_from_lost_nodes(self) -> None:
-        """Have the agents of steps that have lost nodes leave them, and start them in new ones."""
-        steps = [step for step in self._steps.all if step.lost and len(step.nodes) > 1]
-        self._moving = {
-            node for step in steps for node in step.nodes if node in self._switchboard.channels
-        }.difference(self._unusable)
-        self._ask(self._moving, {"type": "move"})
-        deadline = time.monotonic() + LEAVE_TIMEOUT
-        while self._moving and time.monotonic() < deadline:
-            self.turn(0.05)
-        waiting, self._moving = self._moving, set()
-        self.give_up(waiting)
-        for step in steps:
-            self._steps.move(step, [node for node in step.nodes if node not in self._unusable])
-        if late := [node for node in self.working if node in waiting]:
-            message = f"the agents on {listed(late, 4)} did not leave their step"
-            raise self._unusable_nodes(message, late)
 
     def _forget(self, node: str) -> None:
         """Wait for the node's next agent as for its first."""

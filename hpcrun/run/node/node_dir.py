@@ -27,8 +27,8 @@ class NodeDir:
 
     Its name has that of this ``start`` of the job, so that it is usually the same on every node.
     Only its owner can read it, and mkdir refuses an existing one, which another user may have
-    prepared: that costs the usual name. What an agent of this start has left, which moved to
-    another step or was killed, is taken over. Each attempt has a directory in it.
+    prepared: that costs the usual name. What an agent of this start has left, which was killed
+    with its step, is taken over. Each attempt has a directory in it.
     """
 
     def __init__(self, start: str, node: str) -> None:
@@ -77,13 +77,6 @@ class NodeDir:
         with contextlib.suppress(FileExistsError):
             at.parent.mkdir(exist_ok=True)
             at.symlink_to(code)
-
-    def release(self) -> None:
-        """Leave the directory to the next agent of this start of the job."""
-        for directory, lock in self._aliases.items():
-            discard(directory)
-            os.close(lock)
-        os.close(self._lock)
 
     def remove(self) -> None:
         for directory, lock in {self.path: self._lock, **self._aliases}.items():

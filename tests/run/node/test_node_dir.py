@@ -45,19 +45,19 @@ def test_agents_of_one_attempt_on_one_machine_have_one_each(base: Path) -> None:
 
 
 def test_the_next_agent_on_the_node_has_what_the_one_before_left(base: Path) -> None:
-    """It moved to another step, or Slurm ended its step."""
-    moved = NodeDir("token", "n1")
-    saves = NodePaths(moved.path).checkpoints
+    """It was killed with its step."""
+    killed = NodeDir("token", "n1")
+    saves = NodePaths(killed.path).checkpoints
     saves.mkdir()
-    (moved.begin(1) / "code").mkdir()
-    moved.release()
+    (killed.begin(1) / "code").mkdir()
+    os.close(killed._lock)  # as the kernel does
     following = NodeDir("token", "n1")
-    assert following.path == moved.path
+    assert following.path == killed.path
     assert saves.is_dir()
     assert list(following.begin(1).iterdir()) == []
-    assert NodeDir("token", "n1").path != moved.path, "the one before it lives"
+    assert NodeDir("token", "n1").path != killed.path, "the one before it lives"
     following.remove()
-    assert not moved.path.exists()
+    assert not killed.path.exists()
 
 
 def test_the_code_is_found_at_one_path_on_all_nodes(base: Path) -> None:
@@ -90,7 +90,7 @@ def test_what_a_killed_agent_left_goes_with_the_next_one(base: Path) -> None:
 
 
 def test_what_a_killed_agent_left_without_a_lock_goes_once_it_is_old(base: Path) -> None:
-    """It was killed as it made its directory, or as it removed it."""
+    """It was killed as it made its directory, or as it rekilled it."""
     torn, new, other = (base / f"hpcrun-{name}" for name in ("0a" * 6, "1b" * 6 + "-n1", "other"))
     for directory in (torn, new, other):
         (directory / "attempt-1" / "code").mkdir(parents=True)
