@@ -51,6 +51,8 @@ def test_pickles_are_loaded_where_it_is_known_whose_they_are() -> None:
                 names.add(str(getattr(node, "module", "")).partition(".")[0])
                 if path.name == "own_package.py":  # it writes, and loads nothing
                     names.discard("marshal")
+                if path.name == "collectives.py":  # between an attempt's ranks, as torch does
+                    names.discard("pickle")
                 assert not names & {"pickle", "marshal", "shelve", "dill", "cloudpickle"}, path
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
                 keys = {word.arg: ast.unparse(word.value) for word in node.keywords}

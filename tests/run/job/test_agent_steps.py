@@ -33,7 +33,7 @@ while channels:
     for node, channel in [*channels.items()]:
         for message in channel.receive(timeout=0):
             kind = message["type"]
-            if kind in ("move", "dismiss"):
+            if kind in ("dismiss",):
                 channel.close()
                 del channels[node]
                 break
