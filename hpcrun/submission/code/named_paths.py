@@ -20,6 +20,7 @@ from typing import Any
 from hpcrun.compile.target.entry import MOST_PARSED
 from hpcrun.state import files
 from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.state.role_plan import ROLES
 from hpcrun.submission.code import path_literals
 
 _MOST_PATHS, _MOST_FILES, _MOST_SETTINGS, _MOST_PARTS = 20_000, 150, 100, 200
@@ -29,6 +30,10 @@ _SETTINGS = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini")
 # Of a file that is no Python, or too much of it.
 _UNREADABLE = (OSError, ValueError, SyntaxError, RecursionError, MemoryError)
 _SHELL = (".sh", ".bash", ".sbatch", ".slurm")
+_ARGUMENTS = "args"
+_WITH_TEXT = (str, Mapping, list, tuple)
+# A block, and the key or the objects in it.
+_Place = tuple[Any, ...]
 
 
 @dataclass
@@ -48,31 +53,56 @@ def of_runs(plan: Plan) -> dict[str, NamedPath]:
     """Return what arguments, ``config`` and ``environment.variables`` name to be read, by path."""
     found: dict[str, NamedPath] = {}
     seen: dict[tuple[str, str], NamedPath | None] = {}
+    # Runs of a sweep share most values, as the same objects: each is looked at once.
+    shared: dict[_Place, list[NamedPath]] = {}
     for run in plan.runs:
-        for where, key, text in _texts(run):
-            if (key, text) not in seen:
-                if len(seen) == _MOST_PATHS:
-                    return found
-                seen[key, text] = _here(plan, where, key, text)
-            if (named := seen[key, text]) is not None:
-                found.setdefault(named.path, named).runs.add(run.number)
+        for place, value in _values(run):
+            if place in shared:
+                for named in shared[place]:
+                    named.runs.add(run.number)
+                continue
+            shared[place] = []
+            for where, key, text in _texts(run, place, value):
+                if (key, text) not in seen:
+                    if len(seen) == _MOST_PATHS:
+                        return found
+                    seen[key, text] = _here(plan, where, key, text)
+                if (one := seen[key, text]) is not None:
+                    named = found.setdefault(one.path, one)
+                    named.runs.add(run.number)
+                    shared[place].append(named)
     return found
 
 
-def _texts(run: RunPlan) -> Iterator[tuple[str, str, str]]:
-    """Yield where a run's texts stand, their keys, and what may be paths in them."""
-    entry = run.spec.get("entry")
-    words = [*(entry if isinstance(entry, list) else ()), *(run.spec.get("args") or ())]
-    words += itertools.chain.from_iterable(
-        role.entry.argv for role in run.role_plans if role.entry is not None
-    )
-    for key, text in path_literals.in_words(map(str, words)):
-        yield "args", key, text
-    variables = (run.spec.get("environment") or {}).get("variables") or {}
-    for where, value in (("config", run.config), ("environment.variables", variables)):
-        for full, text in _strings(where, value):
-            for key, piece in path_literals.in_word(text, full[len(where) + 1 :]):
-                yield full, key, piece
+def _values(run: RunPlan) -> Iterator[tuple[_Place, Any]]:
+    """Yield a run's values that may hold texts, each with what is equal where another run has it.
+
+    The arguments, which are made of several, come first.
+    """
+    spec = run.spec
+    yield (_ARGUMENTS, *(id(spec.get(key)) for key in ("entry", "args", ROLES))), None
+    variables = (spec.get("environment") or {}).get("variables") or {}
+    for block, values in (("config", run.config), ("environment.variables", variables)):
+        for name, value in values.items():
+            if isinstance(value, _WITH_TEXT):
+                yield (block, name, id(value)), value
+
+
+def _texts(run: RunPlan, place: _Place, value: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield where the texts of a value stand, their keys, and what may be paths in them."""
+    block, name, *_ = place
+    if block == _ARGUMENTS:
+        entry = run.spec.get("entry")
+        words = [*(entry if isinstance(entry, list) else ()), *(run.spec.get("args") or ())]
+        words += itertools.chain.from_iterable(
+            role.entry.argv for role in run.role_plans if role.entry is not None
+        )
+        for key, text in path_literals.in_words(map(str, words)):
+            yield _ARGUMENTS, key, text
+        return
+    for full, text in _strings(f"{block}.{name}", value):
+        for key, piece in path_literals.in_word(text, full[len(block) + 1 :]):
+            yield full, key, piece
 
 
 def _strings(key: str, value: Any) -> Iterator[tuple[str, str]]:
