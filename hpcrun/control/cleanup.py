@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -101,16 +102,43 @@ def find(selected: Sequence[Selected], choice: CleanupChoice, warn: Say) -> list
     that failed or was cancelled what its own ``checkpoint.keep…`` would remove, because it may go
     on. Nothing of a run that is not over, or of which that is not known.
     """
-    needed: dict[Path, str] = {}
-    unread: list[str] = []
-    for root in dict.fromkeys(one.experiment.directory.parent for one in selected):
-        needed.update(needed_checkpoints(root, warn, unread))
+    needed = _Needed([*dict.fromkeys(one.experiment.root for one in selected)], warn)
     return [
-        _of_run(one, status, choice, needed, unread)
+        _of_run(one, status, choice, needed)
         if spared is None
         else Leftovers(one, status, spared=spared)
         for one, status, spared in over(selected, warn)
     ]
+
+
+@dataclass
+class _Needed:
+    """The checkpoints that runs under some roots begin with.
+
+    All experiments there are read for them, once there is a checkpoint that may be removed.
+    """
+
+    roots: Collection[Path]
+    warn: Say
+
+    def why_kept(self, paths: Sequence[Path]) -> tuple[list[Path], str | None]:
+        """Return which of these checkpoints are needed, or may be, and why; None for none."""
+        if not paths:
+            return [], None
+        needed, unread = self._read
+        if unread:
+            return [*paths], f"what {', '.join(unread)} begins with is not known"
+        kept = [path for path in paths if path.resolve() in needed]
+        names = ", ".join(f"{path.name} ({needed[path.resolve()]})" for path in kept)
+        return kept, f"needed by runs that begin with it: {names}" if kept else None
+
+    @cached_property
+    def _read(self) -> tuple[dict[Path, str], list[str]]:
+        needed: dict[Path, str] = {}
+        unread: list[str] = []
+        for root in self.roots:
+            needed.update(needed_checkpoints(root, self.warn, unread))
+        return needed, unread
 
 
 def spared_lines(spared: Iterable[tuple[str, str | None]]) -> list[str]:
@@ -198,8 +226,7 @@ def _of_run(
     one: Selected,
     status: RunStatus,
     choice: CleanupChoice,
-    needed: dict[Path, str],
-    unread: Sequence[str],
+    needed: _Needed,
 ) -> Leftovers:
     if choice.before is not None and not (status.updated and status.updated < choice.before):
         return Leftovers(one, status, spared="not that old")
@@ -209,13 +236,7 @@ def _of_run(
     checkpoints = one.paths.checkpoints
     complete = [each for each in manifest.complete(checkpoints) if not each[0].is_symlink()]
     superfluous = _superfluous(one, status, choice, complete)
-    kept = [path for path in superfluous if unread or path.resolve() in needed]
-    spared = None
-    if kept and unread:
-        spared = f"what {', '.join(unread)} begins with is not known"
-    elif kept:
-        names = ", ".join(f"{path.name} ({needed[path.resolve()]})" for path in kept)
-        spared = f"needed by runs that begin with it: {names}"
+    kept, spared = needed.why_kept(superfluous)
     used = [one.paths.directory, *(attempt.directory for attempt in attempts)]
     logs = [path for attempt in attempts for path in (*attempt.logs(), attempt.log_sizes)]
     items = [

@@ -76,11 +76,9 @@ def collect(
     queued = last.queued(_slurm_ids(known))
     selected: list[Selected] = []
     for experiment, jobs in known.items():
-        numbers = {
-            run
-            for run, job in jobs.items()
-            if _may_be_active(job, queued) or experiment.run(run).directory in kept
-        }
+        numbers = {run for run, job in jobs.items() if _may_be_active(job, queued)}
+        # A path of each run, of a hundred thousand, is made only where some are kept.
+        numbers |= {run for run in jobs if kept and experiment.run(run).directory in kept}
         try:
             selected += finder.runs(experiment, numbers) if numbers else []
         except BrokenFile as error:
