@@ -32,22 +32,24 @@ EXPERIMENTS, EACH = 1_000, 100
 # The newest ones have runs at work.
 ACTIVE_EXPERIMENTS, ACTIVE_RUNS = 5, 10
 ONE = "study0500"
-# What is typed -> whether its calls are counted, and whether each round finds the caches.
+ALONE, FIRST = "status of one, alone in its root", "list, for the first time"
+# As much is shown as there is: once, and without counting.
+WHOLE = ("of all", "of 5,000")
 LOOKS: Mapping[str, Sequence[str]] = {
     "status of one": ("status", ONE),
-    "status of one, alone in its root": ("status", ONE),
+    ALONE: ("status", ONE),
     "results of one": ("results", ONE),
     "clean of one": ("clean", ONE, "--dry-run"),
     "status of one run": ("status", f"{ONE}/7"),
     "status of a job": ("status", "1500_7"),
     "status": ("status",),
     "list": ("list",),
+    FIRST: ("list",),
     "status of all": ("status", "*"),
     "results of all": ("results", "*"),
     "clean of all": ("clean", "*", "--dry-run"),
     "report of 5,000": ("report", "study00[0-4]?", "-o", "{place}/report.html"),
 }
-ALONE = "status of one, alone in its root"
 POINTS = {"plan of 10,000": 10_000, "submit --dry-run of 100,000": 100_000}
 CALLS = "%file,getdents64,read,pread64,fstat"
 SPEC = """\
@@ -135,7 +137,19 @@ class Desk:
     def calls(self, words: Sequence[str], root: Path) -> int:
         """Return how many calls to the file system name something under the root."""
         log = self._place / "strace"
-        self.run(words, root, "strace", "-f", "-y", "-q", "-o", str(log), "-e", f"trace={CALLS}")
+        self.run(
+            words,
+            root,
+            "strace",
+            "-f",
+            "-y",
+            "-q",
+            "--seccomp-bpf",
+            "-o",
+            str(log),
+            "-e",
+            f"trace={CALLS}",
+        )
         with open(log, errors="replace") as stream:
             count = sum(f"{root}/" in line or f'{root}"' in line for line in stream)
         log.unlink()
@@ -152,14 +166,17 @@ def looked(desks: Mapping[str, Desk], root: Path, alone: Path, options: Any) -> 
     for name, words in LOOKS.items():
         if options.only and not any(word in name for word in options.only):
             continue
-        where = alone if name == ALONE else root
-        found[name] = {}
+        where, is_whole = alone if name == ALONE else root, name.endswith(WHOLE)
+        found[name] = {version: {"calls": {}, "samples": []} for version in desks}
         for version, desk in desks.items():
             desk.forget()
-            calls = {"first": desk.calls(words, where), "again": desk.calls(words, where)}
-            found[name][version] = {"calls": calls, "samples": []}
-        for _ in range(options.rounds):
+            if not is_whole and name != FIRST:
+                calls = {"first": desk.calls(words, where), "again": desk.calls(words, where)}
+                found[name][version]["calls"] = calls
+        for _ in range(1 if is_whole else options.rounds):
             for version, desk in desks.items():
+                if name == FIRST:
+                    desk.forget()
                 found[name][version]["samples"].append(desk.run(words, where))
     return found
 

@@ -22,6 +22,7 @@ T = TypeVar("T")
 # Seconds after which every client of storage that keeps nfs(5)'s default times sees a name, also
 # where opening its directory asks nothing: acdirmax is 60.
 SEEN_WITHIN = 75.0
+_LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def refresh(directory: Path | str) -> bool:
@@ -101,11 +102,40 @@ def modified(path: Path) -> float:
 
     Raises OSError if it cannot be opened.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    descriptor = os.open(path, _LOOK)
     try:
         return os.fstat(descriptor).st_mtime
     finally:
         os.close(descriptor)
+
+
+def mark(path: Path) -> list[int] | None:
+    """Return inode, bytes and time of change (ns) of a file or directory, as its server says.
+
+    None if there is none. Raises OSError if it cannot be opened.
+    """
+    try:
+        descriptor = asked(functools.partial(os.open, path, _LOOK), path.parent)
+    except OSError as error:
+        if not is_absence(error):
+            raise
+        return None
+    try:
+        return _mark(os.fstat(descriptor))
+    finally:
+        os.close(descriptor)
+
+
+def known_mark(path: Path) -> list[int]:
+    """Return the same of a file that is never changed, as this host knows it.
+
+    Raises OSError if there is none.
+    """
+    return _mark(path.stat())
+
+
+def _mark(found: os.stat_result) -> list[int]:
+    return [found.st_ino, found.st_size, found.st_mtime_ns]
 
 
 def storage_time(directory: Path) -> float:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hpcrun import activity
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import finder
 from hpcrun.errors import UsageError
@@ -19,7 +20,10 @@ from hpcrun.text import Say, hours_text, shortened
 
 if TYPE_CHECKING:
     from hpcrun.observe.read.selection import Finder, Selected
-    from hpcrun.observe.status.status import Observed
+    from hpcrun.observe.status.jobs import Answers, JobRef
+    from hpcrun.observe.status.list_cache import ListCache
+    from hpcrun.observe.status.status import Ask, Observed
+    from hpcrun.state.layout import ExperimentPaths
 
 
 @click.command("list")
@@ -84,20 +88,67 @@ def _experiments(search: Finder, warn: Say) -> list[dict[str, Any]]:
     Times are in seconds since the epoch; ``problem`` is why no plan can be read, and there is no
     number of runs then.
     """
+    from hpcrun.observe.status import slurm_cache
+    from hpcrun.observe.status.jobs import JobRef
+    from hpcrun.observe.status.list_cache import ListCache
+    from hpcrun.state import layout
+
+    experiments, cache = layout.experiments(search.root), ListCache(search.root)
+    kept = {
+        one.name: found
+        for one in activity.counted(experiments, "looking at experiments")
+        if (found := cache.find(one))
+    }
+    refs = [JobRef(job_id) for one in kept.values() for job_id in one.jobs]
+    waiting: set[str] = set()
+
+    def ask(others: Sequence[JobRef]) -> Answers:
+        answers = slurm_cache.ask([*others, *refs])
+        waiting.update(job_id for job_id, job in answers.jobs.items() if job.is_waiting)
+        return answers
+
+    rows = _rows([one for one in experiments if one.name not in kept], search, cache, warn, ask)
+    # Runs that had failed, and that somebody has put back into the queue.
+    again = [name for name, one in kept.items() if not waiting.isdisjoint(one.jobs)]
+    for name in again:
+        cache.drop(name)
+        del kept[name]
+    if again:
+        those = [one for one in experiments if one.name in again]
+        rows += _rows(those, search, cache, warn, slurm_cache.ask)
+    cache.write()
+    of = {one["name"]: one for one in [*rows, *(one.row for one in kept.values())]}
+    return sorted((of[one.name] for one in experiments), key=lambda one: -(one["submitted"] or 0))
+
+
+def _rows(
+    experiments: Sequence[ExperimentPaths],
+    search: Finder,
+    cache: ListCache,
+    warn: Say,
+    ask: Ask,
+) -> list[dict[str, Any]]:
+    """Read experiments; keep the rows of those that are settled and of which nothing was said."""
     from hpcrun.observe.read.run_values import all_tags
     from hpcrun.observe.status.status import observe
-    from hpcrun.state import history, layout, permissions
+    from hpcrun.state import history, permissions
 
-    experiments = layout.experiments(search.root)
+    since, said = time.time(), set()
     selected = []
     problems: dict[str, str] = {}
     for experiment in experiments:
+
+        def say(text: str, name: str = experiment.name) -> None:
+            said.add(name)
+            warn(text)
+
+        search.warn = say
         try:
             selected += search.runs(experiment)
         except UsageError as error:
             problems[experiment.name] = error.message
     observed: dict[str, list[tuple[Selected, Observed]]] = {}
-    for pair in zip(selected, observe(selected, warn=warn), strict=True):
+    for pair in zip(selected, observe(selected, warn=warn, ask=ask), strict=True):
         observed.setdefault(pair[0].experiment.name, []).append(pair)
     found = []
     for experiment in experiments:
@@ -120,7 +171,9 @@ def _experiments(search: Finder, warn: Say) -> list[dict[str, Any]]:
                 "tags": all_tags(known.annotations.values()) if known else (),
             }
         )
-    return sorted(found, key=lambda one: -(one["submitted"] or 0))
+        if name not in said:
+            cache.keep(experiment, found[-1], those, since)
+    return found
 
 
 def _best(those: Sequence[tuple[Selected, Observed]]) -> dict[str, Any] | None:

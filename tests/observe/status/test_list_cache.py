@@ -1,0 +1,249 @@
+"""Rows of `hpcrun list` that are used again: never one that reading would not give."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.cli import list as list_command
+from hpcrun.observe.read.selection import Finder
+from hpcrun.observe.status import list_cache
+from hpcrun.state import annotation_log, files, journal, ledger
+from tests.support.experiment import T0, Experiment, path_with, slurm_shim
+
+HOUR = 3600
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
+    """Runs that completed, failed, and were cancelled before and after they began; an hour ago."""
+    monkeypatch.setenv("PATH", path_with(slurm_shim(tmp_path / "shim")))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made = Experiment(tmp_path / "root")
+    made.submit(range(4))
+    for run in range(3):
+        made.start(run, job_id=f"100_{run}", when=T0 + 60)
+        made.metrics(run, 1, [1, 2], loss=1.0 - run / 4)
+    made.end(0)
+    made.end(1, outcome="failed", kind="exit", message="boom")
+    ledger.write(made.run(1), ledger.DECIDED, 1, action="stop", reason="of no use")
+    ledger.set_intent(made.run(2), ledger.CANCELLED)
+    made.end(2, outcome="cancelled", kind="cancelled", message="by you")
+    ledger.set_intent(made.run(3), ledger.CANCELLED)
+    age(tmp_path / "root")
+    return made
+
+
+def age(root: Path) -> None:
+    when = time.time() - HOUR
+    for parent, _, names in os.walk(root):
+        for path in (Path(parent), *(Path(parent, name) for name in names)):
+            os.utime(path, (when, when))
+
+
+def listed(study: Experiment) -> list[dict[str, Any]]:
+    said: list[str] = []
+    found = list_command._experiments(Finder(study.paths.root, said.append), said.append)
+    return json.loads(json.dumps(found))
+
+
+def fresh(study: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What is read where there is no cache."""
+    with monkeypatch.context() as patched:
+        patched.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
+        shutil.rmtree(tmp_path / "none", ignore_errors=True)
+        return listed(study)
+
+
+def is_kept(study: Experiment) -> bool:
+    return list_cache.ListCache(study.paths.root).find(study.paths) is not None
+
+
+def test_a_settled_experiment_is_not_read_again(
+    study: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = listed(study)
+    assert first[0]["states"] == {"cancelled": 2, "completed": 1, "failed": 1}
+    assert first[0]["best"]["value"] == 0.5
+    # Whatever the time is then.
+    clock = time.time() + 9 * HOUR
+    monkeypatch.setattr(time, "time", lambda: clock)
+    for module, name in ((ledger, "read"), (journal, "read")):
+        monkeypatch.setattr(module, name, lambda *_: pytest.fail("it was read"))
+    assert listed(study) == first
+
+
+def go_on(study: Experiment) -> None:
+    """What follows on `scontrol requeue`, of which no submission tells."""
+    study.start(1, 2, job_id="100_1")
+
+
+def complete(study: Experiment) -> None:
+    go_on(study)
+    study.end(1, 2)
+
+
+def rewrite(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def resubmit(study: Experiment) -> None:
+    study.submit((1,), job_id="300", when=T0 + HOUR)
+
+
+def refuse(study: Experiment) -> None:
+    paths = study.paths.submission(1)
+    journal.write(paths, journal.REFUSED, 0, [7], message="no such partition")
+
+
+# What happens, and whether the row is another.
+CHANGES: dict[str, tuple[Callable[[Experiment], object], bool]] = {
+    "a requeue by hand": (go_on, True),
+    "its end": (complete, True),
+    "a submission": (resubmit, True),
+    "a refusal": (refuse, False),
+    "a tag": (lambda study: annotation_log.append(study.paths, None, add=["good"]), True),
+    "a deletion": (lambda study: journal.write_deleted(study.paths.submission(1), [1]), True),
+    "a run taken away": (lambda study: shutil.rmtree(study.run(0).directory), True),
+    "a ledger taken away": (lambda study: study.run(1).ledger.unlink(), True),
+    "cancelled": (lambda study: ledger.set_intent(study.run(1), ledger.CANCELLED), True),
+    "no longer cancelled": (lambda study: ledger.set_intent(study.run(3), None), True),
+    "a plan put in its place": (
+        lambda study: rewrite(study.paths.submission(1).plan, "/home/someone/", "/home/else/"),
+        True,
+    ),
+    "a plan that is torn": (
+        lambda study: rewrite(study.paths.submission(1).plan, '"runs":', ""),
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_changed_is_read_again(
+    name: str, study: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change, differs = CHANGES[name]
+    before = listed(study)
+    assert is_kept(study)
+    change(study)
+    assert not is_kept(study)
+    after = listed(study)
+    assert after == fresh(study, tmp_path, monkeypatch)
+    assert (after != before) == differs
+
+
+def test_a_failed_run_that_waits_again(
+    study: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was put back into the queue by hand, and no file tells."""
+    listed(study)
+    (tmp_path / "shim" / "squeue.answer").write_text("100_1|PENDING|Priority||N/A\n")
+    waits = listed(study)
+    assert waits[0]["states"]["requeued"] == 1
+    assert waits == fresh(study, tmp_path, monkeypatch)
+    (tmp_path / "shim" / "squeue.answer").write_text("")
+    assert "requeued" not in listed(study)[0]["states"]
+
+
+@pytest.mark.parametrize(
+    "tear",
+    [
+        lambda data: data[:-9],
+        lambda data: b"",
+        lambda data: data.replace(b'"completed":1', b'"completed":7'),
+        lambda data: b"{" * 3_000,
+        lambda data: data.partition(b"\n")[2],
+        lambda data: list_cache._digest(b'{"of":1}') + b'\n{"of":1}',
+        lambda data: list_cache._digest(b"[]") + b"\n[]",
+    ],
+)
+def test_a_torn_cache_holds_nothing(
+    tear: Callable[[bytes], bytes], study: Experiment, tmp_path: Path
+) -> None:
+    before = listed(study)
+    (path,) = (tmp_path / "cache" / "hpcrun").glob("list-*.json")
+    path.write_bytes(tear(path.read_bytes()))
+    assert not is_kept(study)
+    assert listed(study) == before
+    assert is_kept(study)
+
+
+@pytest.mark.parametrize(("what", "value"), [("FORMAT", 0), ("version", "0")])
+def test_a_cache_of_another_hpcrun_holds_nothing(
+    what: str, value: object, study: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed(study)
+    place = (list_cache, "FORMAT") if what == "FORMAT" else (list_cache.hpcrun, "__version__")
+    monkeypatch.setattr(*place, value)
+    assert not is_kept(study)
+
+
+def test_another_experiment_of_that_name_has_no_row(study: Experiment) -> None:
+    listed(study)
+    shutil.move(study.paths.directory, study.paths.root.parent / "aside")
+    other = Experiment(study.paths.root)
+    other.submit(range(4))
+    age(study.paths.root)
+    assert listed(study)[0]["states"] == {"unknown": 4}
+    shutil.rmtree(study.paths.directory)
+    assert listed(study) == []
+
+
+def end_by_signal(study: Experiment) -> None:
+    study.start(3, job_id="100_3")
+    study.end(3, outcome="failed", kind="signal", message="SIGTERM")
+
+
+def end_to_go_on(study: Experiment) -> None:
+    end_by_signal(study)
+    ledger.write(study.run(3), ledger.DECIDED, 1, action="requeue", reason="again")
+
+
+def end_without_time(study: Experiment) -> None:
+    study.start(3, job_id="100_3")
+    files.append(study.run(3).ledger, {"event": ledger.ENDED, "attempt": 1, "outcome": "completed"})
+
+
+# What is not settled: Slurm, the clock or the next second may have more to say.
+UNSETTLED: dict[str, Callable[[Experiment], object]] = {
+    "never began": lambda study: None,
+    "running": lambda study: study.start(3, job_id="100_3"),
+    "ended by a signal": end_by_signal,
+    "about to be requeued": end_to_go_on,
+    "an end without its time": end_without_time,
+    "a warning": lambda study: files.append(study.paths.submission(1).journal, {"runs": "x"}),
+}
+
+
+@pytest.mark.parametrize("name", UNSETTLED)
+def test_what_may_still_change_is_not_kept(name: str, study: Experiment) -> None:
+    ledger.set_intent(study.run(3), None)
+    UNSETTLED[name](study)
+    age(study.paths.root)
+    listed(study)
+    assert not is_kept(study)
+
+
+def test_what_changed_a_moment_ago_is_not_kept(study: Experiment) -> None:
+    """A second change may leave the same size and time of a file."""
+    os.utime(study.paths.submission(1).journal)
+    listed(study)
+    assert not is_kept(study)
+
+
+def test_a_cache_that_cannot_be_written_is_none(
+    study: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert listed(study) == listed(study) != []
