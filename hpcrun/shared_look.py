@@ -13,15 +13,20 @@ from __future__ import annotations
 import errno
 import functools
 import os
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 # Seconds after which every client of storage that keeps nfs(5)'s default times sees a name, also
 # where opening its directory asks nothing: acdirmax is 60.
 SEEN_WITHIN = 75.0
+# The first looks of many, the seconds that each waits for slow storage, and looks at once then.
+_TRIED, _SLOW, _AT_ONCE = 8, 0.0004, 32
 _LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -107,6 +112,59 @@ def modified(path: Path) -> float:
         return os.fstat(descriptor).st_mtime
     finally:
         os.close(descriptor)
+
+
+def each(look: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
+    """Yield what a look at each item returns, in order; several at once where the storage is slow.
+
+    That is told by how long the first looks waited. Raises what a look raises, in its turn.
+    """
+    if len(items) <= _TRIED:
+        yield from map(look, items)
+        return
+    tried, waited = items[:_TRIED], 0.0
+    for item in tried:
+        began = time.perf_counter() - time.thread_time()
+        found = look(item)
+        waited += time.perf_counter() - time.thread_time() - began
+        yield found
+    rest = items[len(tried) :]
+    yield from (_at_once if waited > _SLOW * len(tried) else map)(look, rest)
+
+
+def _at_once(look: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
+    """Do the same in daemon threads: whoever leaves does not wait for storage that is silent."""
+    answers: dict[int, tuple[list[T], BaseException | None]] = {}
+    numbers, lock, left = iter(range(len(items))), threading.Lock(), threading.Event()
+    ready = threading.Condition()
+
+    def work() -> None:
+        while not left.is_set():
+            with lock:
+                number = next(numbers, None)
+            if number is None:
+                return
+            try:
+                answer: tuple[list[T], BaseException | None] = [look(items[number])], None
+            except BaseException as error:
+                answer = [], error
+            with ready:
+                answers[number] = answer
+                ready.notify()
+
+    for _ in range(min(_AT_ONCE, len(items))):
+        threading.Thread(target=work, daemon=True).start()
+    try:
+        for number in range(len(items)):
+            with ready:
+                while number not in answers:
+                    ready.wait()
+                found, error = answers.pop(number)
+            if error is not None:
+                raise error
+            yield from found
+    finally:
+        left.set()
 
 
 def mark(path: Path) -> list[int] | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +80,60 @@ def test_where_opening_a_directory_asks_nothing(mount: Callable[..., Host]) -> N
     assert not shared_look.is_there(here / "late")
     (other / "late").mkdir()
     assert not shared_look.is_there(here / "late")
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.01])
+def test_many_looks_come_in_order_and_slow_ones_at_once(pause: float) -> None:
+    threads = set()
+
+    def look(number: int) -> int:
+        time.sleep(pause)
+        threads.add(threading.get_ident())
+        return number * number
+
+    assert list(shared_look.each(look, range(100))) == [number * number for number in range(100)]
+    assert (len(threads) > 1) == (pause > 0)
+    assert list(shared_look.each(look, [])) == []
+
+
+@pytest.mark.parametrize("wrong", [3, 40])
+def test_a_look_that_fails_does_so_in_its_turn(wrong: int) -> None:
+    def look(number: int) -> int:
+        time.sleep(0.005)
+        if number == wrong:
+            raise PermissionError(number)
+        return number
+
+    found = []
+    with pytest.raises(PermissionError):  # noqa: PT012
+        for one in shared_look.each(look, range(60)):
+            found.append(one)
+    assert found == list(range(wrong))
+
+
+def test_who_leaves_early_does_not_wait_for_silent_storage() -> None:
+    silent = threading.Event()
+
+    def look(number: int) -> int:
+        time.sleep(0.005)
+        if number > 20:
+            silent.wait(30)
+        return number
+
+    began = time.monotonic()
+    looks = shared_look.each(look, range(1_000))
+    assert [next(looks) for _ in range(15)] == list(range(15))
+    looks.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - began < 5
+    silent.set()
+
+
+def test_a_mark_is_another_after_a_change(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    assert shared_look.mark(path) is None
+    path.write_text("1")
+    before = shared_look.mark(path)
+    assert before == shared_look.known_mark(path) == shared_look.mark(path)
+    path.write_text("12")
+    assert shared_look.mark(path) != before
+    assert shared_look.mark(tmp_path) is not None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcrun import activity
+from hpcrun import activity, shared_look
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import finder
 from hpcrun.errors import UsageError
@@ -94,11 +94,9 @@ def _experiments(search: Finder, warn: Say) -> list[dict[str, Any]]:
     from hpcrun.state import layout
 
     experiments, cache = layout.experiments(search.root), ListCache(search.root)
-    kept = {
-        one.name: found
-        for one in activity.counted(experiments, "looking at experiments")
-        if (found := cache.find(one))
-    }
+    counted = activity.counted(experiments, "looking at experiments")
+    looks = zip(counted, shared_look.each(cache.find, experiments), strict=True)
+    kept = {one.name: row for one, row in looks if row is not None}
     refs = [JobRef(job_id) for one in kept.values() for job_id in one.jobs]
     waiting: set[str] = set()
 

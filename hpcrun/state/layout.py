@@ -329,8 +329,10 @@ def experiment(root: Path, name: str) -> ExperimentPaths:
 
 def experiments(root: Path) -> list[ExperimentPaths]:
     """Return every experiment under ``root``, by name."""
-    names = (name for name in shared_look.names(root) if not name.startswith(DELETED))
-    return [one for name in sorted(names) if (one := ExperimentPaths(root / name)).exists]
+    names = sorted(name for name in shared_look.names(root) if not name.startswith(DELETED))
+    found = [ExperimentPaths(root / name) for name in names]
+    exist = shared_look.each(lambda one: one.exists, found)
+    return [one for one, exists in zip(found, exist, strict=True) if exists]
 
 
 def named_run(path: Path) -> tuple[ExperimentPaths, int | None]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from hpcrun import shared_look
 from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.host import expand_home
 from hpcrun.slurm.hostlist import expand_job_id, parse_ranges
@@ -208,10 +209,10 @@ class Finder:
         Raises UsageError if there are none.
         """
         all_of_them = layout.experiments(self.root)
-        dated = [(history.last_submission(experiment), experiment) for experiment in all_of_them]
+        dated = shared_look.each(history.last_submission, all_of_them)
         found = [
             (when, each.name, each)
-            for (when, uid), each in dated
+            for (when, uid), each in zip(dated, all_of_them, strict=True)
             if everyone or uid in (None, os.geteuid())
         ]
         if not found:
@@ -389,9 +390,21 @@ class Finder:
     def _job(self, argument: str) -> list[Selected]:
         job_ids = {*expand_job_id(argument), argument}
         found: list[Selected] = []
-        for experiment in layout.experiments(self.root):
+        experiments = layout.experiments(self.root)
+
+        def look(experiment: ExperimentPaths) -> list[int] | BrokenFile:
             try:
-                if numbers := history.runs_of_jobs(experiment, job_ids):
+                return history.runs_of_jobs(experiment, job_ids)
+            except BrokenFile as error:
+                return error
+
+        for experiment, numbers in zip(
+            experiments, shared_look.each(look, experiments), strict=True
+        ):
+            try:
+                if isinstance(numbers, BrokenFile):
+                    raise numbers
+                if numbers:
                     found += self.runs(experiment, numbers)
             except BrokenFile as error:
                 self.warn(f"passed over: {error.message}")

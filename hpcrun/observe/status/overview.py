@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from hpcrun import activity
+from hpcrun import activity, shared_look
 from hpcrun.errors import BrokenFile
 from hpcrun.observe.read.selection import Finder, Selected
 from hpcrun.observe.status import run_state
@@ -102,12 +102,20 @@ def _last_words(
     experiments: Collection[ExperimentPaths], warn: Say
 ) -> dict[ExperimentPaths, dict[int, Job]]:
     """Return what the journals say of the runs of each experiment that has some."""
-    found = {}
-    for one in activity.counted([*experiments], "reading journals"):
+
+    def look(one: ExperimentPaths) -> dict[int, Job] | BrokenFile:
         try:
-            found[one] = journal.last_words(one)
+            return journal.last_words(one)
         except BrokenFile as error:
-            warn(f"passed over: {error.message}")
+            return error
+
+    found = {}
+    looks = shared_look.each(look, [*experiments])
+    for one, words in zip(activity.counted([*experiments], "reading journals"), looks, strict=True):
+        if isinstance(words, BrokenFile):
+            warn(f"passed over: {words.message}")
+        else:
+            found[one] = words
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from hpcrun import activity
+from hpcrun import activity, shared_look
 from hpcrun.errors import BrokenFile, HpcrunError
 from hpcrun.fields import TIME, WHOLE, Kinds, wrong
 from hpcrun.observe.read import metric_curves
@@ -149,10 +149,11 @@ def observe(
     ``warn`` is called when Slurm does not answer; the states are then those on disk, and Slurm's
     last answers. ``values`` reads steps and metrics too.
     """
-    there = zip(selected, begun(selected), strict=True)
+    there = [*zip(selected, begun(selected), strict=True)]
+    looks = shared_look.each(_read, [one for one, is_there in there if is_there])
     found = [
-        _read(one) if is_there else RunEvidence(one.submission, [])
-        for one, is_there in activity.counted([*there], "reading ledgers")
+        next(looks) if is_there else RunEvidence(one.submission, [])
+        for one, is_there in activity.counted(there, "reading ledgers")
     ]
     refs = [_ref(one, evidence) for one, evidence in zip(selected, found, strict=True)]
     answers = ask([ref for ref in refs if ref is not None])
