@@ -117,19 +117,24 @@ def modified(path: Path) -> float:
 def each(look: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
     """Yield what a look at each item returns, in order; several at once where the storage is slow.
 
-    That is told by how long the first looks waited. Raises what a look raises, in its turn.
+    That is told by the first looks: each had to wait, and not for a processor. Raises what a look
+    raises, in its turn.
     """
     if len(items) <= _TRIED:
         yield from map(look, items)
         return
-    tried, waited = items[:_TRIED], 0.0
-    for item in tried:
-        began = time.perf_counter() - time.thread_time()
+    from resource import RUSAGE_THREAD, getrusage
+
+    waited, waits = 0.0, 0
+    for item in items[:_TRIED]:
+        began, before = time.perf_counter(), getrusage(RUSAGE_THREAD)
         found = look(item)
-        waited += time.perf_counter() - time.thread_time() - began
+        after = getrusage(RUSAGE_THREAD)
+        waited += time.perf_counter() - began - (after.ru_utime - before.ru_utime)
+        waits += after.ru_nvcsw > before.ru_nvcsw
         yield found
-    rest = items[len(tried) :]
-    yield from (_at_once if waited > _SLOW * len(tried) else map)(look, rest)
+    is_slow = waits == _TRIED and waited > _SLOW * _TRIED
+    yield from (_at_once if is_slow else map)(look, items[_TRIED:])
 
 
 def _at_once(look: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
