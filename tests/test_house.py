@@ -206,27 +206,28 @@ def _modules_of(package: Path) -> list[str]:
 # Lines of each package, tools and features by themselves: only ever lowered. Who needs more says
 # why in the commit that raises one.
 BUDGETS = {
-    # With what a kernel acknowledges, which tells a lost node from a paused agent.
-    "run": 25_870,
-    # With what is active in all experiments, and totals of what they cost, which cli and the report
-    # had twice.
-    "observe": 9_760,
+    # Of thousands of nodes: agents in groups, what a kernel acknowledges, trees of ranks, each
+    # rank's share of a manifest.
+    "run": 26_480,
+    # With what is active in all experiments, totals of what they cost (which cli and the report had
+    # twice), and the rows that `list` keeps.
+    "observe": 9_960,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
     "compile": 10_700,
     # With what `hpcrun update` reaches, and a default cluster that is another.
-    "submission": 7_050,
+    "submission": 7_080,
     # With the default root and the one of before, and what is changed of queued jobs.
     # And what removes a checkpoint of thousands of files.
     "state": 6_230,
     # With the search of `hpcrun help`, what to type for the options of others, `update`, and
     # programs in a spec's place.
-    "cli": 5_520,
+    "cli": 5_580,
     "tools/init": 3_200,
     "tools/estimate": 3_600,
     "tools/doctor": 3_500,
     "policy": 2_520,
-    "slurm": 2_550,
+    "slurm": 2_560,
     "tools/perf": 2_450,
     # With the protocol of features, and many looks at slow storage at once.
     "the top": 2_700,
