@@ -18,14 +18,15 @@ from tests.testbed import VERSIONS, Cluster
 pytestmark = pytest.mark.timeout(900)
 
 NODES = 18
-# Slurm notices later that the node is lost, and ends all steps that have it.
+# Slurm notices later that the node is lost, and would end all steps that have it.
 SLURMD_TIMEOUT = 20
 WORK = 'trap "exit 0" TERM; for second in $(seq 60); do echo $second; sleep 1; done'
 
 
-@pytest.mark.usually("24.11")
-@pytest.mark.parametrize("version", VERSIONS)
-def test_a_lost_node_costs_its_group_a_step_and_no_node(
+@pytest.mark.parametrize(
+    "version", [VERSIONS[0], pytest.param(VERSIONS[1], marks=pytest.mark.usually())]
+)
+def test_a_lost_node_costs_its_group_nothing(
     version: str, make_cluster: Callable[..., Cluster]
 ) -> None:
     cluster = make_cluster(version, NODES + 1, slurmd_timeout=SLURMD_TIMEOUT)
@@ -47,7 +48,7 @@ def test_a_lost_node_costs_its_group_a_step_and_no_node(
     dead = ledger.read(run)[0].started["nodes"][4]
     cluster.power_off(dead)
     until(lambda: began(2), timeout=60)
-    # Slurm ends the old step: nobody of the new one is in it.
+    # Slurm has noticed by now: the agents' step is there still.
     time.sleep(SLURMD_TIMEOUT + 10)
     until(lambda: ledger.intent(run) is not None, timeout=180)
     first, second = ledger.read(run)
