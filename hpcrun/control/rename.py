@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from hpcrun.compile.target.slurm_options import LONGEST_NAME, NAME
+from hpcrun.compile.target.slurm_options import LONGEST_NAME, NAME, plain_name
 from hpcrun.control import cleanup
 from hpcrun.control.cleanup import over
 from hpcrun.errors import HpcrunError, UsageError
@@ -32,7 +32,8 @@ def check(root: Path, old: str, new: str, warn: Say) -> ExperimentPaths:
     if not NAME.fullmatch(new) or len(new) > LONGEST_NAME:
         raise UsageError(
             f"found {new!r}; accepted are letters, digits, '.', '_' and '-', a letter first, "
-            f"{LONGEST_NAME} in all"
+            f"{LONGEST_NAME} in all",
+            hint=f"such as {plain_name(new)}" if any(map(str.isalnum, new)) else None,
         )
     target = layout.experiment(root, new)
     if permissions.owner(target.directory) is not None:

@@ -317,7 +317,7 @@ TABLE = [
             read="86400 is read as 86400 minutes, 60 d 00 h", accepted="as sbatch does",
             type="resources.time"),
     Mistake("hours with a letter", "hpcrun plan finetune.yaml time=12h",
-            read="found '12h'", accepted="minutes, HH:MM:SS", type='such as "12:00:00"'),
+            read="found '12h'", accepted="minutes, HH:MM:SS", type='write "12:00:00"'),
     # choosing runs
     Mistake("an experiment that is none", "hpcrun status stduy",
             read="'stduy'", accepted="study", type="study"),

@@ -119,7 +119,7 @@ class Reporter:
         near = path.parent.glob(pattern) if is_there(path.parent.is_dir) else ()
         # A file does not mean itself.
         siblings = sorted(one.name for one in near if one.name != Path(self.mark(key).file).name)
-        hint = did_you_mean(path.name, siblings)
+        hint = nearest_file(path.name, siblings)
         if hint is None and most and siblings:
             hint = f"there are {listing(siblings, most)}"
         if hint is None and "yaml" in pattern.replace("*", "a") and not path.suffix:
@@ -146,16 +146,25 @@ class Reporter:
 
 def did_you_mean(word: str, accepted: Iterable[str]) -> str | None:
     """Return ``did you mean 'nodes'?``, or None if nothing accepted is close to ``word``."""
-    word = str(word)
+    near = _nearest(str(word), accepted)
+    return f"did you mean '{near}'?" if near else None
+
+
+def nearest_file(name: str, there: Iterable[str]) -> str | None:
+    """Return ``did you mean 'a.yaml'?``, of a file whose name without its ending is close."""
+    by_stem = {str(Path(one).with_suffix("")): one for one in there}
+    near = _nearest(str(Path(name).with_suffix("")), by_stem)
+    return f"did you mean '{by_stem[near]}'?" if near else None
+
+
+def _nearest(word: str, accepted: Iterable[str]) -> str | None:
     if len(word) > _LONGEST_NAME:
         return None
     names = [name for name in map(str, islice(accepted, _MOST_NAMES)) if len(name) <= _LONGEST_NAME]
-    close = get_close_matches(word, names, n=1, cutoff=0.6)
-    if not close:
-        lowered = {name.lower().replace("-", "_"): name for name in names}
-        exact = lowered.get(word.lower().replace("-", "_"))
-        close = [exact] if exact else []
-    return f"did you mean '{close[0]}'?" if close else None
+    if close := get_close_matches(word, names, n=1, cutoff=0.6):
+        return close[0]
+    lowered = {name.lower().replace("-", "_"): name for name in names}
+    return lowered.get(word.lower().replace("-", "_"))
 
 
 def listing(names: Iterable[str], limit: int = 40) -> str:

@@ -43,6 +43,8 @@ _FLOAT = re.compile(
     |\.(?:nan|NaN|NAN))$""",
     re.VERBOSE,
 )
+# An interpolation without quotes, which begins a mapping where commas and braces count.
+_BARE = re.compile(r"""(?<!["'$\w])[^\s,\[\]{}:"']*\$\{[^{}"']*\}[^\s,\[\]}"']*""")
 _BASE60 = re.compile(r"^[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?$")
 
 
@@ -82,7 +84,7 @@ def read_yaml(path: Path, shown: str, problems: Problems, text: str | None = Non
     try:
         data = builder.parse(text)
     except (yaml.YAMLError, TooMuch) as error:
-        problems.add(_unread(error, shown))
+        problems.add(_unread(error, shown, text))
         return None
     marks = {**builder.marks, (): SourceMark(shown, 1, path.parent)}
     return _top_level(Tree(data, marks), "a mapping", problems)
@@ -174,8 +176,9 @@ def parse_value(text: str, key: str, directory: Path, problems: Problems) -> Tre
         problems.add(Problem(COMMAND_LINE, key, error.message, error.hint))
         return None
     except yaml.YAMLError as error:
-        message = _unread(error, COMMAND_LINE).message
-        problems.add(Problem(COMMAND_LINE, key, message, "quote the value for YAML"))
+        found = _unread(error, COMMAND_LINE, text)
+        hint = found.hint or "quote the value for YAML"
+        problems.add(Problem(COMMAND_LINE, key, found.message, hint))
         return None
 
 
@@ -281,7 +284,8 @@ class _Builder:
             found = f"the key {node.value} is {what}; keys are strings"
             self._problem(key, found, f'quote it: "{node.value}"', line)
         else:
-            self._problem(key, "a key is a list or a mapping; keys are strings", None, line)
+            hint = 'in place of {{ NAME }} write "${NAME}"' if node.tag == _TAG + "map" else None
+            self._problem(key, "a key is a list or a mapping; keys are strings", hint, line)
         return None
 
     def _scalar(self, node: yaml.ScalarNode, key: Key, line: int) -> Any:
@@ -309,8 +313,8 @@ class _Builder:
         Reporter(Tree({}), self.problems).marked(mark, key, message, hint)
 
 
-def _unread(error: yaml.YAMLError | TooMuch, shown: str) -> Problem:
-    """Return the problem with a file that is too much, or no YAML."""
+def _unread(error: yaml.YAMLError | TooMuch, shown: str, text: str = "") -> Problem:
+    """Return the problem with a file of a ``text`` that is too much, or no YAML."""
     if isinstance(error, TooMuch):
         return Problem(shown, "", error.message, error.hint, error.line)
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
@@ -323,7 +327,30 @@ def _unread(error: yaml.YAMLError | TooMuch, shown: str) -> Problem:
     begun = getattr(error, "context_mark", None)
     if begun and mark and begun.line != mark.line:
         column += f"; it began in line {begun.line + 1}"
-    hint = "YAML indents with spaces" if "\\t" in message else None
-    if "unknown escape" in message:
-        hint = "write the text in single quotes, in which a backslash is one"
+    lines = text.split("\n")
+    written = lines[mark.line] if mark and mark.line < len(lines) else ""
+    hint = _syntax_hint(message, written, mark.column if mark else 0)
     return Problem(shown, "", f"YAML syntax error: {message}{column}", hint, line)
+
+
+def _syntax_hint(message: str, written: str, column: int) -> str | None:
+    """Return what to write for a message of the YAML parser about a line, None if unknown."""
+    if "\\t" in message:
+        return "YAML indents with spaces"
+    if "unknown escape" in message:
+        return "write the text in single quotes, in which a backslash is one"
+    if "a flow" in message:
+        bare = _BARE.search(written)
+        return (
+            f'quote it: "{bare[0]}"' if bare else "in { } and [ ], a text with , : { or [ is quoted"
+        )
+    if "cannot start any token" in message:
+        word = re.split(r"[\s,\]}]", written[column:], maxsplit=1)[0]
+        return f'quote it: "{word}"' if word and '"' not in word else None
+    if "mapping values are not allowed" in message:
+        return 'a text with ": " in it is quoted, and keys of one block begin in one column'
+    if "could not find expected ':'" in message:
+        return "a key is KEY: VALUE, with a blank after the colon"
+    if "block mapping" in message:
+        return "keys of one block begin in one column, and a text with quotes in it is quoted whole"
+    return None

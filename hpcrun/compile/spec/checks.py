@@ -22,6 +22,7 @@ from hpcrun.compile.target.slurm_options import (
     check_setup,
     check_variables,
     check_words,
+    time_hint,
 )
 from hpcrun.errors import HpcrunError
 from hpcrun.host import is_there
@@ -232,13 +233,14 @@ def _check_recovery(data: dict[str, Any], report: Reporter) -> None:
         after = recovery[name]
         if after is not None and not 0 < (parse_duration(after) or 0) <= LONGEST_TIME:
             found = f'found {after!r}; accepted is a time such as "{example}"'
-            report.at(name, found, "null for never")
+            report.at(name, found, time_hint(after) or "null for never")
     before = recovery["stop_before"]
     if before is None:
         return
     asked, limit = parse_duration(before), parse_duration(data["resources"]["time"])
     if not asked:
-        report.at("stop_before", f'found {before!r}; accepted is a time such as "00:05:00"')
+        found = f'found {before!r}; accepted is a time such as "00:05:00"'
+        report.at("stop_before", found, time_hint(before))
     elif limit is not None and not stop_lead_time.leaves_enough(limit, asked):
         report.at(
             "stop_before",

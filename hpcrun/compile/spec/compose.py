@@ -22,7 +22,14 @@ from hpcrun.compile.source.marked_tree import (
     keys,
     nest,
 )
-from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, kind_of, listing
+from hpcrun.compile.source.problems import (
+    Problems,
+    Reporter,
+    did_you_mean,
+    kind_of,
+    listing,
+    nearest_file,
+)
 from hpcrun.compile.spec import schema, short_keys
 from hpcrun.compile.spec.short_keys import ShortKeys
 from hpcrun.compile.target.deepspeed_keys import is_key
@@ -88,7 +95,7 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
     named = f"; experiments that ship: {listing(known)}" if known else ""
     raise UsageError(
         f"there is no spec {text!r}: no such file, and no experiment of that name{named}",
-        hint=did_you_mean(text, [*near, *known]) or _program_hint(text) or _REQUEUE,
+        hint=nearest_file(text, [*near, *known]) or _program_hint(text) or _REQUEUE,
     )
 
 

@@ -20,7 +20,7 @@ from hpcrun.compile.source.marked_tree import (
 from hpcrun.compile.source.problems import Problems, Reporter, kind_of, listing
 from hpcrun.compile.spec import schema
 from hpcrun.compile.spec.compose import Override
-from hpcrun.compile.sweep import values
+from hpcrun.compile.sweep.foreign_forms import HYDRA
 from hpcrun.compile.sweep.point import Point
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.spec.experiment import Spec
@@ -70,7 +70,7 @@ def check_override(
         report.note(key, found, "`--sweep key=a,b` sweeps")
     elif isinstance(value, str) and text[:1] not in ("'", '"'):
         sweep = f"--sweep {name}={text}"
-        if values.HYDRA.fullmatch(text):
+        if HYDRA.fullmatch(text):
             found = f"found {text!r}, which is Hydra's and here a text"
             inside = text.partition("(")[2][:-1]
             hint = f"to sweep: --sweep {name}={inside}; the text: {name}='\"{text}\"'"

@@ -47,8 +47,12 @@ _FIELD_OF = {other: name for name, others in _OTHER_NAMES.items() for other in o
 
 # What these blocks call so is meant there alone.
 _OF_THEIR_OWN = ("sweep.", "estimate.", "roles.")
+# Keys of a block that are listed, beside a hint and without one.
+_SOME, _ALL = 8, 40
 # A key at the top is a block's if it is spelled so much like it, else rather the program's own.
 _TYPO = 0.75
+# A slip in the name of a block's key, which is written at the top; shorter ones are too alike.
+_SLIP, _LONG = 0.88, 6
 
 
 @functools.cache
@@ -103,23 +107,36 @@ def accepted_keys(cls: type) -> list[str]:
     return [*hints(cls), *added_keys.names(cls)]
 
 
-def suggest(cls: type, root: type, key: Key) -> str | None:
-    """Return a hint at what an unknown key was perhaps meant to be."""
+def suggest(cls: type, root: type, key: Key, value: Any = None) -> str | None:
+    """Return a hint at what an unknown key, of a value if it is known, was perhaps meant to be."""
+    # Not at the top: it is for mistakes alone.
+    from hpcrun.compile.spec import foreign_keys
+
     accepted = accepted_keys(cls)
     word = key[-1]
-    if elsewhere := value_hints.of_unknown(key):
+    if elsewhere := foreign_keys.of_unknown(key, value, is_spec="entry" in hints(root)):
         return elsewhere
     spelled = did_you_mean(word, [name for name in accepted if _may_be(word, name, cls, key)])
     near = _FIELD_OF.get(word.lower().replace("-", "_"))
-    if near and not (spelled and word.lower() in spelled):
+    if near and not (spelled and f"'{word.lower()}" in spelled):
         return f"did you mean '{near}'?"
     alike = [
         full
         for full in fields(root)
-        if full.rsplit(".", 1)[-1] == word and not full.startswith(_OF_THEIR_OWN)
+        if _is_typed_as(word, full.rsplit(".", 1)[-1], at_the_top=len(key) == 1)
+        and not full.startswith(_OF_THEIR_OWN)
     ]
     nearest = min(alike, key=lambda full: full.count("."), default=None)
+    if nearest == word and len(key) > 1:
+        return f"{word} stands at the top, not below {dotted(key[:-1])}"
     return f"did you mean '{nearest}'?" if nearest else spelled
+
+
+def _is_typed_as(word: str, name: str, *, at_the_top: bool) -> bool:
+    """Return whether a word is a key's name; at the top, or a slip of it."""
+    if word == name or not at_the_top or abs(len(word) - len(name)) > 1 or len(word) < _LONG:
+        return word == name
+    return SequenceMatcher(None, word, name).ratio() >= _SLIP
 
 
 def _may_be(word: str, name: str, cls: type, key: Key) -> bool:
@@ -283,9 +300,10 @@ class SchemaChecker:
 
     def _unknown(self, key: Key, value: Any, cls: type) -> None:
         where = f"'{dotted(key[:-1])}'" if len(key) > 1 else "the top level"
-        message = f"unknown key; {where} accepts {listing(accepted_keys(cls))}"
-        hint = suggest(cls, self.root, key) or value_hints.of_own_value(key, value)
-        self.report.at(key, message, hint)
+        hint = suggest(cls, self.root, key, value) or value_hints.of_own_value(key, value)
+        # What to write is not behind forty names.
+        accepted = listing(accepted_keys(cls), _SOME if hint else _ALL)
+        self.report.at(key, f"unknown key; {where} accepts {accepted}", hint)
 
 
 # Stands for a value that did not fit.

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from hpcrun.compile.target.sbatch_request import UNKNOWN
-from hpcrun.compile.target.slurm_options import LONGEST_NAME, NAME
+from hpcrun.compile.target.slurm_options import plain_name as plain_name
 from hpcrun.text import visible
 
 _PLAIN = re.compile(r"-{0,2}[A-Za-z_./][\w./=+@%-]*(?: [A-Za-z][\w./-]*)*", re.ASCII)
@@ -31,12 +31,6 @@ class TypedSpec:
 
     def __str__(self) -> str:
         return "the typed spec"
-
-
-def plain_name(wanted: str) -> str:
-    """Return the nearest name that an experiment may have, which names a directory, too."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", wanted).strip("-.")[:LONGEST_NAME]
-    return plain if NAME.fullmatch(plain) else f"job-{plain}"[:LONGEST_NAME].rstrip("-.")
 
 
 class _Dumper(yaml.SafeDumper):

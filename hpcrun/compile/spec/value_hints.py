@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hpcrun.compile.source.marked_tree import Key, dotted
@@ -19,6 +19,11 @@ _MAIN_FIELD = {
     "code": "root",
     "notify": "mail",
 }
+MODES = {
+    **dict.fromkeys(("maximize", "maximise", "maximum", "higher", "max"), "max"),
+    **dict.fromkeys(("minimize", "minimise", "minimum", "lower", "min"), "min"),
+}
+"""A word for the better direction of a metric -> ``objective.mode``."""
 # A word that others use for one that a key accepts.
 _WORDS = {
     "framework": {
@@ -26,7 +31,7 @@ _WORDS = {
         **dict.fromkeys(("transformers", "trl", "hf"), "huggingface"),
         **dict.fromkeys(("pytorch-lightning", "pl", "ptl"), "lightning"),
     },
-    "objective.mode": {"maximize": "max", "minimize": "min", "higher": "max", "lower": "min"},
+    "objective.mode": MODES,
     "precision": {"16-mixed": "fp16", "bf16-mixed": "bf16", "32-true": "fp32", "16": "fp16"},
     "roles.restart": {"always": "rank", "never": "ignore", "on-failure": "rank", "no": "ignore"},
     "environment.container.runtime": {
@@ -36,37 +41,11 @@ _WORDS = {
     },
     "tracking.wandb.mode": {"disabled": "no `wandb` at all (null)"},
 }
-# A block -> keys that other programs or earlier versions have there, and what is in their place.
-_ELSEWHERE: Mapping[str, tuple[Collection[str], str]] = {
-    "sweep": (
-        ("parameters", "method", "metric", "parameter"),
-        "of a W&B sweep, `parameters` are `grid: {config.lr: [0.1, 1]}`, or with `method: random` "
-        "`random: {samples: 20, keys: {config.lr: {uniform: [0.1, 1]}}}`, and `metric` is the "
-        "spec's own `objective: {metric: loss, mode: min}`",
-    ),
-    "checkpoint": (
-        ("dir", "directory", "path", "save_dir", "output_dir"),
-        "checkpoints lie in the run's directory, which `hpcrun show RUN` tells: no key is needed",
-    ),
-    "environment.container": (("name", "path", "sif"), "write image: PATH, and runtime: NAME"),
-    "environment": (
-        ("modules", "module", "module_load"),
-        "modules are lines of its setup: `setup: [module load NAME]`",
-    ),
-    "": (
-        ("modules",),
-        "modules are shell lines: in a spec `environment: {setup: [module load NAME]}`, in a "
-        "profile `setup: [module load NAME]`",
-    ),
-    "roles": (
-        ("depends_on", "after", "needs"),
-        "the roles of a run start together, and wait for each other by themselves: delete it",
-    ),
-    "suspects": (
-        ("directory", "days", "others_share"),
-        "earlier versions had this key; a node that failed a job of yours is left out of your "
-        "submissions for 12 hours now, and nobody else's: delete it",
-    ),
+# Keys that count optimizer steps, and the words for what other whole numbers count.
+_IN_STEPS = ("checkpoint.every", "checkpoint.nearby_every", "checkpoint.keep_every")
+_COUNTED = {
+    *("step", "steps", "core", "cores", "cpu", "cpus", "gpu", "gpus", "node", "nodes", "task"),
+    *("tasks", "rank", "ranks", "times", "x", "runs", "jobs", "s", "sec", "seconds"),
 }
 
 
@@ -87,16 +66,29 @@ def of_block(key: Key, value: Any, defaults: Mapping[str, Any]) -> str | None:
         return f"write {place}: {{{fields[0]}: [{value}]}}"
     if value is True:
         return f"write {place}: {{}} for its defaults"
+    if isinstance(value, str) and full == "environment":
+        line, remark = conda_python(value)
+        return f"write {place}: {{{line}}}{remark}"
+    if full == "sweep" and (pairs := _pairs(value if isinstance(value, list) else [value])):
+        swept = ", ".join(f"{name}: [{text}]" for name, text in pairs)
+        return f"write sweep: {{grid: {{{swept}}}}}"
     return of_mapping(key, value)
 
 
 def of_mapping(key: Key, value: Any) -> str | None:
     """Return the mapping to write in place of a list of ``key=value``."""
-    items = value if isinstance(value, list) else ()
-    pairs = [one.partition("=") for one in items if isinstance(one, str)]
-    if not pairs or not all(name and sign for name, sign, _ in pairs):
+    pairs = _pairs(value if isinstance(value, list) else [])
+    if not pairs:
         return None
-    return f"write {key[-1]}: {{{', '.join(f'{name}: {text}' for name, _, text in pairs)}}}"
+    return f"write {key[-1]}: {{{', '.join(f'{name}: {text}' for name, text in pairs)}}}"
+
+
+def _pairs(items: list[Any]) -> list[tuple[str, str]]:
+    """Return names and texts of a list of ``key=value``; empty where one is something else."""
+    pairs = [one.partition("=") for one in items if isinstance(one, str)]
+    if len(pairs) < len(items) or not all(name and sign for name, sign, _ in pairs):
+        return []
+    return [(name.strip(), text.strip()) for name, _, text in pairs]
 
 
 def of_list(key: Key, value: Any) -> str:
@@ -115,7 +107,8 @@ def of_word(key: Key, value: Any) -> str | None:
     full = f"roles.{key[-1]}" if key[0] == "roles" else dotted(key)
     known = _WORDS.get(full, {}).get(str(value).lower())
     if known is None:
-        return None
+        is_path = full == "environment.venv" and isinstance(value, str) and value.strip("/ ")
+        return f"write python: {value.rstrip('/')}/bin/python in its place" if is_path else None
     return f"did you mean {known if ' ' in known else repr(known)}?"
 
 
@@ -128,7 +121,10 @@ def of_number(key: Key, value: Any) -> str | None:
         return "write how many a node has, as `sinfo -o '%P %G'` tells it"
     if key[-1:] == ("nodes",) and re.fullmatch(r"\d+-\d+", text):
         return "a run has as many nodes from its start: write one number"
-    return None
+    found = re.fullmatch(r"\s*(\d{1,18})\s*([A-Za-z]+)\s*", text)
+    if dotted(key) in _IN_STEPS and not (found and found[2].lower() in ("step", "steps")):
+        return f"of optimizer steps, as in {key[-1]}: 500; no key counts time or epochs"
+    return f"write {key[-1]}: {found[1]}" if found and found[2].lower() in _COUNTED else None
 
 
 def of_union(key: Key, value: Any) -> str | None:
@@ -140,13 +136,12 @@ def of_union(key: Key, value: Any) -> str | None:
     return "write none: an attempt begins from nothing" if value is False else None
 
 
-def of_unknown(key: Key) -> str | None:
-    """Return a hint at the replacement of an unknown key; None where no other program has it."""
-    block = "roles" if key[0] == "roles" and len(key) > 2 else dotted(key[:-1])
-    if dotted(key) == "environment.image":
-        return "write container: {image: PATH, runtime: apptainer}, or what your site has"
-    keys, hint = _ELSEWHERE.get(block, ((), ""))
-    return hint if key[-1] in keys else None
+def conda_python(name: str) -> tuple[str, str]:
+    """Return the line that names a conda environment's Python, and a remark on its path."""
+    return (
+        f"python: /home/me/miniconda3/envs/{name}/bin/python",
+        f", the path that `conda run -n {name} which python` prints; hpcrun help conda",
+    )
 
 
 def of_own_value(key: Key, value: Any) -> str | None:

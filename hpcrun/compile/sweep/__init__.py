@@ -1,7 +1,8 @@
 """Expand a sweep into points, and resolve each point's data.
 
-In reading order: `point` (a point and its label), `values` (lists, choices, ranges and random
-samples), `references` (the graph of interpolations), `resolver` (the data of a point, patched from
+In reading order: `point` (a point and its label), `bounds` (numbers, and those of distributions),
+`values` (lists, choices, ranges and random samples), `foreign_forms` (what others write in their
+place), `references` (the graph of interpolations), `resolver` (the data of a point, patched from
 that of a similar one) and `expansion` (the product of a block's parts, and its rules).
 
 To add a kind of sweep, add its field to `hpcrun.state.spec.sweep_block` and its dimension to

@@ -25,6 +25,8 @@ from hpcrun.compile.source.marked_tree import (
 )
 from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, listing
 from hpcrun.compile.sweep import values
+from hpcrun.compile.sweep.bounds import is_whole
+from hpcrun.compile.sweep.foreign_forms import HYDRA
 from hpcrun.compile.sweep.point import Assignment, KeyExists, Point, keys_of, swept_of, text_of
 from hpcrun.compile.sweep.references import has_interpolation, overlap
 from hpcrun.compile.sweep.resolver import Resolver
@@ -91,7 +93,7 @@ class Expansion:
             found = f"found {shortened(text, 200)!r}; accepted is key=a,b"
             problems.add(Problem(COMMAND_LINE, "--sweep", found))
             return
-        if values.HYDRA.fullmatch(listed.strip()):
+        if HYDRA.fullmatch(listed.strip()):
             found = (
                 f"found {shortened(listed.strip(), 200)!r}, which is Hydra's; accepted are values"
             )
@@ -149,7 +151,7 @@ class Expansion:
         found = []
         for name, given in grid.items():
             inside = (*place, name)
-            if place[-1] == "repeat" and values.is_whole(given):
+            if place[-1] == "repeat" and is_whole(given):
                 given = {"range": [given]}
             ways: Dimension = [(one,) for one in self._values(name, given, inside)]
             found.append((inside, ways))

@@ -12,23 +12,20 @@ import functools
 import json
 import math
 import random
-import re
 from collections.abc import Callable, Hashable, Iterator
 from itertools import count
 from typing import Any, NamedTuple
 
-from hpcrun.compile.source.marked_tree import Key
+from hpcrun.compile.source.marked_tree import Key, dotted
 from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of, listing
+from hpcrun.compile.sweep import foreign_forms
+from hpcrun.compile.sweep.bounds import is_number, is_whole, mistake_of, tidy
 from hpcrun.compile.sweep.point import Assignment, Point
 from hpcrun.text import plural
 
 MOST = 100_000
-HYDRA = re.compile(r"(choice|range|interval|glob|sort|shuffle|tag|extend_list)\(.*\)")
-"""The form in which Hydra's sweeper takes several values; here it is a text."""
-
-_DIGITS = 12
 _AS_IN = "as in keys: {lr: {loguniform: [1e-5, 1e-2]}}"
-_OTHER_NAMES = {"logspace": "geomspace", "arange": "range", "values": "choices"}
+_OTHER_NAMES = {"logspace": "geomspace", "arange": "range"}
 
 
 def parse(key: Key, values: Any, place: Key, report: Reporter) -> list[Assignment]:
@@ -41,48 +38,39 @@ def parse(key: Key, values: Any, place: Key, report: Reporter) -> list[Assignmen
     if isinstance(values, list):
         marks = (report.mark((*place, str(index))) for index in range(len(values)))
         return [Assignment(key, one, one, mark) for one, mark in zip(values, marks, strict=True)]
-    if not isinstance(values, dict):
-        hint = f"write [{values}]" if values is not None else None
-        report.at(place, f"found {kind_of(values)}; accepted is a list of values", hint)
-        return []
-    form = next(iter(values), None)
-    if len(values) == 1 and form == "choices" and isinstance(values["choices"], dict):
+    form = next(iter(values), None) if isinstance(values, dict) and len(values) == 1 else None
+    if form == "choices" and isinstance(values["choices"], dict):
         return [
             Assignment(key, value, label, report.mark((*place, "choices", label)))
             for label, value in values["choices"].items()
         ]
-    if len(values) == 1 and form in _RANGES:
+    if form in _RANGES:
         return _range(key, str(form), values[form], (*place, str(form)), report)
-    near = _OTHER_NAMES.get(str(form))
-    hint = f"did you mean '{near}'?" if near else did_you_mean(str(form), ("choices", *_RANGES))
+    _report_form(key, values, place, report)
+    return []
+
+
+def _report_form(key: Key, values: Any, place: Key, report: Reporter) -> None:
+    """Report what is no list and no form of a grid, with what to write in its place."""
+    hint = foreign_forms.grid_hint(dotted(key), values)
+    if not isinstance(values, dict):
+        hint = hint or (f"write [{values}]" if values is not None else None)
+        report.at(place, f"found {kind_of(values)}; accepted is a list of values", hint)
+        return
+    form = str(next(iter(values), None))
+    near = f"did you mean '{_OTHER_NAMES[form]}'?" if form in _OTHER_NAMES else None
     report.at(
         place,
         f"found {kind_of(values)} of {listing(values) or 'nothing'}; accepted are a list of "
         f"values, {{choices: {{label: value}}}} and {listing(_RANGES.values())}",
-        hint,
+        near or hint or did_you_mean(form, ("choices", *_RANGES)),
     )
-    return []
 
 
 def is_form(values: Any) -> bool:
     """Return whether a mapping is one of choices or of a range."""
     forms = {"choices", *_RANGES}
     return isinstance(values, dict) and len(values) == 1 and not forms.isdisjoint(values)
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a value is a finite number; true and false are not."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def is_whole(value: Any) -> bool:
-    """Return whether a value is a whole number; true and false are not."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def tidy(value: float, digits: int = _DIGITS) -> float:
-    """Round off the noise of a number's last bits: 0.30000000000000004 is 0.3."""
-    return float(f"{value:.{digits}g}")
 
 
 _RANGES = {
@@ -275,12 +263,16 @@ def _distribution(key: Key, form: Any, place: Key, report: Reporter) -> Distribu
     if name not in _FORMS:
         found = f"{kind_of(form)} of {listing(form)}" if isinstance(form, dict) else kind_of(form)
         message = f"found {found}; accepted are a list of values and {listing(_FORMS.values())}"
-        report.at(place, message, did_you_mean(str(name or form), _FORMS))
+        hint = foreign_forms.random_hint(dotted(key), form)
+        if is_form(form) and "choices" not in form:
+            grid = f"sweep: {{grid: {{{dotted(key)}: {foreign_forms.form_text(form)}}}}}"
+            hint = f"steps are of a grid: {grid}"
+        report.at(place, message, hint or did_you_mean(str(name or form), _FORMS))
         return None
     bounds = form[name]
     if name == "choices":
         return _choice(key, bounds, place, report)
-    mistake = _mistake(str(name), bounds)
+    mistake = mistake_of(str(name), bounds)
     if mistake:
         turned = f"write {{{name}: {bounds[::-1]}}}" if "below the second" in mistake else None
         report.at((*place, str(name)), f"{mistake}; accepted is {_FORMS[str(name)]}", turned)
@@ -307,21 +299,6 @@ def _choice(key: Key, options: Any, place: Key, report: Reporter) -> Distributio
     ]
     different = len({text for _, text in values})
     return Distribution(lambda drawn: values[int(drawn * len(values))], different)
-
-
-def _mistake(name: str, bounds: Any) -> str | None:
-    if not isinstance(bounds, list) or len(bounds) != 2 or not all(map(is_number, bounds)):
-        return f"found {bounds if isinstance(bounds, list) else kind_of(bounds)}"
-    low, high = bounds
-    if name == "normal":
-        return None if high > 0 else f"found {bounds}, whose deviation is not above 0"
-    if name.startswith("int_") and not (is_whole(low) and is_whole(high)):
-        return f"found {bounds}, which are not whole numbers"
-    if not low < high:
-        return f"found {bounds}, where the first is not below the second"
-    if "log" in name and low <= 0:
-        return f"found {bounds}, which do not begin above 0"
-    return None
 
 
 def _between(low: float, high: float) -> Callable[[float], float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,14 @@ from hpcrun.text import agreeing
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 LONGEST_NAME = 128
+_ACCENT = re.compile("[\u0300-\u036f]")
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PART_OF_TIME = re.compile(
+    r"((\d+(?:\.\d+)?)\s*"
+    r"(days?|d|hours?|hrs?|h|minutes?|mins?|m|seconds?|secs?|s)(?![a-z])[\s,]*)"
+)
+_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*([KMGTkmgt])[A-Za-z]{0,8}")
 _OPTION = re.compile(r"--[a-z][\w-]*", re.ASCII)
 _GPU = re.compile(r"(?:^|,)\s*(?:gres[:/])?gpu", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -128,9 +136,15 @@ def check_time(value: Any, key: str, report: Reporter) -> None:
         report.at(key, f"found {value!r}, no limit to Slurm; accepted is a limit above zero", hint)
     elif length is None:
         found = f"found {value!r}; accepted are minutes, HH:MM:SS, D-HH and D-HH:MM:SS"
-        report.at(key, found, 'such as "12:00:00" or "2-00:00:00", in quotes')
+        report.at(key, found, time_hint(value) or 'such as "12:00:00" or "2-00:00:00", in quotes')
     elif length > LONGEST_TIME:
         report.at(key, f"found {value!r}; accepted is at most {LONGEST_TIME // 86400} days")
+
+
+def time_hint(text: str) -> str | None:
+    """Return what to write for a length of time in words; None where that is not known."""
+    form = time_form(text)
+    return f'write "{form}", in quotes' if form else None
 
 
 def check_resources(
@@ -147,9 +161,8 @@ def check_resources(
     for name, (form, accepted) in FORMS.items():
         value = resources[name]
         if value is not None and not form.fullmatch(value):
-            plain = "".join(str(value).split()).replace("i", "")
-            is_better = plain != value and form.fullmatch(plain) is not None
-            hint = f"write {plain.removesuffix('B')}" if name == "mem" and is_better else None
+            better = size_form(value) if name == "mem" else None
+            hint = f"write {better}" if better else None
             report.at(name, f"found {value!r}; accepted is {accepted}", hint)
         elif name == "exclude":
             _check_nodes(name, value, report)
@@ -272,7 +285,9 @@ def check_grow(grow: dict[str, Any] | None, resources: dict[str, Any], report: R
         limit = reader(most.upper())
         if limit is None:
             form = FORMS["mem"][1] if key == "mem" else 'a time such as "12:00:00"'
-            report.at(f"most.{key}", f"found {most!r}; accepted is {form}")
+            better = size_form(most) if key == "mem" else time_form(most)
+            hint = f'write "{better}"' if better else None
+            report.at(f"most.{key}", f"found {most!r}; accepted is {form}", hint)
         elif factor is None:
             report.at(f"most.{key}", f"grow.{key} says by how much it grows, and is not given")
         elif limit <= (reader(now.upper()) or 0):
@@ -327,8 +342,38 @@ def check_variables(variables: dict[str, str], report: Reporter) -> None:
             )
 
 
+def plain_name(wanted: str) -> str:
+    """Return the nearest name that an experiment may have, which names a directory, too."""
+    bare = _ACCENT.sub("", unicodedata.normalize("NFKD", wanted))
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", bare).strip("-.")[:LONGEST_NAME]
+    return plain if NAME.fullmatch(plain) else f"job-{plain}"[:LONGEST_NAME].rstrip("-.")
+
+
 def check_name(name: str, report: Reporter) -> None:
     """Report a ``name`` that cannot be a directory and a job's name."""
     if not NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         accepted = f"letters, digits, '.', '_' and '-', a letter first, {LONGEST_NAME} in all"
-        report.at("name", f"found {name!r}; accepted are {accepted}")
+        hint = f"write name: {plain_name(name)}" if re.search("[A-Za-z0-9]", name) else None
+        report.at("name", f"found {name!r}; accepted are {accepted}", hint)
+
+
+def time_form(text: str) -> str | None:
+    """Return Slurm's form of ``90m``, ``1 hour`` or ``2d12h``; None for other text."""
+    parts = _PART_OF_TIME.findall(text.lower())
+    if not parts or "".join(part for part, *_ in parts) != text.lower().strip():
+        return None
+    seconds = round(sum(float(number) * _SECONDS[unit[0]] for _, number, unit in parts))
+    days, seconds = divmod(seconds, 86400)
+    clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return f"{days}-{clock}" if days else clock
+
+
+def size_form(text: str) -> str | None:
+    """Return Slurm's form of ``64 GB``, ``4TiB`` or ``1.5T``; None for other text."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        return None
+    number, unit = float(found[1]), found[2].upper()
+    if not number.is_integer() and unit != "K":
+        number, unit = number * 1024, "KMGT"["KMGT".index(unit) - 1]
+    return f"{number:.0f}{unit}"
