@@ -43,8 +43,9 @@ _FLOAT = re.compile(
     |\.(?:nan|NaN|NAN))$""",
     re.VERBOSE,
 )
-# An interpolation without quotes, which begins a mapping where commas and braces count.
-_BARE = re.compile(r"""(?<!["'$\w])[^\s,\[\]{}:"']*\$\{[^{}"']*\}[^\s,\[\]}"']*""")
+# What stands around an interpolation without quotes between commas and brackets.
+_BEFORE = re.compile(r"""[^,\[\]{}"']*$""")
+_INTERPOLATED = re.compile(r"""(?:\$\{[^{}"']*\}|[^,\[\]{}"'])*""")
 _BASE60 = re.compile(r"^[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?$")
 
 
@@ -340,10 +341,12 @@ def _syntax_hint(message: str, written: str, column: int) -> str | None:
     if "unknown escape" in message:
         return "write the text in single quotes, in which a backslash is one"
     if "a flow" in message:
-        bare = _BARE.search(written)
-        return (
-            f'quote it: "{bare[0]}"' if bare else "in { } and [ ], a text with , : { or [ is quoted"
-        )
+        if written[max(0, column - 1) : column + 1] != "${":
+            return "in { } and [ ], a text with , : { or [ is quoted"
+        before = _BEFORE.search(written[: column - 1])
+        begun = before[0].rpartition(": ")[2].lstrip() if before else ""
+        bare = _INTERPOLATED.match(written, column - 1)
+        return f'quote it: "{begun}{bare[0].rstrip() if bare else ""}"'
     if "cannot start any token" in message:
         word = re.split(r"[\s,\]}]", written[column:], maxsplit=1)[0]
         return f'quote it: "{word}"' if word and '"' not in word else None

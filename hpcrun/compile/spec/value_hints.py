@@ -76,7 +76,9 @@ def of_block(key: Key, value: Any, defaults: Mapping[str, Any]) -> str | None:
 
 
 def of_mapping(key: Key, value: Any) -> str | None:
-    """Return the mapping to write in place of a list of ``key=value``."""
+    """Return the mapping to write in place of a list of ``key=value``, or of ``key:value``."""
+    if isinstance(value, str) and (found := re.fullmatch(r"([A-Za-z][\w.]*):(\S+)", value)):
+        return f"write {key[-1]}: {{{found[1]}: {found[2]}}}, with a blank after the colon"
     pairs = _pairs(value if isinstance(value, list) else [])
     if not pairs:
         return None
@@ -145,7 +147,9 @@ def conda_python(name: str) -> tuple[str, str]:
 
 
 def of_own_value(key: Key, value: Any) -> str | None:
-    """Return where a value of the program's own stands, of a key that is at the top of the spec."""
+    """Return where a value of the program's own stands, of a key at the top or below ``sweep``."""
+    if key[0] == "sweep" and len(key) == 2 and isinstance(value, (str, int, float)):
+        return f"write sweep: {{grid: {{{key[1]}: [{value}]}}}}"
     if len(key) > 1 or isinstance(value, dict):
         return None
     shown = json.dumps(value) if isinstance(value, (bool, list)) or value is None else value
