@@ -69,7 +69,7 @@ REFUSED = [
         "--pre is followed by data",
         "data --pre --n 1",
     ),
-    ("submit exp.yml", "there is no spec 'exp.yml'", "did you mean"),
+    ("submit exp.yml", "there is no spec 'exp.yml'", "there are s.yaml"),
     ("run --name foo train.py", "--name is no option", "type -J foo"),
     ("plan --lr 0.1 train.py", "--lr is no option", "options of train.py stand behind it"),
     ("plan --nnodes=2 train.py", "--nnodes is no option", "type resources.nodes=2"),

@@ -20,6 +20,8 @@ MOST = 100
 MOST_NUMBER = 10**9
 """The largest whole number of a spec's own keys, where a key has no smaller one."""
 _LONGEST_KEY = 200
+# Names of files that are there, in place of one that is not.
+_MOST_SIBLINGS = 8
 # Names that a misspelt one is compared with, and their length: the comparison is slow.
 _MOST_NAMES, _LONGEST_NAME = 1_000, 100
 
@@ -104,10 +106,8 @@ class Reporter:
             full = shortened(dotted(self._full(key)), _LONGEST_KEY)
             notes.append(str(Problem(mark.file, full, shortened(message), hint, mark.line)))
 
-    def no_file(
-        self, key: Key | str, written: str, path: Path, pattern: str, *, most: int = 0
-    ) -> None:
-        """Add that ``path`` is missing; the hint is a name like it, or up to ``most`` names.
+    def no_file(self, key: Key | str, written: str, path: Path, pattern: str) -> None:
+        """Add that ``path`` is missing; the hint is a name like it, or names that are there.
 
         Only files of the ``pattern`` could have been meant.
         """
@@ -120,10 +120,10 @@ class Reporter:
         # A file does not mean itself.
         siblings = sorted(one.name for one in near if one.name != Path(self.mark(key).file).name)
         hint = nearest_file(path.name, siblings)
-        if hint is None and most and siblings:
-            hint = f"there are {listing(siblings, most)}"
         if hint is None and "yaml" in pattern.replace("*", "a") and not path.suffix:
             hint = f"it is the path of a file, such as {written}.yaml"
+        if hint is None and siblings:
+            hint = f"there are {listing(siblings, _MOST_SIBLINGS)}"
         self.at(key, f"there is no file {written!r} in {path.parent}", hint)
 
     def at_least(

@@ -93,9 +93,11 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
         raise UsageError(f"{text} is a directory; accepted is the path of a spec", hint=hint)
     near = [str(path.with_name(one.name)) for one in sorted(path.parent.glob("*.y*ml"))]
     named = f"; experiments that ship: {listing(known)}" if known else ""
+    is_path = path.suffix in (".yaml", ".yml")
+    here = f"there are {listing(near, 8)}" if is_path and near else None
     raise UsageError(
         f"there is no spec {text!r}: no such file, and no experiment of that name{named}",
-        hint=nearest_file(text, [*near, *known]) or _program_hint(text) or _REQUEUE,
+        hint=nearest_file(text, [*near, *known]) or _program_hint(text) or here or _REQUEUE,
     )
 
 

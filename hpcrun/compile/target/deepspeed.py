@@ -59,7 +59,7 @@ def read_file(value: Any, report: Reporter) -> Tree | None:
         read = yaml_reader.read_yaml if is_yaml else yaml_reader.read_json
         return read(path, _shown(value, mark), report.problems)
     if "/" in value or value.endswith((".json", ".yaml", ".yml")):
-        report.no_file(key, value, path, "*.json", most=8)
+        report.no_file(key, value, path, "*.json")
         return None
     known = resources.configs("deepspeed")
     if value not in known:

@@ -193,7 +193,7 @@ def _file(written: str, directory: Path, report: Reporter) -> Path | None:
     path = Path(os.path.normpath(directory / expand_home(written)))
     if is_there(path.is_file):
         return path
-    report.no_file("entry", written, path, "*.py", most=8)
+    report.no_file("entry", written, path, "*.py")
     return None
 
 

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree
-from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, kind_of, listing
+from hpcrun.compile.source.problems import (
+    Problems,
+    Reporter,
+    did_you_mean,
+    kind_of,
+    listing,
+    nearest_file,
+)
 from hpcrun.errors import Problem, SpecError
 
 
@@ -58,8 +65,8 @@ def test_a_missing_file_has_a_hint_at_its_siblings(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     report = _reporter(tmp_path)
     report.no_file("entry", "trian.py", tmp_path / "trian.py", "*.py")
-    report.no_file("entry", "x.py", tmp_path / "x.py", "*.py", most=8)
-    report.no_file("entry", "x.py", tmp_path / "none" / "x.py", "*.py", most=8)
+    report.no_file("entry", "x.py", tmp_path / "x.py", "*.py")
+    report.no_file("entry", "x.py", tmp_path / "none" / "x.py", "*.py")
     hints = [one.hint for one in report.problems.found]
     assert hints == ["did you mean 'train.py'?", "there are train.py", None]
 
@@ -90,3 +97,17 @@ def test_words_of_messages() -> None:
         *("nothing (null)", "true or false", "a whole number", "a number"),
         *("a string", "a list", "a mapping"),
     ]
+
+
+def test_a_file_is_not_guessed_by_its_ending() -> None:
+    there = ["t.yaml", "other.yaml", "train.py"]
+    for name, near in (
+        ("other.yml", "other.yaml"),
+        ("otehr.yaml", "other.yaml"),
+        ("OTHER", "other.yaml"),
+        ("trian.py", "train.py"),
+        ("pretrain.yaml", "train.py"),  # spelled like it; patterns keep kinds apart
+        ("d.yaml", None),
+        ("mine.yaml", None),
+    ):
+        assert nearest_file(name, there) == (near and f"did you mean '{near}'?")
