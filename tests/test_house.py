@@ -216,7 +216,7 @@ BUDGETS = {
     "observe": 9_960,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
-    "compile": 10_700,
+    "compile": 11_250,
     # With what `hpcrun update` reaches, and a default cluster that is another.
     "submission": 7_080,
     # With the default root and the one of before, and what is changed of queued jobs.

@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 
 from hpcrun.compile.target.sbatch_request import UNKNOWN
-from hpcrun.compile.target.slurm_options import plain_name as plain_name
 from hpcrun.text import visible
 
 _PLAIN = re.compile(r"-{0,2}[A-Za-z_./][\w./=+@%-]*(?: [A-Za-z][\w./-]*)*", re.ASCII)

@@ -19,11 +19,12 @@ from hpcrun.compile.source.marked_tree import Tree, dotted, nest
 from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean
 from hpcrun.compile.spec import compose
 from hpcrun.compile.spec.short_keys import ShortKeys
-from hpcrun.compile.spec.spec_text import SpecText, TypedSpec, plain_name
+from hpcrun.compile.spec.spec_text import SpecText, TypedSpec
 from hpcrun.compile.sweep import values as sweep_values
 from hpcrun.compile.target import command_line, launch_words, sbatch_request
 from hpcrun.compile.target.launch_words import LaunchWords, Uncertain
 from hpcrun.compile.target.sbatch_request import SbatchOption, ScriptRequest
+from hpcrun.compile.target.slurm_options import plain_name
 from hpcrun.errors import UsageError
 from hpcrun.host import expand_home, is_there
 from hpcrun.policy import frameworks

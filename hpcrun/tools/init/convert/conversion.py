@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hpcrun.compile.spec.spec_text import SpecText, plain_name
+from hpcrun.compile.spec.spec_text import SpecText
 from hpcrun.compile.target import sbatch_request
 from hpcrun.compile.target.launch_words import Uncertain
 from hpcrun.compile.target.sbatch_request import (
@@ -24,6 +24,7 @@ from hpcrun.compile.target.sbatch_request import (
     is_secret,
     quoted,
 )
+from hpcrun.compile.target.slurm_options import plain_name
 from hpcrun.errors import UsageError
 from hpcrun.policy import frameworks
 from hpcrun.state import files
