@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.where import acts_on_runs, confirm, finder, select
+from hpcrun.cli.where import acts_on_runs, confirm, finder, select_old
 from hpcrun.text import plural, size
 
 # Items that are named on a terminal without ``-v``.
@@ -65,7 +65,7 @@ def command(
     before = parse_moment(older_than, option="--older-than") if older_than else None
     choice = cleanup.CleanupChoice(everything=checkpoints == "all", logs=logs, before=before)
     runs_too = bool(where or conditions) or not environments
-    selected = select(output, where, conditions, verb="clean") if runs_too else []
+    selected = select_old(output, where, conditions, verb="clean") if runs_too else []
     found = cleanup.find(selected, choice, output.say)
     root = finder(output).root
     unused = cleanup.unused_environments(root, output.say) if environments else []

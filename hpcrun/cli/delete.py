@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.where import acts_on_runs, confirm, finder, select
+from hpcrun.cli.where import acts_on_runs, asks_ages_of_patterns, confirm, finder, select_old
 from hpcrun.errors import UsageError
 from hpcrun.text import hours_text, listed, plural, size
 
@@ -44,7 +44,7 @@ def command(
         names = listed([*map(str, left)], 6)
         output.say(f"would remove what a deletion that was cut off has left: {names}")
     try:
-        selected = select(output, where, conditions, verb="delete")
+        selected = select_old(output, where, conditions, verb="delete")
     except UsageError:
         if left:
             return
@@ -56,7 +56,7 @@ def command(
     if not output.json:
         _show(going, whole, output)
     told = cleanup.spared_lines((one.run.name, one.spared) for one in found)
-    if not going:
+    if not going and not asks_ages_of_patterns(output, where, conditions):
         raise UsageError(
             f"nothing can be deleted: {'; '.join(told)}",
             hint="`hpcrun cancel` ends runs; `hpcrun status` shows the others",
@@ -66,7 +66,9 @@ def command(
     for line in delete.kept_elsewhere(going):
         output.say(line)
     what = f"delete {plural(len(going), 'run')} ({_amount(going)})"
-    if dry_run:
+    if not going:
+        output.say("there is nothing to delete")
+    elif dry_run:
         output.say(f"would {what}")
     else:
         if not yes:

@@ -9,7 +9,8 @@ import click
 
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import conditions_option, select
-from hpcrun.text import agreeing, listed, plural
+from hpcrun.errors import UsageError
+from hpcrun.text import agreeing, listed, plural, shortened
 
 if TYPE_CHECKING:
     from hpcrun.observe.diff import Difference
@@ -18,13 +19,17 @@ _SHOWN = 4
 
 
 @click.command("diff")
-@click.argument("before", metavar="A")
-@click.argument("after", metavar="B")
+@click.argument("before", required=False, metavar="A")
+@click.argument("after", required=False, metavar="B")
 @conditions_option
 @click.option("--code", is_flag=True, help="Show the frozen code's changes line by line.")
 @common
 def command(
-    before: str, after: str, conditions: tuple[str, ...], code: bool, output: Output
+    before: str | None,
+    after: str | None,
+    conditions: tuple[str, ...],
+    code: bool,
+    output: Output,
 ) -> None:
     """What changed from A to B: values, runs, and the files of the frozen code.
 
@@ -34,6 +39,8 @@ def command(
     """
     from hpcrun.observe.diff import difference
 
+    if before is None or after is None:
+        raise _one_missing(before, conditions, output)
     found = difference(select(output, [before], conditions), select(output, [after], conditions))
     if output.json:
         data = found.to_data()
@@ -47,6 +54,20 @@ def command(
         click.echo(found.code.patch(), nl=False)
     if found.problem:
         output.say(f"the code was not compared: {found.problem}")
+
+
+def _one_missing(before: str | None, conditions: Sequence[str], output: Output) -> UsageError:
+    """Return the error that there is nothing to compare with, with a line that compares two."""
+    pair = ["NAME/0", "NAME/1"]
+    if before is not None:
+        found = select(output, [before], conditions)
+        beside = (f"{found[0].experiment.name}/{each.number}" for each in found[0].plan.runs)
+        pair = [*dict.fromkeys([*(one.name for one in found), *beside, pair[0]])][:2]
+    return UsageError(
+        "diff compares two, A and B, each an experiment or some of its runs; found "
+        + ("none" if before is None else f"{shortened(before, 200)!r} alone"),
+        hint=f"such as hpcrun diff {' '.join(pair)}",
+    )
 
 
 def _lines(found: Difference) -> list[str]:

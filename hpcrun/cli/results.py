@@ -60,6 +60,7 @@ def command(
     {where or newest}. Of a column the end of its name is enough.
     """
     from hpcrun.observe import results
+    from hpcrun.observe.diagnosis import unread_progress
     from hpcrun.observe.read import run_values
     from hpcrun.observe.status.status import observe
     from hpcrun.observe.tables import Table
@@ -71,7 +72,8 @@ def command(
         chosen = []
     observed = observe(selected, warn=output.say)
     known = [one.status for one in observed]
-    for line in results.smaller_batches(observed):
+    unread = unread_progress.notes([*zip(selected, known, strict=True)])
+    for line in [*results.smaller_batches(observed), *unread]:
         output.say(line)
     found = results.collect(selected, known, warn=output.say, keys=keys)
     if filters:

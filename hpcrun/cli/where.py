@@ -113,19 +113,26 @@ def select(
     search = finder(output, own=own or verb is not None)
     names, of_where = _split(search, where)
     option, conditions = "--where" if conditions else "WHERE", [*of_where, *conditions]
-    if conditions and not names:
+    among_newest = bool(conditions and not names)
+    if among_newest:
         _tell_of_newest(search, conditions, verb, output)
     with activity.doing("looking for the runs"):
         found = search.resolve(names, default_newest=verb is None)
     if kept:
         found = [one for one in found if one.paths.directory in kept]
     elif conditions:
-        found = _narrowed(found, conditions, option, verb, ask, output)
-        if kept is not None:
-            from hpcrun.observe.read.filter import needs_facts
+        from hpcrun.observe.read.filter import NothingMatches, needs_facts
 
-            if needs_facts(found, conditions):
-                kept.update(one.paths.directory for one in found)
+        try:
+            found = _narrowed(found, conditions, option, verb, ask, output)
+        except NothingMatches as error:
+            if among_newest and _has_several(search):
+                everywhere = f"'*' {shlex.quote(shortened(' '.join(conditions), 200))}"
+                hints = (error.hint, f"in all experiments: {everywhere}")
+                error.hint = "; ".join(filter(None, hints))
+            raise
+        if kept is not None and needs_facts(found, conditions):
+            kept.update(one.paths.directory for one in found)
     if verb is None:
         from hpcrun.observe.read.selection import of_others
 
@@ -140,6 +147,33 @@ def select(
     for experiment, numbers in runs.items():
         permissions.check_mine(experiment, numbers, verb)
     return found
+
+
+def select_old(
+    output: Output, where: Sequence[str], conditions: Sequence[str], *, verb: str
+) -> list[Selected]:
+    """`select` runs to act on; say that there are none where `asks_ages_of_patterns`."""
+    from hpcrun.observe.read.filter import NothingMatches
+
+    try:
+        return select(output, where, conditions, verb=verb)
+    except NothingMatches as error:
+        if not asks_ages_of_patterns(output, where, conditions):
+            raise
+        output.say(error.message)
+        return []
+
+
+def asks_ages_of_patterns(output: Output, where: Sequence[str], conditions: Sequence[str]) -> bool:
+    """Check whether runs are chosen by patterns and ages alone, as in a line for every night.
+
+    That none is so old is no error then.
+    """
+    from hpcrun.observe.read.filter import asks_ages_alone
+    from hpcrun.observe.read.selection import is_pattern
+
+    names, of_where = _split(finder(output), where)
+    return all(map(is_pattern, names)) and asks_ages_alone([*of_where, *conditions])
 
 
 def select_one(
@@ -233,8 +267,6 @@ def _tell_of_newest(
     search: Finder, conditions: Sequence[str], verb: str | None, output: Output
 ) -> None:
     """Tell of which runs a condition without a name is; raise UsageError if they are acted on."""
-    from hpcrun.state import layout
-
     if verb is not None:
         quoted = shlex.quote(shortened(" and ".join(conditions), 200))
         raise UsageError(
@@ -242,9 +274,15 @@ def _tell_of_newest(
             "of any experiment",
             hint=f"write NAME {quoted}, or '*' {quoted} for all your experiments",
         )
-    if len(layout.experiments(search.root)) > 1:
+    if _has_several(search):
         newest = search.newest().name
         _tell(output, f"among the runs of {newest}, your newest experiment; '*' is all of them")
+
+
+def _has_several(search: Finder) -> bool:
+    from hpcrun.state import layout
+
+    return len(layout.experiments(search.root)) > 1
 
 
 @functools.cache

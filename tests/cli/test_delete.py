@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -268,6 +269,37 @@ def test_by_age(study: Experiment, keyboard: Keyboard) -> None:
     state_files.append(study.run(2).ledger, {**END, "attempt": 1})
     done = keyboard.type("delete", "*", "state=failed,age>30d", "-y")
     assert (done.code, names(study.paths.directory / "runs")) == (0, ["1", "3"])
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["*", "age>9000d"], 0, "no run has age>9000d"),
+        (["st*", "--where", "age>9000d", "-n"], 0, "no run has age>9000d"),
+        (["*", "age>30d"], 0, "left alone: study/3: running, not over"),
+        (["study", "age>9000d"], 2, "error"),
+        (["*", "age>9000d", "state=failed"], 2, "error"),
+        (["*", "age>9000"], 2, "has no unit"),
+        (["other*", "age>9000d"], 2, "no experiment"),
+    ],
+)
+@pytest.mark.parametrize("command", ["delete", "clean"])
+def test_a_line_for_every_night_ends_well_where_nothing_is_so_old(
+    study: Experiment, keyboard: Keyboard, command: str, words: list[str], code: int, told: str
+) -> None:
+    done = keyboard.type(command, *words, *["-y"] * ("-n" not in words), code=code)
+    assert told in done.err
+    assert ("there is nothing to " in done.err) == (code == 0)
+    assert names(study.paths.directory / "runs") == ["1", "2", "3"]
+
+
+def test_a_root_that_has_been_emptied_is_no_error_at_night(
+    study: Experiment, keyboard: Keyboard
+) -> None:
+    shutil.rmtree(study.paths.directory)
+    assert "no experiment under" in keyboard.type("delete", "*", "age>30d", "-y").err
+    study.paths.root.rmdir()
+    keyboard.type("delete", "*", "age>30d", "-y", code=2)
 
 
 END = {"event": "attempt_ended", "time": T0 + 90, "outcome": "failed", "cause": {"kind": "launch"}}

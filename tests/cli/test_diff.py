@@ -114,6 +114,23 @@ def test_code_that_is_gone(place: Place) -> None:
     assert "the code was not compared: the frozen code" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "found none\n\nhint: such as hpcrun diff NAME/0 NAME/1"),
+        (("a/0",), "found 'a/0' alone\n\nhint: such as hpcrun diff a/0 a/1"),
+        (("b/*",), "hint: such as hpcrun diff b/0 b/1"),
+        (("c",), "matches 'c'"),
+    ],
+)
+def test_with_one_of_two_an_example_is_told(
+    place: Place, arguments: tuple[str, ...], message: str
+) -> None:
+    done = place.hpcrun("diff", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
 def test_wrong_input(place: Place) -> None:
     done = place.hpcrun("diff", "a", "c")
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)

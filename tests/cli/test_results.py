@@ -226,6 +226,19 @@ def test_a_metric_with_a_slash_and_max(tmp_path: Path) -> None:
     assert data["eval/accuracy"] is None
 
 
+def test_metrics_that_are_printed_and_not_read_are_told(tmp_path: Path) -> None:
+    study = Experiment(tmp_path)
+    study.submit((1,))
+    study.start(1)
+    study.log(1, 1, 0, "".join(f"step {n}/3 loss 0.{n}\n" for n in (1, 2, 3)))
+    study.end(1)
+    for sort in ((), ("--sort", "loss")):
+        done = hpcrun("results", *sort, root=tmp_path)
+        assert "study/1 prints steps that hpcrun does not read; with this line" in done.stderr
+        assert r"progress: {pattern: 'step +(?P<step>\d+)/(?P<total>\d+)" in done.stderr
+    assert (done.returncode, "there is no column 'loss'" in done.stderr) == (2, True)
+
+
 def test_runs_that_had_smaller_micro_batches_are_named(root: Path) -> None:
     batch = {"micro_batch": 2, "accumulation": 8, "planned_micro_batch": 4}
     study = Experiment(root)

@@ -83,6 +83,26 @@ def test_a_condition_alone_is_of_the_newest_experiment(root: Path, capsys: Captu
     assert err == "among the runs of other, your newest experiment; '*' is all of them\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["state=failed"], "hint: in all experiments: '*' state=failed"),
+        (["study", "state=cancelled"], None),
+        (["study", "lr=1e-3", "lr=3e-4"], "hint: for runs with either: 'lr=1e-3 or lr=3e-4'"),
+        (["study", "lr=1e-3", "--where", "lr=3e-4"], "for runs with either: 'lr=1e-3 or lr=3e-4'"),
+        (["study", "lr=5", "lr=3e-4"], None),
+        (["study", "lr=1e-3", "state=cancelled"], None),
+        (["state=planned", "state=failed"], "experiments: '*' 'state=planned state=failed'"),
+    ],
+)
+def test_what_finds_nothing_is_told_with_what_would(
+    root: Path, capsys: Captured, words: list[str], hint: str | None
+) -> None:
+    code, out, err = _typed(capsys, "results", *words)
+    assert (code, out) == (2, "")
+    assert hint in err if hint else "hint" not in err
+
+
 def test_actions_name_what_a_pattern_means_before_they_ask(root: Path, capsys: Captured) -> None:
     code, out, err = _typed(capsys, "cancel", "s*", "state=planned")
     assert (code, out) == (2, "")

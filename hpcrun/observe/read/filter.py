@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
@@ -48,6 +49,10 @@ _ALSO = {
 _WILD = re.compile(r"[*?]")
 _AGE_UNITS = "s, m (minutes), h, d and w"
 _RUNS = re.compile(r"([^/]+)/([0-9]{1,18}(?:-[0-9]{1,18})?(?:,[0-9]{1,18}(?:-[0-9]{1,18})?)*)")
+
+
+class NothingMatches(UsageError):
+    """No run is what was asked for, which is well formed."""
 
 
 class Facts(Protocol):
@@ -117,7 +122,7 @@ def narrow(
     for part in sorted(parts, key=filtering.needs_facts):
         before, left = left, filtering.meeting(left, part)
         if not left:
-            raise filtering.nothing(part, before)
+            raise filtering.nothing(part, before, parts)
     return left
 
 
@@ -371,19 +376,31 @@ class _Filtering(Generic[Narrowed]):
             return ", ".join(f"{text} ({count})" for text, count in counts.most_common(12))
         return shortened(listed(sorted(counts, key=_in_order), 12, rest=", …")) or "none"
 
-    def nothing(self, part: Expression, runs: Sequence[Narrowed]) -> UsageError:
-        """Return the error that no run meets a part of the conditions."""
+    def nothing(
+        self, part: Expression, runs: Sequence[Narrowed], parts: Sequence[Expression]
+    ) -> NothingMatches:
+        """Return the error that no run meets a part of the conditions, which are ``parts``."""
         rest = len(self.selected) - len(runs)
         none = f"none of the {plural(len(runs), 'run')} that meet the rest" if rest else "no run"
         if isinstance(part, Comparison):
             key = self.keys[part.key]
             what = f"{_short(key)}{part.sign}{shortened(part.text, 200)}; its values are"
-            return UsageError(f"{none} has {what} {self._shown(key, runs)}")
+            alike = [one for one in parts if isinstance(one, Comparison) and one.sign == "="]
+            alike = [one for one in alike if part.sign == "=" and self.keys[one.key] == key]
+            either = shlex.quote(" or ".join(map(str, alike)))
+            hint = f"for runs with either: {either}" if rest and len(alike) > 1 else None
+            return NothingMatches(f"{none} has {what} {self._shown(key, runs)}", hint=hint)
         if isinstance(part, SearchedWord):
-            return UsageError(f"{none} is called {shortened(part.text, 200)!r}")
+            return NothingMatches(f"{none} is called {shortened(part.text, 200)!r}")
         keys = dict.fromkeys(self.keys[each.key] for each in grammar.comparisons(part))
         shown = "; ".join(f"{_short(key)} is {self._shown(key, runs)}" for key in keys)
-        return UsageError(f"{self.option}: {none} meets it; {shown}")
+        return NothingMatches(f"{self.option}: {none} meets it; {shown}")
+
+
+def asks_ages_alone(conditions: Sequence[str]) -> bool:
+    """Check whether conditions compare nothing but ages; False without any."""
+    found = [each.key for one in conditions for each in grammar.comparisons(grammar.parse(one))]
+    return bool(found) and {*found} <= {AGE, _short(AGE)}
 
 
 def words_of(key: str) -> Sequence[str]:

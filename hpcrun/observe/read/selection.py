@@ -323,7 +323,11 @@ class Finder:
             self.warn(f"left out, as they are another user's: {_names(others)}")
             experiments = [one for one in experiments if one not in others]
         if not experiments:
-            raise UsageError(
+            from hpcrun.observe.read.filter import NothingMatches
+
+            # A root that is there and empty is none that was mistyped.
+            is_empty = not everything and self.root.is_dir()
+            raise (NothingMatches if is_empty else UsageError)(
                 f"no experiment under {self.root} matches {argument!r}",
                 hint=f"experiments there: {_names(everything) or 'none'}",
             )
@@ -532,7 +536,10 @@ def _no_match(finder: Finder, argument: str) -> UsageError:
             "shell takes < and > for files"
         )
     elif argument.endswith(_SPEC):
-        hint = f"nothing was submitted from that file: hpcrun submit {argument}"
+        hint = (
+            f"nothing was submitted from that file: `hpcrun plan {argument}` shows its runs, "
+            f"`hpcrun submit {argument}` submits them"
+        )
     elif close := get_close_matches(name, names, n=3, cutoff=0.5):
         hint = f"did you mean {', '.join(close)}?"
     elif names:
