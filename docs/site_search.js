@@ -34,6 +34,8 @@ function found(some) {
 }
 
 function search(query) {
+  query = query.toLowerCase();
+  for (const [phrase, word] of Object.entries(PHRASES)) query = query.replaceAll(phrase, word);
   const every = words(query);
   const asked = every.filter((word) => !STOP.includes(word) && !/^\d+$/.test(word));
   const scores = new Map();

@@ -19,7 +19,8 @@ RANKING = Path(__file__).with_name("site_search.js")
 def on_post_build(config: Any) -> None:
     """Put the ranking, and what it knows, behind mkdocs' own worker."""
     worth = {TOPICS[topic][0]: factor for topic, factor in ask.WORTH.items() if topic in TOPICS}
-    known = {"STOP": sorted(ask.STOP), "SYNONYMS": ask.SYNONYMS, "WORTH": worth}
+    known = {"STOP": sorted(ask.STOP), "SYNONYMS": ask.SYNONYMS, "PHRASES": ask.PHRASES}
+    known["WORTH"] = worth
     lines = [f"const {name} = {json.dumps(value)};" for name, value in known.items()]
     with open(Path(config["site_dir"]) / "search" / "worker.js", "a", encoding="utf-8") as worker:
         worker.write("\n".join(["", *lines, RANKING.read_text(encoding="utf-8")]))

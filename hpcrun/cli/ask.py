@@ -29,18 +29,47 @@ _COVERAGE = 2.0
 _SYNONYM = 0.8
 # How alike a key has to be to one that was typed.
 _NEARLY = 0.85
-_SPECS = "hpcrun help specs"
+_SPECS, _GLOSSARY = "hpcrun help specs", "hpcrun help glossary"
+_WHAT_IS = re.compile(
+    r"(?:what (?:is|are|does)|explain) (?:(?:an?|the) )?(.+?)(?: do| mean)? ?\??", re.IGNORECASE
+)
 _WORD = re.compile(r"[a-z0-9]+(?:[._][a-z0-9]+)*")
 _STOP_WORDS = """
 a an and another are as ask at be by can could do does eight every first for four from get give gets
-have how i if in is it its just many me much my need number of often on once one or our out please
-should so some that the their them then there this to two up use used using want was way we what
-when where which who why will with without would you your
+have how i if in is it its just many me much my need not number of often on once one or our out
+please should so some than that the their them then there this to two up use used using want was way
+we what when where which who why will with without would you your
 """
 STOP = frozenset(_STOP_WORDS.split())
 # A word of people who know other programs -> words of hpcrun's own pages, with blanks between.
 SYNONYMS = {
     "abort": "cancel",
+    "argparse": "args flags argument",
+    "autocomplete": "completes schema editor",
+    "bandwidth": "links measures doctor",
+    "bayes": "bayesian search sweep",
+    "bayesian": "bayesian search sweep",
+    "blacklist": "exclude bad",
+    "bool": "boolean flags",
+    "elastic": "another number ranks",
+    "evaluate": "evaluator evaluation",
+    "finetune": "initialize_from weights",
+    "fsdp": "parallelism divided ranks",
+    "inherit": "extends",
+    "inode": "inodes quota files",
+    "login": "shell node",
+    "mac": "laptop",
+    "macbook": "laptop",
+    "multirun": "sweep",
+    "plugin": "extending package",
+    "preemptable": "preemption",
+    "preemptible": "preemption",
+    "resize": "another number ranks",
+    "settings": "keys extends",
+    "spot": "preemption",
+    "student": "group",
+    "user": "colleague",
+    "vscode": "editor schema",
     "alter": "update change",
     "accuracy": "results metrics",
     "activate": "conda environment.python",
@@ -83,7 +112,6 @@ SYNONYMS = {
     "everything": "all experiments",
     "extend": "change",
     "faq": "questions",
-    "fine-tune": "initialize_from",
     "fit": "fit estimate",
     "folder": "directory",
     "format": "spec",
@@ -198,6 +226,13 @@ SYNONYMS = {
     "port": "port MASTER_PORT",
     "zero": "deepspeed zero_optimization",
 }
+# Several words that are one -> that word.
+PHRASES = {
+    "fine-tune": "finetune",
+    "log in": "login",
+    "multi-run": "multirun",
+    "w&b": "wandb",
+}
 
 # What an answer is worth beside others, by its topic: those first that say what to type.
 WORTH = {
@@ -245,9 +280,15 @@ def answers(words: str, pages: Mapping[str, str], most: int = 5) -> list[Passage
         return scores[one] * coverage * WORTH.get(topic, 1.0)
 
     ranked = sorted(scores, key=worth, reverse=True)
-    # A key that was typed as it stands is what was asked for.
+    # A key, a command or a word of the glossary that was typed as it stands was asked for.
     typed = words.strip()
-    key = next((one for one in index.passages if typed and one.names == typed), None)
+    asked_of = _WHAT_IS.fullmatch(typed)
+    typed = asked_of[1] if asked_of else typed
+    known = [one for one in index.passages if typed and one.names == typed]
+    if asked_of:
+        known += [one for one in index.passages if one.title == f"hpcrun {typed}"]
+        known.sort(key=lambda one: (one.where != _GLOSSARY, not one.title.startswith("hpcrun ")))
+    key = next(iter(known), None)
     key = key or _nearest_key(typed, index.passages)
     found: dict[str, Passage] = {}
     for passage in (told, key, *(index.passages[one] for one in ranked)):
@@ -282,7 +323,7 @@ def _nearest_key(typed: str, passages: Sequence[Passage]) -> Passage | None:
 
 def _asked(words: str) -> list[list[str]]:
     """Return the words that say something, each with what else it may be called."""
-    every = _words(words)
+    every = _words(_as_one(words))
     found = []
     for word in [one for one in every if one not in STOP and not one.isdecimal()] or every:
         parts = re.split(r"[._]", word) if re.search(r"[._]", word) else []
@@ -294,6 +335,13 @@ def _asked(words: str) -> list[list[str]]:
 
 def _words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
+
+
+def _as_one(words: str) -> str:
+    """Return what was typed in small letters, with each of `PHRASES` as one word."""
+    for phrase, word in PHRASES.items():
+        words = re.sub(rf"\b{phrase}\b", word, words.lower())
+    return words
 
 
 def _singular(word: str) -> str:
@@ -324,7 +372,8 @@ class _Index:
             length = 0
             for text, worth in ((one.text, 1), (one.title, _HEADING), (one.names, _NAME)):
                 for word in _words(text):
-                    for part in {word, *re.split(r"[._]", word)}:
+                    # "not" would be found where "note" is asked for.
+                    for part in {word, *re.split(r"[._]", word)} - {"not"}:
                         counts[stem(part)] += worth
                     length += 1
             lengths.append(length)
@@ -375,19 +424,27 @@ def _passages(
     where = f"hpcrun help {topic}"
     rows = [line for line in block.splitlines() if line.startswith("|")]
     if len(rows) > 2:
+        group = ""
         for row in rows[2:]:
-            yield _of_row(row, title, where)
+            one, group = _of_row(row, title, where, group)
+            yield one
     else:
         yield Passage(title, block, where, title if alone else topic if is_first else "")
 
 
-def _of_row(row: str, title: str, where: str) -> Passage:
+def _of_row(row: str, title: str, where: str, group: str) -> tuple[Passage, str]:
+    """Return a row's passage, and its first cell: where that is empty, ``group``, the one above."""
     cells = [cell.replace("\\|", "|").strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
     key = cells[0].strip("`")
     if re.fullmatch(r"[a-z_A-Z]+(?:\.[a-z_A-Z]+)*", key) and len(cells) == 4:
         default = f", by default {cells[2].strip('`')}" if cells[2] else ""
-        return Passage(key, f"{cells[1]}{default}. {cells[3]}", where, key)
-    return Passage(f"{title}: {key}", ". ".join(filter(None, cells[1:])), where, key)
+        return Passage(key, f"{cells[1]}{default}. {cells[3]}", where, key), key
+    if not key:
+        cells[:2] = [f"{group} {cells[1]}"]
+        key = cells[0]
+    else:
+        group = key
+    return Passage(f"{title}: {key}", ". ".join(filter(None, cells[1:])), where, key), group
 
 
 def _blocks(page: str) -> Iterator[tuple[list[str], str]]:

@@ -97,6 +97,8 @@ PARTS = {
     },
 }
 TOPICS = {name: page for pages in PARTS.values() for name, page in pages.items()}
+# It lies beside docs, and is found though it is no topic.
+_README = "../README"
 _WIDEST_PAGE = 100
 # Lines of the best answer to a question.
 _MOST_LINES = 12
@@ -162,7 +164,13 @@ def _stem(topic: str) -> str | None:
     files = {stem: stem for stem, _ in TOPICS.values()} | {
         name: stem for name, (stem, _) in TOPICS.items()
     }
+    files["readme"] = _README
     return files.get(topic.lower().removesuffix(".md"))
+
+
+def pages() -> dict[str, str]:
+    """Return topic -> page as Markdown, of all that is searched: the README too."""
+    return {name: _page(stem) for name, (stem, _) in TOPICS.items()} | {"readme": _page(_README)}
 
 
 def _page(stem: str) -> str:
@@ -176,8 +184,7 @@ def _answer(words: str, output: Output) -> None:
 
     from hpcrun.cli import ask
 
-    pages = {name: _page(stem) for name, (stem, _) in TOPICS.items()}
-    found = ask.answers(words, pages)
+    found = ask.answers(words, pages())
     if not found:
         near = get_close_matches(words.lower(), [*TOPICS, *commands.known()], n=1)
         raise UsageError(

@@ -98,7 +98,7 @@ _OTHERS = (
         "be a host that `~/.ssh/config` knows, with a key that it accepts (`hpcrun help laptop`).",
     ),
     (
-        r"(?-i:PermissionError|\bEACCES\b|Permission denied)",
+        r"(?-i:PermissionError|\bEACCES\b)|Permission denied",
         "A file may not be read, written or executed by you",
         "`ls -ld` on it and on the directories above tells who may. A script that is started "
         "directly needs `chmod +x`; what a group uses together, `group` and `umask` in the cluster "
@@ -208,7 +208,7 @@ def explained(words: str) -> tuple[str, str, str] | None:
     words = _with_signal(words)
     if found := _first(_MESSAGES, words):
         return found
-    if trouble := advice.known_trouble({"message": words}, "NAME"):
+    if trouble := advice.known_trouble({"message": words}, "NAME", re.IGNORECASE):
         return "What the message means", f"{trouble}.", "hpcrun why NAME tells it of a run"
     return _first(_OTHERS, words)
 

@@ -367,6 +367,213 @@ ANSWERS = {
         change the root directory
         HPCRUN_ROOT
     """,
+    # What a new user asked, and what others of the field may.
+    r"sweep|multirun": """
+        multirun
+        --multirun
+        multi-run
+    """,
+    r"boolean|^flags": """
+        argparse booleans
+        pass a boolean flag
+    """,
+    r"flags|list|argument": """
+        argparse
+    """,
+    r"[Ss]weep|[Hh]yperparameter|Bayes": """
+        bayes
+        bayesian optimisation
+    """,
+    r"[Ff]iles|inode|quota": """
+        inode
+    """,
+    r"sweeps": """
+        wandb sweep yaml
+        W&B sweep
+    """,
+    r"sweeps|wandb agent": """
+        wandb agent
+    """,
+    r"config group": """
+        hydra config group
+    """,
+    r"launcher|Hydra": """
+        hydra launcher
+    """,
+    r"[Pp]artition": """
+        use a different partition for one run
+    """,
+    r"staging|own disk": """
+        copy dataset to local scratch
+    """,
+    r"csv|hpcrun results": """
+        export csv of results
+    """,
+    r"[Gg]lossary": """
+        what is a rank
+    """,
+    r"hpcrun results|Best run": """
+        best run
+    """,
+    r"quota|inode": """
+        too many small files inodes
+    """,
+    r"confirm_above|students": """
+        limit what students can use
+    """,
+    r"With colleagues|left the group": """
+        user left the group, take over runs
+    """,
+    r"all-users|who is running what": """
+        who is running what on the cluster
+    """,
+    r"With colleagues|all-users|Runs of another user": """
+        see runs of another user
+    """,
+    r"code|git|version": """
+        which version of code did run 3 use
+    """,
+    r"[Uu]pgrade": """
+        upgrade hpcrun
+    """,
+    r"[Uu]ninstall": """
+        uninstall
+    """,
+    r"3\.9 enough": """
+        python 3.9
+    """,
+    r"preempt": """
+        preemptable partition
+    """,
+    r"what is queued": """
+        change learning rate of queued run
+    """,
+    r"hpcrun note|Tags, notes|run.notes": """
+        add note to a run
+    """,
+    r"shell|node of a running": """
+        log in to the node
+    """,
+    r"[Pp]recision|bf16": """
+        bf16
+    """,
+    r"[Pp]recision": """
+        mixed precision training
+    """,
+    r"help deepspeed\b|batch triple": """
+        gradient accumulation
+    """,
+    r"[Ss]chedul|[Oo]ptimizers": """
+        learning rate schedule with warmup
+    """,
+    r"LoRA|help jobs": """
+        train a lora
+    """,
+    r"FSDP|[Ff]rameworks|[Pp]arallelism": """
+        fsdp
+    """,
+    r"[Pp]arallelism|tensor": """
+        tensor parallel
+    """,
+    r"help data\b|order|[Dd]ata": """
+        does shuffling change after a restart
+    """,
+    r"object.stor": """
+        save checkpoints to s3
+    """,
+    r"number of (ranks|nodes|GPUs)|resize|max_nodes|universal|min_nodes": """
+        change the number of gpus after a restart
+    """,
+    r"spare": """
+        spare nodes
+    """,
+    r"exclude|[Bb]ad nodes|suspects": """
+        blacklist a node
+    """,
+    r"constraint": """
+        --constraint
+    """,
+    r"resources\.sbatch|exclusive": """
+        --exclusive
+    """,
+    r"reservation": """
+        reservation
+    """,
+    r"rename|Tags, notes and names": """
+        rename an experiment
+    """,
+    r"on_spike|spike|loss diverges": """
+        loss spike
+    """,
+    r"results": """
+        latex table for my paper
+    """,
+    r"repeat|over-repeats|results|Sweep over seeds": """
+        average over seeds
+    """,
+    r"hpcrun diff": """
+        compare two runs
+    """,
+    r"extendable|[Cc]hain|steps": """
+        train for more epochs than before
+    """,
+    r"keep_best|fewer kept|Checkpoints": """
+        keep only the best checkpoint
+    """,
+    r"proxy|A node does not reach|offline|network on": """
+        compute nodes have no internet
+    """,
+    r"hpcrun plan|dry": """
+        dry run
+    """,
+    r"hpcrun plan|The same on Slurm": """
+        see the sbatch script before submitting
+    """,
+    r"json|machine": """
+        json output for scripts
+    """,
+    r"[Ee]xit codes": """
+        exit codes of commands
+    """,
+    r"schema|Specs \(|editor": """
+        vscode autocomplete of yaml
+    """,
+    r"[Rr]oles": """
+        actor and learner reinforcement learning
+    """,
+    r"[Ee]xtending|tracker of|A tracker": """
+        write my own tracker
+    """,
+    r"doctor|Examining": """
+        measure network bandwidth between nodes
+    """,
+    r"[Tt]un|What fits": """
+        find the largest batch size that fits
+    """,
+    r"evaluat|[Rr]oles": """
+        evaluate checkpoints while training
+    """,
+    r"extends|Composition|[Ss]pecs": """
+        share settings between yaml files
+    """,
+    r"[Ll]aptop": """
+        submit from my mac
+    """,
+    r"estimate|Estimat": """
+        will a 7b model fit on 4 gpus
+    """,
+    r"max_(attempts|restarts|failures)|recovery|When runs fail|limit": """
+        how many times does it restart
+    """,
+    r"venv|[Ee]nvironment|frozen": """
+        install packages at submission so they do not change
+    """,
+    r"training slow|data|profil|workers": """
+        gpu is idle, data loading is slow
+    """,
+    r"hpcrun requeue": """
+        what does requeue do
+    """,
     # Pasted as they were seen.
     r"^Why a job waits": """
         QOSMaxGRESPerUser
@@ -427,6 +634,9 @@ ANSWERS = {
         Address already in use
         OSError: [Errno 116] Stale file handle
         OSError: [Errno 28] No space left on device
+        no space left on device
+        address already in use
+        bus error
         OSError: [Errno 122] Disk quota exceeded
         ncclSystemError: System call (e.g. socket, malloc) or external library call failed
         NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus
@@ -457,6 +667,7 @@ ANSWERS = {
     """,
     r"^A file may not": """
         PermissionError: [Errno 13] Permission denied: '/data'
+        permission denied when writing
     """,
     r"^A file is not": """
         FileNotFoundError: [Errno 2] No such file or directory: 'data/train.bin'
@@ -575,7 +786,7 @@ QUESTIONS = [
     for pattern, lines in ANSWERS.items()
     for question in map(str.strip, lines.strip().splitlines())
 ]
-PAGES = {name: help._page(stem) for name, (stem, _) in help.TOPICS.items()}
+PAGES = help.pages()
 
 
 def _place(question: str, pattern: str) -> int | None:
@@ -627,7 +838,29 @@ def test_nothing_is_said_to_be_found_where_no_page_has_a_word() -> None:
     assert told.returncode == 2
     assert "nothing that hpcrun says has a word of 'xylophone'" in told.stderr
     assert "did you mean 'hpcrun help sweeps'?" in hpcrun("help", "swepes").stderr
-    assert hpcrun("help", "--json", "xylophone").stdout.strip() == "[]"
+    told = hpcrun("help", "--json", "xylophone")
+    assert (told.stdout, json.loads(told.stderr)["error"]["exit_code"]) == ("", 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ("what is a rank", "glossary"),
+        ("What are warm ranks?", "glossary"),
+        ("what does requeue do", "requeue"),
+        ("what is resources.time", "specs"),
+        ("w&b sweep", "readme"),
+        ("log in to the node", "questions"),
+    ],
+)
+def test_a_word_that_is_asked_for_is_explained_first(words: str, place: str) -> None:
+    assert ask.answers(words, PAGES, 1)[0].where == f"hpcrun help {place}"
+
+
+def test_a_row_that_goes_on_has_the_name_of_the_one_above() -> None:
+    table = "# T\n\n| from | a | b |\n|---|---|---|\n| Hydra | `x` | X |\n| | `yonder` | Y |\n"
+    (found, *_) = ask.answers("yonder", {"t": table})
+    assert (found.title, found.text) == ("T: Hydra `yonder`", "Y")
 
 
 @pytest.mark.parametrize("words", ["", "?", "a" * 10_000, "[[", "\x1b[31m", "é", "the"])

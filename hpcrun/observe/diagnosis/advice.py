@@ -117,7 +117,6 @@ ModuleNotFoundError NameError NotImplementedError OverflowError RecursionError S
 UnboundLocalError UnicodeDecodeError UnicodeEncodeError ValueError ZeroDivisionError
 """
 _PROGRAMS_OWN = frozenset(_PROGRAMS_OWN_NAMES.split())
-_PATTERNS = [(re.compile(pattern), sentence) for pattern, sentence in _TROUBLES]
 
 
 @dataclass(frozen=True)
@@ -480,10 +479,11 @@ _KINDS: dict[str, Callable[[_Case], str]] = {
 }
 
 
-def known_trouble(cause: Mapping[str, Any], name: str) -> str | None:
+def known_trouble(cause: Mapping[str, Any], name: str, flags: int = 0) -> str | None:
     """Return the trouble and what helps, as a sentence without its period; None for any other end.
 
-    ``cause`` is that of a rank that ended badly, as the ledger has it; ``name`` the run's.
+    ``cause`` is that of a rank that ended badly, as the ledger has it; ``name`` the run's. With
+    ``flags`` of `re`, such as IGNORECASE for what a person typed, words are found so.
     """
     said = " ".join(str(cause.get(name) or "") for name in ("exception", "message", "signal"))
     is_own = cause.get("exception") in _PROGRAMS_OWN
@@ -496,7 +496,7 @@ def known_trouble(cause: Mapping[str, Any], name: str) -> str | None:
         + (f"={','.join(nodes)}" if 0 < len(nodes) <= _MOST_NODES else ""),
     }
     for text in (said, written):
-        for pattern, sentence in _PATTERNS:
-            if pattern.search(text):
+        for pattern, sentence in _TROUBLES:
+            if re.search(pattern, text, flags):
                 return sentence.format(**words)
     return None
