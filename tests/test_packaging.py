@@ -81,6 +81,7 @@ def test_the_wheel_carries_what_runs_need(wheel: Path) -> None:
     assert {f"hpcrun/_data/{path}" for path in shipped} <= names
     assert any(name.endswith("/licenses/LICENSE") for name in names)
     assert {f"hpcrun/_data/docs/{stem}.md" for stem, _ in TOPICS.values()} <= names
+    assert "hpcrun/_data/README.md" in names, "what `hpcrun help` searches beside the topics"
     shared = {name.partition(".data/data/share/")[2] for name in names}
     assert {
         "man/man1/hpcrun.1",
