@@ -135,7 +135,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
         ),
     },
     "docs/processes.md": {
-        "sbatch script -> keeper -> supervisor -> srun -> agent   one a node, a step of its own": (
+        "sbatch script -> keeper -> supervisor -> srun -> agent   one a node, 16 steps at most": (
             DRAWING
         ),
     },

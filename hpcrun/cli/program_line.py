@@ -92,7 +92,8 @@ class ProgramLine:
                 raise UsageError(
                     f"{word} behind the program is the program's, and {words[first]} has no such "
                     f"{'key' if is_key else 'option'}",
-                    hint=f"what is hpcrun's or sbatch's stands before it:\n{line}",
+                    hint="hpcrun's and sbatch's words stand before the program; two dashes before "
+                    f"it say that all behind them is its own:\n{line}",
                 )
             say(
                 f"note: {word} behind the program is the program's; what is hpcrun's or sbatch's "

@@ -45,7 +45,7 @@ REFUSED = [
     ("plan trian.py --lr 1", "there is no program 'trian.py'", "did you mean 'train.py'?"),
     ("plan -- torchrun trian.py", "there is no program 'trian.py'", "did you mean 'train.py'?"),
     ("plan -t foo train.py", "resources.time", "-t 1:00:00"),
-    ("run train.py --lr 1 --sweep seed=1,2", "--sweep behind the program", "stands before it"),
+    ("run train.py --lr 1 --sweep seed=1,2", "--sweep behind the program", "two dashes"),
     ("run parsed.py --lr 1 cluster=local", "has no such key", "hpcrun run cluster=local parsed.py"),
     ("run parsed.py time=5 --lr 1", "has no such key", "hpcrun run time=5 parsed.py --lr 1"),
     ("run parsed.py --lr 1 -t 10", "has no such option", "hpcrun run -t 10 parsed.py --lr 1"),
