@@ -171,7 +171,8 @@ class CostsOfRuns:
         """One for each story, in their order."""
         self.silent = 0
         """How many runs were started and log nothing of where their time went."""
-        self._named: dict[str, list[tuple[str, Cost]]] = {"experiment": [], "user": [], "month": []}
+        self._named: dict[str, list[tuple[str, Cost]]] = {"experiment": [], "user": []}
+        self._stories: list[tuple[RunStory, Sequence[Span]]] = []
         for story in stories:
             name, plan = story.status.experiment, story.plan_of
             prices, spans = PriceList.of(story.selected.plan.cluster), story.spans(now)
@@ -181,13 +182,23 @@ class CostsOfRuns:
             self.silent += not one.hours.wall and bool(story.attempts)
             self._named["experiment"].append((name, one))
             self._named["user"].append((story.user, one))
-            for month, some in by_month(spans).items():
-                self._named["month"].append((month, of_run(name, plan, some, prices)))
+            self._stories.append((story, spans))
 
     def totals(self, kind: str) -> list[Cost]:
         """Return a total for each ``experiment``, ``user`` or ``month``: these in their order."""
-        found = grouped(self._named[kind])
-        return sorted(found, key=lambda one: one.experiment) if kind == "month" else found
+        if kind != "month":
+            return grouped(self._named[kind])
+        found = grouped(
+            (
+                month,
+                of_run(
+                    one.experiment, story.plan_of, some, PriceList.of(story.selected.plan.cluster)
+                ),
+            )
+            for one, (story, spans) in zip(self.each, self._stories, strict=True)
+            for month, some in by_month(spans).items()
+        )
+        return sorted(found, key=lambda one: one.experiment)
 
     def in_all(self) -> list[Cost]:
         """Return one total for each unit."""
