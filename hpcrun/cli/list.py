@@ -48,9 +48,9 @@ def command(names: tuple[str, ...], output: Output) -> None:
     if not found:
         is_there = os.path.isdir(search.root)  # noqa: PTH112 - `is_dir` may raise
         output.say(f"no experiments under {search.root}{'' if is_there else ': no such directory'}")
+    if output.json:
+        output.data(found)
     if output.json or not found:
-        if output.json:
-            output.data(found)
         return
     headers = ["EXPERIMENT", "RUNS", "STATES", "BEST", "HOURS", "COST", "SUBMITTED", "USER"]
     headers += ["SPEC", *["TAGS"] * any(one["tags"] for one in found)]

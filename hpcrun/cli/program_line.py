@@ -58,7 +58,7 @@ class ProgramLine:
     name: str
     """hpcrun's command."""
     options: frozenset[str]
-    """Those of hpcrun's command, and sbatch's."""
+    """The options of hpcrun's command, and sbatch's."""
     is_certain: bool
     """Two dashes say that all of it is the program's."""
 
@@ -71,7 +71,7 @@ class ProgramLine:
 
         words = list(self.command.program)
         first = next((at for at, word in enumerate(words) if word.endswith(".py")), len(words))
-        text = _text(words[first]) if first < len(words) else None
+        text = typed_program.program_text(words[first], 1 << 20) if words[first:] else None
         if text is None:
             return
         if typed_program.HYDRA.search(text):
@@ -141,18 +141,6 @@ class ProgramLine:
             files.write_bytes(place, made.text.encode())
         output.say(f"the spec, {where}:\n{made.text.rstrip()}")
         return made if save is None else save
-
-
-def _text(program: str) -> str | None:
-    """Return the text of a Python file; None of what is none, or cannot be read."""
-    from hpcrun.state import files
-
-    if not program.endswith(".py"):
-        return None
-    try:
-        return files.read_bytes(expand_home(program), 1 << 20).decode(errors="replace")
-    except (OSError, ValueError):
-        return None
 
 
 def _names(text: str, word: str) -> bool:

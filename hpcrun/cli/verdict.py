@@ -40,7 +40,7 @@ def tell(experiment: ExperimentPaths, runs: Sequence[int], seconds: float, outpu
         if any(one.status.metrics for one in found):
             reads = ["logs", "results"]
         output.say(f"{done}, {duration(seconds)}")
-        if kept := next(filter(None, map(_kept, found)), None):
+        if kept := next(filter(None, map(_written_files, found)), None):
             more = f", of the others beside it: runs/RUN/{kept.parent.name}" if found[1:] else ""
             output.say(f"files that it wrote: {kept}{more}")
         output.say(f"next: {'   '.join(f'hpcrun {each}{root} {where}' for each in reads)}")
@@ -57,7 +57,7 @@ def tell(experiment: ExperimentPaths, runs: Sequence[int], seconds: float, outpu
     output.say(f"{names} {do} not completed; `hpcrun why{root} {name}` tells more")
 
 
-def _kept(one: RunStory) -> Path | None:
+def _written_files(one: RunStory) -> Path | None:
     """Return the directory of what a program wrote to relative paths; None where it wrote none."""
     work = one.selected.paths.work
     try:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from hpcrun.compile.source import yaml_reader
 from hpcrun.compile.source.marked_tree import Tree, dotted, nest
 from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean
 from hpcrun.compile.spec import compose
@@ -206,7 +205,7 @@ class TypedProgram:
 
     def _arguments(self, launch: LaunchWords) -> dict[str, Any]:
         """Return ``args``, ``config`` and ``flags`` that make the program's words again."""
-        words, text = launch.args, _text(launch.entry[-1])
+        words, text = launch.args, program_text(launch.entry[-1], _MOST_READ) or ""
         flags = frozenset(found[1] for found in _FLAG.finditer(text))
         # Options at the end can be config; what stands before them are args, which come first.
         for split in range(_kept_in_order(words), len(words) + 1):
@@ -282,11 +281,8 @@ def whole_text(made: TypedSpec, overrides: Sequence[str], sweeps: Sequence[str])
     grid = {}
     for text in sweeps:
         name, _, listed = text.partition("=")
-        parsed = yaml_reader.parse_value(f"[{listed}]", name, directory, unread)
-        assert parsed is not None
-        given = parsed.data["value"]
-        is_form = len(given) == 1 and sweep_values.is_form(given[0])
-        grid[dotted(keys.full(tuple(name.strip().split("."))))] = given[0] if is_form else given
+        given = sweep_values.parse_typed(listed, name, directory, unread)
+        grid[dotted(keys.full(tuple(name.strip().split("."))))] = given
     if grid:
         tree = Tree({"sweep": {"grid": grid}}).over(tree)
     values: dict[str, Any] = {}
@@ -363,12 +359,12 @@ def _check_program(written: str) -> None:
         )
 
 
-def _text(program: str) -> str:
-    """Return what a program's file begins with; empty if it cannot be read."""
+def program_text(program: str, most: int) -> str | None:
+    """Return the text of a program's file of at most ``most`` bytes; None if it cannot be read."""
     try:
-        return files.read_bytes(expand_home(program), _MOST_READ).decode(errors="replace")
+        return files.read_bytes(expand_home(program), most).decode(errors="replace")
     except (OSError, ValueError):
-        return ""
+        return None
 
 
 def _config_of(words: Sequence[str], flags: Set[str]) -> tuple[dict[str, Any], str] | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcrun.compile.source import limits, yaml_reader
+from hpcrun.compile.source import limits
 from hpcrun.compile.source.marked_tree import (
     COMMAND_LINE,
     Key,
@@ -107,12 +107,9 @@ class Expansion:
             hint = f"give all values at once: --sweep {name}=a,b"
             problems.add(Problem(COMMAND_LINE, name, "--sweep is given twice for it", hint))
             return
-        parsed = yaml_reader.parse_value(f"[{listed}]", name, directory, problems)
-        if parsed is None:
+        given = values.parse_typed(listed, name, directory, problems)
+        if given is None:
             return
-        given = parsed.data["value"]
-        if len(given) == 1 and values.is_form(given[0]):
-            (given,) = given
         part = "repeat" if name in block["repeat"] else "grid"
         block[part][name] = given
         mark = SourceMark(COMMAND_LINE, None, directory)

@@ -14,10 +14,12 @@ import math
 import random
 from collections.abc import Callable, Hashable, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpcrun.compile.source import yaml_reader
 from hpcrun.compile.source.marked_tree import Key, dotted
-from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of, listing
+from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, kind_of, listing
 from hpcrun.compile.sweep import foreign_forms
 from hpcrun.compile.sweep.bounds import is_number, is_whole, mistake_of, tidy
 from hpcrun.compile.sweep.point import Assignment, Point
@@ -65,6 +67,15 @@ def _report_form(key: Key, values: Any, place: Key, report: Reporter) -> None:
         f"values, {{choices: {{label: value}}}} and {listing(_RANGES.values())}",
         near or hint or did_you_mean(form, ("choices", *_RANGES)),
     )
+
+
+def parse_typed(listed: str, name: str, directory: Path, problems: Problems) -> Any:
+    """Return the values of ``--sweep name=a,b``, or the one form that they are; None if wrong."""
+    parsed = yaml_reader.parse_value(f"[{listed}]", name, directory, problems)
+    if parsed is None:
+        return None
+    given = parsed.data["value"]
+    return given[0] if len(given) == 1 and is_form(given[0]) else given
 
 
 def is_form(values: Any) -> bool:

@@ -59,7 +59,7 @@ class ListCache:
             head, _, body = files.read_bytes(self.path).partition(b"\n")
             if head == _digest(body):
                 found = bounded_json.parse(body)
-                if found["of"] == self._of:
+                if found["of"] == self._identity:
                     self._kept = {name: SettledRow(*one) for name, one in found["rows"].items()}
 
     @cached_property
@@ -70,7 +70,7 @@ class ListCache:
         return base / "hpcrun" / f"list-{name}.json"
 
     @cached_property
-    def _of(self) -> list[Any]:
+    def _identity(self) -> list[Any]:
         return [FORMAT, hpcrun.__version__, os.path.realpath(self.root)]
 
     def find(self, experiment: ExperimentPaths) -> SettledRow | None:
@@ -116,7 +116,7 @@ class ListCache:
         if self._used == self._kept:
             return
         rows = {name: list(vars(one).values()) for name, one in self._used.items()}
-        body = json.dumps({"of": self._of, "rows": rows}, separators=(",", ":")).encode()
+        body = json.dumps({"of": self._identity, "rows": rows}, separators=(",", ":")).encode()
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             files.write_bytes(self.path, _digest(body) + b"\n" + body)

@@ -57,13 +57,13 @@ class AgentSteps:
         for nodes in launcher.agent_groups():
             self._start(nodes)
 
-    def of(self, node: str) -> AgentStep:
+    def step_of(self, node: str) -> AgentStep:
         """Return the newest step that has a node's agent."""
         return self._by_node[node]
 
     def lose(self, node: str) -> None:
         """Note that a node does not answer; nobody waits for its srun, as Slurm does."""
-        step = self.of(node)
+        step = self.step_of(node)
         if len(step.nodes) == 1:
             step.process.kill()
 
@@ -72,7 +72,8 @@ class AgentSteps:
 
         That is never done for a node's own step, since what ended it may end it again.
         """
-        left = [node for node in step.nodes if node in {*nodes}]
+        wanted = {*nodes}
+        left = [node for node in step.nodes if node in wanted]
         if len(step.nodes) == 1 or not left:
             return False
         say(f"the step of the agents on {step.nodes[0]} and {len(step.nodes) - 1} more ended")

@@ -230,11 +230,11 @@ class Agents:
         alone: list[str] = []
         now = time.monotonic()
         for node in gone:
-            if len(self._steps.of(node).nodes) > 1:
+            if len(self._steps.step_of(node).nodes) > 1:
                 self._gone_since[node] = now
             else:
                 alone.append(node)
-        for step in {self._steps.of(node) for node in self._gone_since}:
+        for step in {self._steps.step_of(node) for node in self._gone_since}:
             own = [node for node in step.nodes if node in self._gone_since]
             others = {*step.nodes}.difference(self._unusable, own)
             is_late = now - min(self._gone_since[node] for node in own) > STEP_ENDS
@@ -435,7 +435,7 @@ class Agents:
             between()
             self.turn(0.2)
             for node in missing:
-                step = self._steps.of(node)
+                step = self._steps.step_of(node)
                 if node in answers or (code := step.process.poll()) is None:
                     continue
                 if not self._restart(step):
@@ -456,7 +456,7 @@ class Agents:
     def _restart(self, step: AgentStep) -> bool:
         """Start the agents of a step again that ended; return whether that was done."""
         away = {*step.nodes}.difference(self._unusable, self._switchboard.channels)
-        left = [node for node in away if self._steps.of(node) is step]
+        left = [node for node in away if self._steps.step_of(node) is step]
         is_done = self._steps.restart(step, left)
         for node in left if is_done else ():
             self._forget(node)

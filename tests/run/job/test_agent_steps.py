@@ -118,7 +118,7 @@ def test_a_step_that_ends_is_started_again_once(crew: Agents, launcher: _Grouped
     try:
         crew.prepare(1, NODES, lambda: None)
         for attempt, blamed in ((1, ()), (2, ("n2",))):
-            step = crew._steps.of("n2")
+            step = crew._steps.step_of("n2")
             step.process.kill()
             with pytest.raises(NodesUnusable) as caught:
                 _turns(crew, 5)
@@ -133,7 +133,7 @@ def test_a_step_that_ends_is_started_again_once(crew: Agents, launcher: _Grouped
 
 
 def test_a_step_that_does_not_begin_is_started_again(crew: Agents, launcher: _Grouped) -> None:
-    crew._steps.of("n5").process.kill()
+    crew._steps.step_of("n5").process.kill()
     try:
         found, _ = crew.prepare(1, NODES, lambda: None)
         assert len(found) == 5
