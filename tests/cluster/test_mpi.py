@@ -70,7 +70,9 @@ def test_ranks_find_each_other_by_slurms_pmi_and_a_killed_one_ends_all(slurm: Cl
     ward.kill(nodes[1], "[m]pi_steps.py")
     ward.wait_for_end("mpi-killed")
     assert ward.kinds("mpi-killed") == ["rank_crash", None], ward.explain("mpi-killed")
-    assert "was ended by SIGKILL" in ward.attempts("mpi-killed")[0].cause["message"]
+    # Open MPI's other ranks may have Slurm end the step before srun hears of the killed ones.
+    said = ward.attempts("mpi-killed")[0].cause["message"]
+    assert "was ended by SIGKILL" in said or "left in the midst of MPI" in said, said
     _assert_met(ward, "mpi-killed", nodes, 20)
     said = ward.hpcrun("logs", "mpi-killed", "--stream", "batch").stdout
     assert f"srun --mpi={_MPI[slurm.version][1]} (for " in said

@@ -162,6 +162,11 @@ class TopApp(App[BaseException]):
         return self.screen_stack[0].query_one(RowList)
 
     @property
+    def _is_leaving(self) -> bool:
+        """Whether Textual takes the screen down; it lets timers act meanwhile."""
+        return not self.screen_stack or not self.screen_stack[0].query(RowList)
+
+    @property
     def _is_typing(self) -> bool:
         return bool(self.screen_stack[0].query_one("#filter", Input).display)
 
@@ -169,6 +174,8 @@ class TopApp(App[BaseException]):
 
     def _tick(self) -> None:
         """Take what the threads have found, and start the next look when it is time."""
+        if self._is_leaving:
+            return
         if self._looking is not None and self._looking.wait(0):
             self._take(self._looking)
             self._looking = None
@@ -316,7 +323,8 @@ class TopApp(App[BaseException]):
         return acts
 
     def on_row_list_moved(self) -> None:
-        self._draw_words()
+        if not self._is_leaving:
+            self._draw_words()
 
     def action_move(self, rows: int) -> None:
         """Move the cursor."""

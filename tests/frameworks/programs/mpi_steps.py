@@ -27,7 +27,8 @@ while step < steps:
     if world.rank == 0:
         print(f"step {step}: sum {total / step:g}", flush=True)
         if leaves or step % every == 0:
-            part = Path("step.part")
+            # Ranks that never met are all rank 0.
+            part = Path(f"step.{socket.gethostname()}.{os.getpid()}")
             part.write_text(str(step))
             part.replace(saved)
     if leaves:

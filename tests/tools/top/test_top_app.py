@@ -20,6 +20,7 @@ from hpcrun.observe.status.status import RunStatus, statuses
 from hpcrun.text import Say
 from hpcrun.tools.top import top_app
 from hpcrun.tools.top.pages import CommandPage
+from hpcrun.tools.top.row_list import RowList
 from hpcrun.tools.top.top_app import TopApp
 from hpcrun.tools.top.top_model import TopModel
 from hpcrun.tools.top.views import take
@@ -249,6 +250,21 @@ def test_only_what_can_be_cancelled_is_asked_about(study: TopStudy) -> None:
         await _until(pilot, lambda text: "marked" not in text)
 
     _use(_look(study), person)
+
+
+def test_a_look_that_is_due_while_the_screen_is_taken_down_draws_nothing(
+    study: TopStudy,
+) -> None:
+    """Textual lets timers act while it removes widgets, and after it has removed the screen."""
+
+    async def person(_pilot: Pilot, app: TopApp) -> None:  # type: ignore[type-arg]
+        await app.screen.query(RowList).remove()
+        app._tick()
+        app.on_row_list_moved()
+
+    app = _use(_look(study), person)
+    app._tick()
+    assert app.return_value is None
 
 
 def test_requeue_says_what_the_command_says(study: TopStudy) -> None:
