@@ -62,6 +62,14 @@ CASES = (
     # By then the warm ranks have imported all.
     Case("rank killed, warm ranks", TARGET, {}, {"warm_after": "00:00:01"}, steps=60),
     Case("node lost, spare in its place", TARGET + SILENCE, {"spare_nodes": 1}, {}, power=True),
+    Case(
+        "node lost, warm spare",
+        0.0,
+        {"spare_nodes": 1},
+        {"warm_after": "00:00:01"},
+        power=True,
+        steps=60,
+    ),
     Case("rank killed, plain requeue", None, {}, {"in_place": 0}),
 )
 

@@ -113,6 +113,7 @@ class Agent:
         self.takeover = Takeover(arguments, self.submission, self.run, secret)
         # The calls that warm ranks wait for, by the attempt in which these were started.
         self._calls: dict[int, warm_up.WarmRanksLock] = {}
+        self._expect_warm_ranks()
         self._signals: list[int] = []
         self._report_at, self._has_prepared = 0.0, False
         self._progress: dict[int, progress.RankProgress] = {}
@@ -296,7 +297,6 @@ class Agent:
             looks = first and frameworks.ranks_meet(self.run)
             self._meeting_ports = self.preparation.ports if looks else ()
             self._has_prepared = True
-            self._expect_warm_ranks()
             if first and self.run.entry.kind != "function":
                 self._stop_reader()
                 self._reader = ProgramReader(self.run, self._paths, self._working_directory)
@@ -326,6 +326,7 @@ class Agent:
             self._copies.stop()
             self.attempt = self.takeover.attempt = attempt
             self.scratch = self._node_dir.begin(attempt)
+            self._expect_warm_ranks()
             self.preparation.reset()
             self._stop_telemetry()
             self._stop_reader()

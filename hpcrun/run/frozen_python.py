@@ -61,8 +61,11 @@ def main() -> None:
         rank = int(arguments[arguments.index("--rank") + 1])
     else:
         rank = int(os.environ["SLURM_PROCID"])
-    # Where Slurm started more ranks than there are, the worker says so.
     nodes, index = launch["nodes"], rank // launch["ranks_per_node"]
+    if "--warm" in arguments:
+        own = arguments[arguments.index("--warm") + 1].split(",")[index]
+        index = [node["name"] for node in nodes].index(own)
+    # Where Slurm started more ranks than there are, the worker says so.
     node = nodes[min(index, len(nodes) - 1)]
     python = node["python"]
     root = python[: -len(PYTHON) - 1]

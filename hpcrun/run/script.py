@@ -20,10 +20,11 @@ def main() -> None:
     """Entry point of ``python -m hpcrun.run.script``: acts like ``python FILE ARGUMENTS``."""
     parser = argparse.ArgumentParser(prog="hpcrun.run.script")
     parser.add_argument("launch", type=Path)
-    parser.add_argument("rank", type=int)
+    parser.add_argument("--rank", type=int, required=True)
+    worker.add_warm_arguments(parser)
     arguments = parser.parse_args()
-    rank: int = arguments.rank
-    called = worker.wait_to_be_called(Launch.read(arguments.launch), rank, imports=True)
+    launch, task = Launch.read(arguments.launch), arguments.rank
+    called, rank = worker.wait_to_be_called(launch, task, arguments, imports=True)
     worker.take_place(called, rank)
     for number in stop_flag.SIGNALS:
         signal.signal(number, signal.SIG_DFL)

@@ -34,7 +34,7 @@ from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
 from hpcrun.run.protocol.launch import VARIABLE, Launch, LaunchNode
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import warm_up
-from hpcrun.run.rank.rank_environment import environment, rank_place
+from hpcrun.run.rank.rank_environment import environment, rank_place, step_variables
 from hpcrun.run.work import links
 from hpcrun.state import files, session_log
 from hpcrun.state.environment import secrets_file
@@ -71,13 +71,23 @@ def import_paths(launch: Launch, node: LaunchNode) -> list[str]:
     return [*own, str(code / launch.working_directory), str(code)]
 
 
-def wait_to_be_called(launch: Launch, rank: int, *, imports: bool) -> Launch:
-    """Return the attempt that this warm rank joins; exit if it is not needed.
+def add_warm_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `warm_up.arguments` returns."""
+    parser.add_argument("--warm", help="wait for the next attempt: the nodes of the step")
+    parser.add_argument("--spares", nargs="+", default=(), help="NODE=DIRECTORY")
 
-    With ``imports``, import meanwhile all that ranks do.
+
+def wait_to_be_called(
+    launch: Launch, task: int, arguments: argparse.Namespace, *, imports: bool
+) -> tuple[Launch, int]:
+    """Return the attempt that this warm rank joins, and its rank there; exit if it is not needed.
+
+    ``arguments`` are those of `add_warm_arguments`, ``task`` is the number in the step. With
+    ``imports``, import meanwhile all that ranks do.
     """
+    place = warm_up.WarmPlace(launch, task, arguments.warm.split(","), arguments.spares)
+    launch, rank = place.launch, place.rank
     node = launch.node_of(rank)
-    scratch = Path(node.scratch)
     try:
         warm_up.check_room(launch.ranks_per_node)
         if imports:
@@ -85,13 +95,18 @@ def wait_to_be_called(launch: Launch, rank: int, *, imports: bool) -> Launch:
             variables = environment(launch, rank)
             for name in (VARIABLE, rank_processes.SCRATCH_VARIABLE):
                 del variables[name]
-            warm_up.import_all(scratch, variables, Path(node.code), import_paths(launch, node))
-        called = warm_up.wait(scratch, rank)
+            warm_up.import_all(
+                place.scratch, variables, Path(node.code), import_paths(launch, node)
+            )
+        called = warm_up.wait(place)
     except HpcrunError as error:
         tell(error.message)
         os._exit(EXIT_FAILED)
     if called is None:
         os._exit(EXIT_OK)
+    if "SLURM_PROCID" in os.environ:
+        # Its own step has other nodes.
+        os.environ.update(step_variables(*called))
     return called
 
 
@@ -309,21 +324,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="hpcrun.run.worker")
     parser.add_argument("launch", type=Path)
     parser.add_argument("--rank", type=int)
-    parser.add_argument("--warm", action="store_true", help="wait for the next attempt")
+    add_warm_arguments(parser)
     arguments = parser.parse_args()
     stop_flag.unblock()
     output.drop_lines_on_full_disk()
     launch = Launch.read(arguments.launch)
-    rank = rank_of(launch, arguments.rank)
     child: Child | None = None
-    if arguments.warm and launch.entry.kind == "script":
-        # The script waits for the call in a process of its own.
-        rank_processes.lead_group()
-        warm_up.ignore_signals()
-        argv = [sys.executable, "-m", "hpcrun.run.script", str(arguments.launch), str(rank)]
-        child = subprocess.Popen(argv, close_fds=False)
-    if arguments.warm:
-        launch = wait_to_be_called(launch, rank, imports=child is None)
+    if arguments.warm is None:
+        rank = rank_of(launch, arguments.rank)
+    else:
+        task = int(os.environ["SLURM_PROCID"]) if arguments.rank is None else arguments.rank
+        is_script = launch.entry.kind == "script"
+        if is_script:
+            # The script waits for the call in a process of its own.
+            rank_processes.lead_group()
+            warm_up.ignore_signals()
+            argv = [sys.executable, "-m", "hpcrun.run.script", *sys.argv[1:], "--rank", str(task)]
+            child = subprocess.Popen(argv, close_fds=False)
+        launch, rank = wait_to_be_called(launch, task, arguments, imports=not is_script)
     code = work(launch, rank, child)
     if code == EXIT_OK:
         wait_for_threads_and_exit_handlers()

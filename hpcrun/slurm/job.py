@@ -338,9 +338,7 @@ def _of_attempt(
     return [
         row
         for row in rows
-        if (name := row["JobName"]) == own
-        or name.startswith(steps.rank_name(own, ""))
-        or not name.startswith(steps.WORKERS)
+        if steps.is_of(row["JobName"], own) or not row["JobName"].startswith(steps.WORKERS)
     ]
 
 

@@ -28,6 +28,11 @@ _OUT_OF_MEMORY = "Out Of Memory"
 # Slurm describes signals in the words of the C library, as Python does.
 _SIGNALS = {signal.strsignal(number): number.name for number in signal.Signals}
 _SIGNALS[_OUT_OF_MEMORY] = "SIGKILL"
+_COMPLETED = re.compile(
+    r"srun: (?:launch/slurm: _task_finish: )?\S+: tasks? (?P<tasks>[0-9,-]+): Completed\s*$"
+)
+# What srun says of itself with ``--verbose``.
+_CHATTER = re.compile(r"srun: (?!error|fatal|Job step|Force)")
 _NOT_CREATED = re.compile(
     r"srun: (?:error|fatal): "
     r"((?:Unable to (?:create step|confirm|contact|resolve)|Invalid MPI type).*)"
@@ -98,13 +103,16 @@ def workers_argv(
     options: Sequence[str] = (),
     part: int = 0,
     mpi: str | None = None,
+    outlives: bool = False,
 ) -> list[str]:
     """Return the ``srun`` of all ranks, block-distributed, each with a log of its own.
 
     Rank 0 runs on the first of the nodes in Slurm's order. ``log_pattern`` is ``--output``, with
     ``%t`` for the rank; `client.step_id` finds the step by its ``name``. ``options`` are further
     ones of srun; ``part`` is that of a heterogeneous job which has these nodes; ``mpi`` is the type
-    of MPI that they are prepared for, None for the site's default.
+    of MPI that they are prepared for, None for the site's default. With ``outlives`` a lost node
+    costs the others nothing, and srun tells of each task that completes (`parse_completed`), since
+    it waits for those of the lost node until Slurm has noticed.
     """
     argv = [
         *("srun", "--overlap", "--export=ALL", f"--nodes={len(nodes)}"),
@@ -116,6 +124,7 @@ def workers_argv(
         *(f"--job-name={name}", "--open-mode=append", f"--output={log_pattern}"),
     ]
     argv += [f"--mpi={mpi}"] if mpi else []
+    argv += ["--no-kill", "--verbose"] if outlives else []
     return [*argv, *_gpu_flags(gpus), *_part_flags(part), *options, *command]
 
 
@@ -154,9 +163,18 @@ def rank_name(workers: str, rank: int | str) -> str:
     return f"{workers}-rank-{rank}"
 
 
-def warm_name(attempt: int) -> str:
-    """Return the name of the step of warm ranks that an attempt started for the next one."""
-    return f"{workers_name(attempt + 1)}-warm"
+def warm_name(attempt: int, group: int | str = "") -> str:
+    """Return the name of the steps of warm ranks that an attempt started for the next one.
+
+    With ``group``, that of one of them.
+    """
+    name = f"{workers_name(attempt + 1)}-warm"
+    return name if group == "" else f"{name}-group-{group}"
+
+
+def is_of(name: str, step: str) -> bool:
+    """Check whether a step's ``name`` is ``step``, or that of a part of it."""
+    return name == step or name.startswith((rank_name(step, ""), f"{step}-group-"))
 
 
 def _gpu_flags(gpus: str | None) -> list[str]:
@@ -179,6 +197,20 @@ def parse_task_end(line: str) -> TaskEnd | None:
         return None
     code = int(match["code"]) if match["code"] else None
     return TaskEnd(match["node"], tuple(ranks), match["what"], code)
+
+
+def parse_completed(line: str) -> tuple[int, ...]:
+    """Read which tasks have ended well from a line of ``srun --verbose``; empty for other lines."""
+    match = _COMPLETED.match(line)
+    try:
+        return tuple(write_out(parse_ranges(match["tasks"]))) if match else ()
+    except ValueError:
+        return ()
+
+
+def is_chatter(line: str) -> bool:
+    """Check for a line by which ``srun --verbose`` only says what it does."""
+    return _CHATTER.match(line) is not None
 
 
 def is_abort(line: str) -> bool:

@@ -60,17 +60,35 @@ def test_a_killed_rank(reference: Reference, form: str) -> None:
 
 
 @pytest.mark.usually("24.11")
-def test_warm_ranks(reference: Reference) -> None:
-    """They take over, and the others are told where they went."""
-    ward = reference.ward
-    ward.submit("warm-ranks", recovery={"warm_after": "00:00:01"}, config={"pause": 0.5})
-    (run,) = ward.wait(
-        "warm-ranks", lambda _: ward.paths("warm-ranks").attempt(1).warm_log.exists()
+def test_warm_ranks_of_a_step_of_several_nodes_outlive_one(reference: Reference) -> None:
+    """A spare's take the place of the lost node's; srun waits for those until Slurm has noticed.
+
+    Only large jobs have such steps: here a supervisor takes two for many.
+    """
+    ward, slurm = reference.ward, reference.ward.cluster
+    site = ward.root.parent / "site"
+    site.mkdir(exist_ok=True)
+    (site / "sitecustomize.py").write_text(
+        "import sys\n"
+        "if 'hpcrun.run.supervisor' in sys.orig_argv:\n"
+        "    from hpcrun.run.job import agent_steps\n"
+        "    agent_steps.MOST = 2\n"
     )
-    ward.hurt_ranks(run["nodes"][1], ward.raw_job_id(str(run["job_id"])))
+    ward.submit(
+        "warm-ranks",
+        resources={**SPARE, "spare_nodes": 2},
+        recovery={"warm_after": "00:00:01"},
+        config={"pause": 0.5},
+        environment={"setup": [f"export PYTHONPATH={site}:$PYTHONPATH"]},
+    )
+    (run,) = ward.wait_for_step("warm-ranks", 32)
+    names = slurm.run(["squeue", "--steps", "--noheader", "--format=%j %N"]).stdout.split("\n")
+    assert "hpcrun-workers-2-warm-group-1 n[2-4]" in names
+    slurm.power_off(run["nodes"][1])
     ward.wait_for_end("warm-ranks")
-    attempts = _one_start(reference, "warm-ranks", "rank_crash")
+    attempts = _one_start(reference, "warm-ranks", "node_failure")
     assert [attempt.warm for attempt in attempts] == [False, True]
+    assert [attempt.started["nodes"] for attempt in attempts] == [["n1", "n2"], ["n1", "n3"]]
     reference.assert_same("warm-ranks")
 
 

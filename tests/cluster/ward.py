@@ -252,7 +252,7 @@ class Ward(Workbench):
         steps = {row["JobName"]: row["Start"] for row in rows if "hpcrun-workers" in row["JobName"]}
         attempts = self.attempts(run)
         for attempt in attempts:
-            name = f"hpcrun-workers-{attempt.number}" + "-warm" * attempt.warm
+            name = f"hpcrun-workers-{attempt.number}" + "-warm-group-0" * attempt.warm
             waited = (attempt.workers_started or 0.0) - seconds(steps[name])
             assert waited > 0 if attempt.warm else abs(waited) <= 2
         together = [[attempts[0]]]

@@ -45,14 +45,20 @@ def test_hpcrun_stays_where_there_is_no_copy_of_it(root: Path) -> None:
     assert "CONDA_PREFIX" not in found
 
 
-@pytest.mark.parametrize(("given", "rank"), [(["--rank", "3"], "2"), ([], "3")])
+@pytest.mark.parametrize(
+    ("given", "rank"),
+    [(["--rank", "3"], "2"), ([], "3"), (["--warm", "n2"], "1"), (["--warm", "n1,n2"], "2")],
+)
 def test_a_rank_becomes_its_nodes_python(root: Path, given: list[str], rank: str) -> None:
-    """By its number, of the local launcher or of Slurm."""
+    """By its number, of the local launcher or of Slurm; a warm one by the node of its step."""
     python = root / PYTHON
     python.write_text('#!/bin/sh\necho "$VIRTUAL_ENV" "$@"\n')
     python.chmod(0o755)
     launch = root.parent / "launch.json"
-    nodes = [{"python": "/gone", "scratch": "/"}, {"python": str(python), "scratch": "/scratch"}]
+    nodes = [
+        {"name": "n1", "python": "/gone", "scratch": "/"},
+        {"name": "n2", "python": str(python), "scratch": "/scratch"},
+    ]
     launch.write_text(json.dumps({"ranks_per_node": 2, "nodes": nodes}))
     argv = [sys.executable, "-S", "-m", "hpcrun.run.frozen_python", str(launch), *given]
     repository = str(Path(__file__).parents[2])

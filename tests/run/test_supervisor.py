@@ -34,7 +34,7 @@ from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import Entry
 from hpcrun.state.suspect_nodes import SuspectNodes
 from hpcrun.submission.local import processes
-from tests.support.place import REPOSITORY, RESOURCES, Place, command_of
+from tests.support.place import REPOSITORY, RESOURCES, Place
 from tests.support.waiting import until
 
 FOREVER = "sleep 300"
@@ -201,16 +201,6 @@ def test_ranks_that_ignore_everything_are_gone_before_the_next_begin(place: Plac
     assert place.end(supervisor)[0] == 0
 
 
-def _kill_agent(place: Place, node: str) -> None:
-    for process in place.left():
-        command = command_of(process.pid)
-        if (
-            b"hpcrun.run.agent" in command
-            and command[command.index(b"--node") + 1] == node.encode()
-        ):
-            process.signal(signal.SIGKILL)
-
-
 def test_a_spare_takes_the_place_of_a_node_whose_agent_is_gone(place: Place) -> None:
     resources = {"nodes": 2, "spare_nodes": 1, "ntasks_per_node": 1}
     place.submit(
@@ -221,7 +211,7 @@ def test_a_spare_takes_the_place_of_a_node_whose_agent_is_gone(place: Place) -> 
     supervisor = place.start()
     logs = [place.run.attempt(1).rank_log(rank) for rank in (0, 1)]
     until(lambda: all(log.exists() and log.read_text() for log in logs))
-    _kill_agent(place, "local0")
+    place.kill_agent("local0")
     output, _ = supervisor.communicate(timeout=60)
     assert supervisor.returncode == 0, output
     assert [attempt.started["nodes"] for attempt in ledger.read(place.run)] == [
@@ -250,7 +240,7 @@ def test_a_run_shrinks_where_a_node_is_gone_and_no_spare_is_left(place: Place) -
     supervisor = place.start(CUDA_VISIBLE_DEVICES="0,1")
     logs = [place.run.attempt(1).rank_log(rank) for rank in (0, 1)]
     until(lambda: all(log.exists() and log.read_text() for log in logs))
-    _kill_agent(place, "local0")
+    place.kill_agent("local0")
     output, _ = supervisor.communicate(timeout=60)
     assert supervisor.returncode == 0, output
     first, second = ledger.read(place.run)
@@ -304,10 +294,10 @@ def test_a_spare_that_is_lost_is_missed_when_it_is_needed(place: Place) -> None:
     supervisor = place.start()
     logs = [place.run.attempt(1).rank_log(rank) for rank in (0, 1)]
     until(lambda: all(log.exists() and log.read_text() for log in logs))
-    _kill_agent(place, "local2")
+    place.kill_agent("local2")
     time.sleep(1)
     assert supervisor.poll() is None
-    _kill_agent(place, "local1")
+    place.kill_agent("local1")
     output, _ = supervisor.communicate(timeout=60)
     assert supervisor.returncode == 75
     assert "the spare node local2 is of no more use" in output

@@ -121,6 +121,19 @@ def test_each_rank_has_free_ports_of_its_own(tmp_path: Path) -> None:
     ]
 
 
+def test_slurms_variables_of_a_step_are_those_of_a_step_of_all_ranks(tmp_path: Path) -> None:
+    """As 22.05 and 24.11 had them in a step on n1 and n3, which they write n[1,3]."""
+    names = [replace(NODES[0], name="n1"), replace(NODES[1], name="n3")]
+    launch = replace(_of(tmp_path, "auto"), nodes=tuple(names))
+    said = (
+        "SLURM_PROCID=3 SLURM_NTASKS=4 SLURM_NPROCS=4 SLURM_NNODES=2 SLURM_NODEID=1 "
+        "SLURM_GTIDS=2,3 SLURM_TASKS_PER_NODE=2(x2) SLURM_STEP_NUM_NODES=2 SLURM_STEP_NUM_TASKS=4 "
+        "SLURM_STEP_TASKS_PER_NODE=2(x2) SLURM_STEP_NODELIST=n1,n3"
+    )
+    found = rank_environment.step_variables(launch, 3)
+    assert found == dict(one.split("=", 1) for one in said.split())
+
+
 def test_tensorflow_gets_the_first_port_of_every_rank(tmp_path: Path) -> None:
     found = json.loads(rank_environment.environment(_of(tmp_path, "tensorflow"), 2)["TF_CONFIG"])
     assert found["cluster"]["worker"] == [

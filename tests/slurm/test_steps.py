@@ -207,3 +207,49 @@ def test_a_type_of_mpi_that_srun_does_not_know_is_a_refusal() -> None:
 def test_slurm_ends_the_step_itself() -> None:
     assert steps.is_abort("srun: Job step aborted: Waiting up to 12 seconds for job step to end.")
     assert not steps.is_abort("srun: error: n1: task 1: Killed")
+
+
+@pytest.mark.parametrize(
+    ("line", "tasks"),
+    [
+        ("srun: launch/slurm: _task_finish: n1: task 0: Completed", (0,)),
+        ("srun: n3: tasks 2-3,5: Completed", (2, 3, 5)),
+        ("srun: error: n3: task 2: Exited with exit code 3", ()),
+        ("srun: n3: tasks 9-2: Completed", ()),
+        ("srun: Node n3, 2 tasks started", ()),
+    ],
+)
+def test_tasks_that_ended_well_are_told_by_a_step_that_outlives_nodes(
+    line: str, tasks: tuple[int, ...]
+) -> None:
+    assert steps.parse_completed(line) == tasks
+
+
+@pytest.mark.parametrize(
+    ("line", "is_chatter"),
+    [
+        ("srun: defined options", True),
+        ("srun: launch/slurm: _task_finish: n1: task 0: Completed", True),
+        ("srun: error: n3: task 2: Exited with exit code 3", False),
+        ("srun: Job step aborted: Waiting up to 32 seconds for job step to finish.", False),
+        ("srun: Force Terminated StepId=1.2", False),
+        ("what a plugin of the site's says", False),
+    ],
+)
+def test_what_srun_only_says_of_itself_is_not_passed_on(line: str, is_chatter: bool) -> None:
+    assert steps.is_chatter(line) is is_chatter
+
+
+@pytest.mark.parametrize(
+    ("name", "is_part"),
+    [
+        ("hpcrun-workers-2-warm", True),
+        ("hpcrun-workers-2-warm-group-3", True),
+        ("hpcrun-workers-2-warm-rank-3", True),
+        ("hpcrun-workers-2", False),
+        ("hpcrun-workers-21-warm-group-3", False),
+    ],
+)
+def test_a_steps_parts_have_its_name(name: str, is_part: bool) -> None:
+    assert steps.is_of(name, steps.warm_name(1)) is is_part
+    assert steps.warm_name(1, 3) == "hpcrun-workers-2-warm-group-3"

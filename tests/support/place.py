@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -188,11 +189,14 @@ class Place:
                     stream.add(path, path.relative_to(self.code), recursive=False)
         files.write_json(self.submission.submission, {"code": {"archive": archive}})
 
-    def submit_counting(self, total_steps: int, *, kind: str = "function", **spec: Any) -> None:
+    def submit_counting(
+        self, total_steps: int, *, kind: str = "function", spares: int = 0, **spec: Any
+    ) -> None:
         """Freeze a function or script that counts steps, on two nodes of one rank each."""
         (self.code / "counting.py").write_text(COUNTING)
         # With a GPU asked for, none of DeepSpeed's operators needs compiling.
         resources = {"nodes": 2, "ntasks_per_node": 1, "gpus_per_node": 1, "cpus_per_task": 1}
+        resources["spare_nodes"] = spares
         self.submit(
             Entry("function", module="counting", function="train", import_root=".")
             if kind == "function"
@@ -230,6 +234,15 @@ class Place:
             env=environment,
             start_new_session=True,
         )
+
+    def kill_agent(self, node: str) -> None:
+        for process in self.left():
+            command = command_of(process.pid)
+            if (
+                b"hpcrun.run.agent" in command
+                and command[command.index(b"--node") + 1] == node.encode()
+            ):
+                process.signal(signal.SIGKILL)
 
     def end(self, supervisor: subprocess.Popen[str], timeout: float = 60.0) -> tuple[int, str]:
         """Wait for a supervisor: its exit code and what it said. It leaves nothing on the node."""

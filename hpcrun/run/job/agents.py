@@ -32,6 +32,7 @@ from hpcrun.run.protocol.switchboard import GONE, Switchboard
 from hpcrun.run.work import links
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
+from hpcrun.state.node_layout import NodePaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import listed
 
@@ -120,6 +121,14 @@ class Agents:
     def usable(self) -> list[str]:
         """The job's nodes that an attempt may use, in Slurm's order."""
         return [node for node in self._launcher.nodes if node not in self._unusable]
+
+    def idle(self) -> dict[str, Path]:
+        """Return the usable nodes that have no rank of this attempt, with its directory there."""
+        return {
+            node: NodePaths(self._directories[node]).attempt(self._number)
+            for node in self.usable
+            if node in self._directories and node not in self.working
+        }
 
     def seats(self, most: int) -> tuple[str, ...]:
         """Return at most so many nodes for the next attempt, in Slurm's order.

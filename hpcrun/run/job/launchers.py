@@ -20,6 +20,7 @@ from hpcrun.run.job import agent_steps
 from hpcrun.run.job.rank_places import RankEnd, Workers, of_shell, rank_ends, shared_gpus
 from hpcrun.run.program import mpi_type
 from hpcrun.run.protocol.batch_script import BatchScript
+from hpcrun.run.rank import warm_up
 from hpcrun.slurm import client, job, steps
 from hpcrun.slurm.allocation import Allocation
 from hpcrun.state.layout import AttemptPaths, slurm_path
@@ -54,14 +55,13 @@ class Launcher(ABC):
         """Each node -> its place in the allocation."""
         return {node: place for place, node in enumerate(self.nodes)}
 
-    def worker(self, launch: Path, *, warm: bool = False) -> list[str]:
-        """Return the command line of a rank."""
+    def worker(self, launch: Path, *more: str) -> list[str]:
+        """Return the command line of a rank; ``more`` are arguments of a warm one."""
         program = ["-m", "hpcrun.run.worker"]
         if self.is_frozen:
             # Without the packages of this Python: those of the node's copy follow.
             program = ["-S", "-m", "hpcrun.run.frozen_python"]
-        command = self.python.command(*program, str(launch))
-        return [*command, "--warm"] if warm else command
+        return self.python.command(*program, str(launch), *more)
 
     @property
     def is_one_machine(self) -> bool:
@@ -92,12 +92,17 @@ class Launcher(ABC):
         """Start a group's agents, to each of which standard input takes the job's secret."""
 
     @abstractmethod
-    def start_workers(
-        self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
-    ) -> Workers:
-        """Start every rank on these nodes, which are in Slurm's order.
+    def start_workers(self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str]) -> Workers:
+        """Start every rank on these nodes, which are in Slurm's order."""
 
-        With ``warm`` they wait for the next attempt; see `hpcrun.run.rank.warm_up`.
+    @abstractmethod
+    def start_warm(
+        self, run: RunPlan, attempt: AttemptPaths, spares: Mapping[str, Path], nodes: Sequence[str]
+    ) -> list[tuple[Sequence[str], Workers]]:
+        """Start ranks on these nodes that wait for the next attempt, and return them with theirs.
+
+        ``spares`` are those of the nodes that have no rank of this ``attempt``, with its directory
+        there. See `hpcrun.run.rank.warm_up`.
         """
 
     @abstractmethod
@@ -170,16 +175,29 @@ class SlurmLauncher(Launcher):
         argv = steps.agent_argv(nodes, log, gpus, command, part=part)
         return subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True)
 
-    def start_workers(
-        self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
-    ) -> Workers:
+    def start_workers(self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str]) -> Workers:
         if frameworks.of(run.entry.framework).one_per_run:
             return _LocalWorkers(attempt, self.worker(attempt.launch), {0: nodes[0]}, self.python)
-        name = steps.warm_name(attempt.number) if warm else steps.workers_name(attempt.number)
-        log = slurm_path(attempt.warm_log) if warm else attempt.rank_log_pattern
+        name, log = steps.workers_name(attempt.number), attempt.rank_log_pattern
         shape = nodes, run.ranks_per_node, run.resources.cpus_per_task or 1
-        around, command = BatchScript.of(run.spec, attempt), self.worker(attempt.launch, warm=warm)
+        around, command = BatchScript.of(run.spec, attempt), self.worker(attempt.launch)
         return self._start(attempt, name, *shape, log, command, mpi=self._mpi, around=around)
+
+    def start_warm(
+        self, run: RunPlan, attempt: AttemptPaths, spares: Mapping[str, Path], nodes: Sequence[str]
+    ) -> list[tuple[Sequence[str], Workers]]:
+        found: list[tuple[Sequence[str], Workers]] = []
+        log, wanted = slurm_path(attempt.warm_log), {*nodes}
+        for number, every in enumerate(self.agent_groups()):
+            if not (group := [node for node in every if node in wanted]):
+                continue
+            name, command = (
+                steps.warm_name(attempt.number, number),
+                self.worker(attempt.launch, *warm_up.arguments(group, spares)),
+            )
+            shape = group, run.ranks_per_node, run.resources.cpus_per_task or 1
+            found.append((group, self._start(attempt, name, *shape, log, command, outlives=True)))
+        return found
 
     def start_rank(
         self, role: RolePlan, attempt: AttemptPaths, launch: Path, rank: int, node: str
@@ -210,10 +228,12 @@ class SlurmLauncher(Launcher):
         first: int = 0,
         mpi: str | None = None,
         around: BatchScript | None = None,
+        *,
+        outlives: bool = False,
     ) -> Workers:
         gpus, part = self._gpus.get(nodes[0]), self._parts.get(nodes[0], 0)
         shape: Any = {"ranks_per_node": per_node, "cpus_per_task": cpus, "gpus": gpus}
-        shape |= {"log_pattern": log, "name": name, "mpi": mpi, "part": part}
+        shape |= {"log_pattern": log, "name": name, "mpi": mpi, "part": part, "outlives": outlives}
         shape["options"] = self.python.srun
         argv = steps.workers_argv(nodes, **shape, command=command)
         return _SlurmWorkers(argv, self._raw_ids[part], name, attempt, self.python, first, around)
@@ -235,6 +255,7 @@ class _SlurmWorkers(Workers):
         self._job_id, self._name, self._first = job_id, name, first
         self._refusal: str | None = None
         self._is_aborted = False
+        self._completed: set[int] = set()
         self._process = subprocess.Popen(
             around.around(argv) if around else argv,
             stdin=subprocess.DEVNULL,
@@ -249,6 +270,9 @@ class _SlurmWorkers(Workers):
     def _read(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
+            self._completed.update(steps.parse_completed(line))
+            if steps.is_chatter(line):
+                continue
             with contextlib.suppress(OSError):
                 os.write(2, line.encode(errors="backslashreplace"))
             self._refusal = self._refusal or steps.parse_refusal(line)
@@ -259,6 +283,9 @@ class _SlurmWorkers(Workers):
 
     def failure(self) -> RankEnd | None:
         return min([*self.ends.values()], key=lambda end: end.by_slurm, default=None)
+
+    def has_ended(self, rank: int) -> bool:
+        return rank in self._completed or super().has_ended(rank)
 
     def exit_code(self) -> int | None:
         code = self._process.poll()
@@ -323,13 +350,18 @@ class LocalLauncher(Launcher):
     ) -> subprocess.Popen[bytes]:
         return start_logged(command, attempt.agent_log(nodes[0]), stdin=subprocess.PIPE)
 
-    def start_workers(
-        self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], *, warm: bool = False
-    ) -> Workers:
+    def start_workers(self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str]) -> Workers:
         places = {rank: nodes[rank // run.ranks_per_node] for rank in range(run.world_size)}
-        log, command = attempt.warm_log if warm else None, self.worker(attempt.launch, warm=warm)
         around = BatchScript.of(run.spec, attempt, ranks=len(places))
-        return _LocalWorkers(attempt, command, places, self.python, log, around)
+        command = self.worker(attempt.launch)
+        return _LocalWorkers(attempt, command, places, self.python, around=around)
+
+    def start_warm(
+        self, run: RunPlan, attempt: AttemptPaths, spares: Mapping[str, Path], nodes: Sequence[str]
+    ) -> list[tuple[Sequence[str], Workers]]:
+        places = dict(enumerate(node for node in nodes for _ in range(run.ranks_per_node)))
+        command = self.worker(attempt.launch, *warm_up.arguments(nodes, spares))
+        return [(nodes, _LocalWorkers(attempt, command, places, self.python, attempt.warm_log))]
 
     def start_rank(
         self, role: RolePlan, attempt: AttemptPaths, launch: Path, rank: int, node: str
@@ -370,6 +402,10 @@ class _LocalWorkers(Workers):
         except BaseException:
             self.abandon()
             raise
+
+    def has_ended(self, rank: int) -> bool:
+        places = zip(self._places, self._processes, strict=True)
+        return any(one == rank and process.poll() is not None for one, process in places)
 
     def failure(self) -> RankEnd | None:
         if self._failure is None:

@@ -147,9 +147,9 @@ class Workers(ABC):
     def exit_code(self) -> int | None:
         """Return None while any rank runs, 0 when all ended well."""
 
-    def become(self, attempt: AttemptPaths) -> None:
-        """Be the ranks of this attempt from now on."""
-        self._attempt = attempt
+    def has_ended(self, rank: int) -> bool:
+        """Check whether a rank is known to have ended, well or badly."""
+        return self.exit_code() is not None or rank in self.ends
 
     @abstractmethod
     def abandon(self) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from hpcrun.policy import causes
 from hpcrun.run.health import progress
 from hpcrun.run.job.agents import Agents
 from hpcrun.run.job.launchers import Launcher
-from hpcrun.run.job.rank_places import Workers
+from hpcrun.run.job.rank_places import RankEnd, Workers
 from hpcrun.run.job.stop_request import StopRequest
 from hpcrun.run.protocol.output import say
 from hpcrun.run.rank import warm_up
@@ -25,33 +26,36 @@ class WarmRanks:
         self._launcher, self._agents = launcher, agents
         # The attempt that trains, and since when.
         self._training: tuple[int, float] | None = None
-        self._workers: Workers | None = None
-        # The attempt in which they were started, and on which nodes.
+        self._groups: list[WarmGroup] = []
+        # The attempt in which they were started.
         self._attempt = 0
-        self._nodes: tuple[str, ...] = ()
 
     def take(
         self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], stop_request: StopRequest
     ) -> Workers | None:
         """Return the warm ranks as those of an attempt that is prepared; None if it has none.
 
-        Warm ranks that do not fit it leave. From now on each turn is for this attempt.
+        Those of other nodes leave; so do all where one of its nodes has none. From now on each turn
+        is for this attempt.
         """
-        self._current = run, attempt, tuple(nodes), stop_request
-        found = self._workers
-        fits = tuple(nodes) == self._nodes and len(nodes) * run.ranks_per_node == run.world_size
-        if found is None or not fits or found.exit_code() is not None or found.ends:
+        self._current = run, attempt, stop_request
+        wanted = {node: place * run.ranks_per_node for place, node in enumerate(nodes)}
+        found = [group.called(wanted) for group in self._groups]
+        called = CalledRanks(attempt, [group for group in found if group.ranks])
+        if called.count != run.world_size or called.have_ended:
             self.end()
             return None
-        self._workers = None
-        found.become(attempt)
+        for group in found:
+            if not group.ranks:
+                group.workers.abandon()
+        self._groups = []
         self._agents.call(self._attempt, attempt.number)
         say("warm ranks take over")
-        return found
+        return called
 
     def turn(self) -> None:
         """Start warm ranks if they are due; end them where no restart will follow."""
-        run, attempt, nodes, stop_request = self._current
+        run, attempt, stop_request = self._current
         if leaving := stop_request.reason is not None:
             self.end()
         if leaving or self._attempt == attempt.number:
@@ -68,18 +72,121 @@ class WarmRanks:
         if began is None:
             self._training = attempt.number, time.monotonic()
         else:
-            self._attempt, self._nodes = attempt.number, nodes
+            self._attempt = attempt.number
             # Warm ranks need memory: not in a run that was killed for the lack of it before.
             if any(one.kind == causes.OUT_OF_MEMORY for one in ledger.read(attempt.run)):
                 return
-            try:
-                self._workers = self._launcher.start_workers(run, attempt, nodes, warm=True)
-            except (OSError, RuntimeError) as error:
-                say(f"no warm ranks wait for the next attempt: {error}")
+            self._start(run, attempt)
+
+    def _start(self, run: RunPlan, attempt: AttemptPaths) -> None:
+        # A spare node has no copy of a frozen environment yet.
+        spares = {} if run.environment.is_frozen else self._agents.idle()
+        working = {*self._agents.working}
+        nodes = [node for node in self._agents.usable if node in working or node in spares]
+        try:
+            started = self._launcher.start_warm(run, attempt, spares, nodes)
+        except (OSError, RuntimeError) as error:
+            say(f"no warm ranks wait for the next attempt: {error}")
+            return
+        each = run.ranks_per_node
+        self._groups = [WarmGroup(workers, own, each) for own, workers in started]
 
     def end(self) -> None:
         """Have the warm ranks leave, and do not wait for that."""
-        if self._workers is not None:
+        if self._groups:
             self._agents.call(self._attempt, None)
-            self._workers.abandon()
-            self._workers = None
+        for group in self._groups:
+            group.workers.abandon()
+        self._groups = []
+
+
+class WarmGroup:
+    """The warm ranks of one step: so many on ``each`` of its ``nodes``, numbered as tasks."""
+
+    def __init__(self, workers: Workers, nodes: Sequence[str], each: int) -> None:
+        self.workers, self._nodes, self._each = workers, nodes, each
+        self.ranks: Mapping[int, int] = {}
+        """Task -> the rank that it has become; those of other nodes leave."""
+
+    @property
+    def has_others(self) -> bool:
+        """Whether tasks of it live that no attempt has called, as far as is known."""
+        tasks = range(len(self._nodes) * self._each)
+        return any(not self.workers.has_ended(task) for task in tasks if task not in self.ranks)
+
+    def called(self, first: Mapping[str, int]) -> WarmGroup:
+        """Return it as an attempt calls it that has these nodes, each with its first rank."""
+        found = WarmGroup(self.workers, self._nodes, self._each)
+        places = [(node, task) for task, node in enumerate(self._nodes) if node in first]
+        found.ranks = {
+            place * self._each + local: first[node] + local
+            for node, place in places
+            for local in range(self._each)
+        }
+        return found
+
+
+class CalledRanks(Workers):
+    """Ranks that were warm, of several steps, some tasks of which are theirs.
+
+    A step may have lost nodes: srun waits for their tasks until Slurm has noticed.
+    """
+
+    def __init__(self, attempt: AttemptPaths, groups: Sequence[WarmGroup]) -> None:
+        super().__init__(attempt)
+        self._groups = groups
+        self._failure: RankEnd | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of ranks."""
+        return sum(len(group.ranks) for group in self._groups)
+
+    @property
+    def have_ended(self) -> bool:
+        """Whether one of them has ended."""
+        return any(group.workers.has_ended(task) for group, task in self._tasks())
+
+    def _tasks(self) -> Iterator[tuple[WarmGroup, int]]:
+        return ((group, task) for group in self._groups for task in group.ranks)
+
+    def failure(self) -> RankEnd | None:
+        self._look()
+        if self._failure is None:
+            # Ranks whose peer was killed fail soon after it, with an exit code.
+            ends, kind = self.ends.values(), lambda end: (end.by_slurm, end.signal is None)
+            self._failure = min(ends, key=kind, default=None)
+        return self._failure
+
+    def _look(self) -> None:
+        for group in self._groups:
+            group.workers.exit_code()
+            for task, end in list(group.workers.ends.items()):
+                if task in group.ranks:
+                    rank = group.ranks[task]
+                    self.ends.setdefault(rank, replace(end, rank=rank))
+
+    def exit_code(self) -> int | None:
+        if not all(group.workers.has_ended(task) for group, task in self._tasks()):
+            self._look()
+            return None
+        codes = [group.workers.exit_code() for group in self._groups]
+        self._look()
+        for group, code in zip(self._groups, codes, strict=True):
+            if code is None:
+                group.workers.kill(nodes_are_lost=True)
+        own = [1 if end.exit_code is None else end.exit_code for end in self.ends.values()]
+        silent = [
+            code or 0
+            for group, code in zip(self._groups, codes, strict=True)
+            if not group.workers.ends
+        ]
+        return max([0, *own, *silent])
+
+    def abandon(self) -> None:
+        for group in self._groups:
+            group.workers.abandon()
+
+    def kill(self, *, nodes_are_lost: bool = False) -> None:
+        for group in self._groups:
+            group.workers.kill(nodes_are_lost=nodes_are_lost or group.has_others)

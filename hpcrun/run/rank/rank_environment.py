@@ -110,6 +110,26 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
     return {name: value for name, value in found.items() if name not in framework.hidden}
 
 
+def step_variables(launch: Launch, rank: int) -> dict[str, str]:
+    """Return Slurm's variables of a step of all ranks, as they are in this one."""
+    nodes, each = len(launch.nodes), launch.ranks_per_node
+    tasks = f"{each}(x{nodes})" if nodes > 1 else str(each)
+    first, size = launch.node_index(rank) * each, str(launch.world_size)
+    return {
+        "SLURM_PROCID": str(rank),
+        "SLURM_NTASKS": size,
+        "SLURM_NPROCS": size,
+        "SLURM_NNODES": str(nodes),
+        "SLURM_NODEID": str(launch.node_index(rank)),
+        "SLURM_GTIDS": ",".join(map(str, range(first, first + each))),
+        "SLURM_TASKS_PER_NODE": tasks,
+        "SLURM_STEP_NUM_NODES": str(nodes),
+        "SLURM_STEP_NUM_TASKS": size,
+        "SLURM_STEP_TASKS_PER_NODE": tasks,
+        "SLURM_STEP_NODELIST": ",".join(node.name for node in launch.nodes),
+    }
+
+
 def _of_wandb(launch: Launch, rank: int) -> dict[str, str]:
     """Return the variables by which a program's own W&B run is one for all attempts."""
     hpcruns = (launch.spec.get("tracking") or {}).get("wandb")

@@ -1,9 +1,10 @@
-"""Warm ranks, which import torch before a restart on the same nodes.
+"""Warm ranks, which import torch before a restart in the same allocation.
 
 To import torch and DeepSpeed takes seconds, on busy storage many. So once a run has trained for a
-while, a second set of its ranks is started. They import both and then block on a lock that their
-node's agent holds, using no processor. If the next attempt is on the same nodes they become its
-ranks; otherwise they leave, as they do when their agent does.
+while, as many ranks as it has on each node are started on all of its nodes, the spare ones too.
+They import both and then block on a lock that their node's agent holds, using no processor. On the
+nodes of the next attempt they become its ranks, with the numbers that their node has there;
+on others they leave, as they do when their agent does.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hpcrun.errors import HpcrunError
@@ -24,7 +26,6 @@ from hpcrun.run.node import cgroup
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.state import files
-from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import RunPlan
 
@@ -61,6 +62,50 @@ def after(run: RunPlan) -> float | None:
     return parse_duration(run.recovery.warm_after or "")
 
 
+def arguments(nodes: Sequence[str], spares: Mapping[str, Path]) -> list[str]:
+    """Return the worker's arguments for the warm ranks of one step.
+
+    Its tasks are so many a node of ``nodes`` as the run has ranks, in their order. ``spares`` are
+    nodes that have no rank yet, with the directory of the running attempt there.
+    """
+    own = [f"{node}={spares[node]}" for node in nodes if node in spares]
+    return ["--warm", ",".join(nodes), *(["--spares", *own] if own else [])]
+
+
+class WarmPlace:
+    """The place of one warm rank: its node, which of the ranks there, and as whom it imports.
+
+    ``launch`` is the running attempt's; ``task`` its number in the step on ``nodes``; ``spares`` as
+    written by `arguments`. On a spare node it imports as if that were the first of the attempt.
+    """
+
+    def __init__(
+        self, launch: Launch, task: int, nodes: Sequence[str], spares: Sequence[str] = ()
+    ) -> None:
+        self._per_node = launch.ranks_per_node
+        self._node, self._local = nodes[task // self._per_node], task % self._per_node
+        scratch = dict(spare.split("=", 1) for spare in spares).get(self._node)
+        if scratch is not None:
+            own = replace(launch.nodes[0], name=self._node, scratch=scratch)
+            launch = replace(launch, nodes=(own, *launch.nodes[1:]))
+        rank = self.rank_in(launch)
+        if rank is None:
+            raise HpcrunError(f"node {self._node} is none of attempt {launch.attempt}")
+        self.launch, self.rank = launch, rank
+
+    @property
+    def scratch(self) -> Path:
+        """The node-local directory of the attempt in which it was started."""
+        return Path(self.launch.node_of(self.rank).scratch)
+
+    def rank_in(self, launch: Launch) -> int | None:
+        """Return its rank in an attempt; None if that is not on its node."""
+        names = [node.name for node in launch.nodes]
+        if self._node not in names:
+            return None
+        return names.index(self._node) * self._per_node + self._local
+
+
 class WarmRanksLock:
     """The lock that a node's warm ranks wait for, held by its agent.
 
@@ -83,14 +128,14 @@ class WarmRanksLock:
         os.close(self._descriptor)
 
 
-def wait(scratch: Path, rank: int) -> Launch | None:
+def wait(place: WarmPlace) -> tuple[Launch, int] | None:
     """Wait for the attempt that a warm rank is to join, and write to its log from then on.
 
-    Returns None if the rank is not needed. Raises `HpcrunError` if the agent is gone or could not
-    write which attempt it is, `OSError` if the launch cannot be read.
+    Returns it with the rank, None if that is not needed. Raises `HpcrunError` if the agent is gone
+    or could not write which attempt it is, `OSError` if the launch cannot be read.
     """
     try:
-        with open(ScratchPaths(scratch).call) as stream:
+        with open(ScratchPaths(place.scratch).call) as stream:
             fcntl.flock(stream, fcntl.LOCK_SH)
             text = stream.read()
     except FileNotFoundError:  # the agent has left, and cleaned its node
@@ -99,10 +144,18 @@ def wait(scratch: Path, rank: int) -> Launch | None:
         raise HpcrunError("this node's agent is gone")
     if text == _LEAVE:
         return None
-    path = Path(text)
-    with contextlib.suppress(OSError), open(AttemptPaths(path.parent).rank_log(rank), "ab") as log:
+    launch = _read(Path(text))
+    rank = place.rank_in(launch)
+    if rank is None:
+        return None
+    log_path = launch.paths.rank_log(rank)
+    with contextlib.suppress(OSError), open(log_path, "ab") as log:
         for descriptor in (1, 2):
             os.dup2(log.fileno(), descriptor)
+    return launch, rank
+
+
+def _read(path: Path) -> Launch:
     for pause in _PAUSES:
         with contextlib.suppress(OSError):
             return Launch.read(path)

@@ -74,7 +74,7 @@ class Recovery:
 
     warm_after: str | None = "00:01:00"
     """How long a run trains, in one of Slurm's forms, before a second set of its ranks, of about
-    300 MB each, is started and waits for the next restart on the same nodes. For functions, and
+    300 MB each, is started, on spare nodes too, and waits for the next restart. For functions, and
     scripts that use ``hpcrun.session()``; null for none, as for a program that sets variables which
     torch reads as it is imported."""
 

@@ -6,13 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
+from hpcrun.errors import HpcrunError
+from hpcrun.run.job.rank_places import RankEnd, Workers
+from hpcrun.run.job.warm_ranks import CalledRanks, WarmGroup
+from hpcrun.run.protocol.launch import Launch, LaunchNode
 from hpcrun.run.rank import warm_up
 from hpcrun.state import ledger
+from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.plan import Entry, RunPlan
 from tests.support.place import REPOSITORY, Place, command_of
 from tests.support.waiting import until
@@ -42,9 +48,11 @@ def _rank(pid: int) -> bytes:
     return command_of(pid)[-2]
 
 
-def wait(pids: list[int]) -> bool:
-    """Whether processes wait for a lock."""
-    return len(pids) == 2 and all("lock" in Path(f"/proc/{pid}/wchan").read_text() for pid in pids)
+def wait(pids: list[int], count: int = 2) -> bool:
+    """Whether so many processes wait for a lock."""
+    return len(pids) == count and all(
+        "lock" in Path(f"/proc/{pid}/wchan").read_text() for pid in pids
+    )
 
 
 @pytest.fixture
@@ -75,6 +83,26 @@ def test_warm_ranks_take_over_on_the_same_nodes(place: Place, supervised: Runnin
     supervised.send_signal(signal.SIGUSR2)
     code, said = place.end(supervised)
     assert code == 75, said
+
+
+@pytest.mark.parametrize("kind", ["function", "script"])
+def test_one_on_a_spare_takes_the_place_of_a_lost_node(place: Place, kind: str) -> None:
+    place.submit_counting(100_000, kind=kind, spares=1, recovery=RECOVERY)
+    supervisor = place.start(**{"CUDA_VISIBLE_DEVICES": "0,1,2"})
+    until(lambda: wait(workers(place, warm=True), 3) and wait(scripts(place, kind), 3), timeout=60)
+    waiting = workers(place, warm=True)
+    place.kill_agent("local0")
+    until(lambda: place.steps(2), timeout=60)
+    # The agent of local0 was theirs.
+    assert workers(place, warm=True) == waiting[1:]
+    second = place.attempt(2)
+    assert (second.warm, second.started["nodes"]) == (True, ["local1", "local2"])
+    for rank, node in enumerate(second.started["nodes"]):
+        assert place.output(rank, 2).startswith("begins\n"), node
+    supervisor.send_signal(signal.SIGUSR2)
+    said, _ = supervisor.communicate(timeout=60)
+    assert supervisor.returncode == 75, said
+    until(lambda: place.left() == [])
 
 
 def test_they_leave_with_the_run(place: Place, supervised: Running) -> None:
@@ -159,3 +187,121 @@ def test_ranks_that_wait_for_each_other_as_they_import_are_never_warm(
 ) -> None:
     entry = Entry("script", file="train.py", framework=framework)
     assert warm_up.after(RunPlan(0, "0", "", {}, entry, {"recovery": RECOVERY})) == expected
+
+
+class Step(Workers):
+    """A step of two nodes of two tasks each, as its srun tells of it."""
+
+    def __init__(self, **ends: int | None) -> None:
+        super().__init__(AttemptPaths(Path("1")))
+        self.code: int | None = None
+        self.killed: list[str] = []
+        self.well: set[int] = set()
+        for name, code in ends.items():
+            task = int(name[1:])
+            if code:
+                self.ends[task] = RankEnd(task, "n", code, None)
+            else:
+                self.well.add(task)
+
+    def has_ended(self, rank: int) -> bool:
+        return rank in self.well or super().has_ended(rank)
+
+    def exit_code(self) -> int | None:
+        return self.code
+
+    def failure(self) -> RankEnd | None:
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        self.killed.append("abandoned")
+
+    def kill(self, *, nodes_are_lost: bool = False) -> None:
+        self.killed.append("lost" if nodes_are_lost else "killed")
+
+
+def called(step: Step, nodes: dict[str, int]) -> CalledRanks:
+    group = WarmGroup(step, ["n1", "n2"], 2).called(nodes)
+    return CalledRanks(AttemptPaths(Path("2")), [group])
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected", "failed"),
+    [
+        ({}, None, None),
+        ({"t2": 0}, None, None),
+        ({"t2": 0, "t3": 0}, 0, None),
+        # Those of the other node, on which the attempt is not, say nothing.
+        ({"t0": 1, "t2": 0, "t3": 0}, 0, None),
+        ({"t0": 1, "t3": 7}, None, (5, 7)),
+        ({"t2": 0, "t3": 7}, 7, (5, 7)),
+    ],
+)
+def test_an_end_is_that_of_the_tasks_that_were_called(
+    ends: dict[str, int], expected: int | None, failed: tuple[int, int] | None
+) -> None:
+    """Whatever the step's own srun waits for: the tasks of a node that is lost."""
+    step = Step(**ends)
+    ranks = called(step, {"n2": 4})
+    assert ranks.count == 2
+    assert ranks.exit_code() == expected
+    found = ranks.failure()
+    assert (found and (found.rank, found.exit_code)) == failed
+    assert step.killed == (["lost"] if expected is not None else [])
+
+
+def test_a_step_that_ended_without_a_word_is_a_failure() -> None:
+    step = Step()
+    step.code = 3
+    assert called(step, {"n1": 0, "n2": 2}).exit_code() == 3
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"), [({"n1": 0, "n2": 2}, "killed"), ({"n1": 0}, "lost")]
+)
+def test_nobody_waits_for_a_step_with_tasks_of_a_lost_node(
+    nodes: dict[str, int], expected: str
+) -> None:
+    step = Step()
+    called(step, nodes).kill()
+    assert step.killed == [expected]
+
+
+NODES = [
+    LaunchNode(name, f"/tmp/h/{name}/code", f"/tmp/h/{name}", "lo", "127.0.0.1")
+    for name in ("n1", "n2")
+]
+
+
+def launch_on(*nodes: LaunchNode) -> Launch:
+    entry = Entry("function", module="train", function="main")
+    return Launch(
+        *("study", 0, "0", 1, "/runs/0", {}, entry, "."),
+        world_size=4,
+        ranks_per_node=2,
+        master_port=1,
+        nodes=nodes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "nodes", "spares", "now", "scratch", "then"),
+    [
+        (1, ["n1", "n2"], [], 1, "/tmp/h/n1", None),
+        (3, ["n1", "n2"], [], 3, "/tmp/h/n2", 1),
+        (1, ["n2"], [], 3, "/tmp/h/n2", 1),
+        (3, ["n2", "n3"], ["n3=/tmp/a=b"], 1, "/tmp/a=b", 3),
+        (1, ["n4"], ["n3=/tmp/a", "n4=/tmp/b"], 1, "/tmp/b", None),
+    ],
+)
+def test_a_warm_rank_becomes_that_of_its_node_in_the_next_attempt(
+    task: int, nodes: list[str], spares: list[str], now: int, scratch: str, then: int | None
+) -> None:
+    place = warm_up.WarmPlace(launch_on(*NODES), task, nodes, spares)
+    assert (place.rank, str(place.scratch)) == (now, scratch)
+    assert place.rank_in(launch_on(NODES[1], replace(NODES[0], name="n3"))) == then
+
+
+def test_a_node_of_which_nobody_knows_has_no_warm_rank() -> None:
+    with pytest.raises(HpcrunError, match="node n9 is none of attempt 1"):
+        warm_up.WarmPlace(launch_on(*NODES), 0, ["n9"])
