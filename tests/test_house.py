@@ -220,8 +220,8 @@ BUDGETS = {
     # With what `hpcrun update` reaches, and a default cluster that is another.
     "submission": 7_080,
     # With the default root and the one of before, and what is changed of queued jobs.
-    # And what removes a checkpoint of thousands of files.
-    "state": 6_230,
+    # And what removes a checkpoint of thousands of files; names of what is sent to nodes.
+    "state": 6_240,
     # With the search of `hpcrun help`, what to type for the options of others, `update`, and
     # programs in a spec's place.
     "cli": 5_680,
@@ -241,7 +241,8 @@ BUDGETS = {
     "tools/remote": 1_560,
     # With the end of a log below the rows.
     "tools/top": 1_500,
-    "check": 1_400,
+    # With imports of many nodes.
+    "check": 1_420,
     "tools/weights": 900,
     "site": 700,
     "tools/completion": 780,

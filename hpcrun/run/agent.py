@@ -3,7 +3,8 @@
 The supervisor asks and the agent answers, in this order::
 
     agent       hello    its process and directory, extension key, interfaces that may reach other
-                         nodes; down: fast ones that are not up
+                         nodes; down: fast ones that are not up; room: bytes that its copy of a
+                         frozen environment lacks, and that its disk has
     supervisor  attempt  number: what follows is for this attempt
     supervisor  build    (one agent a key) compile DeepSpeed's operators into the cache
     agent       built
@@ -87,7 +88,7 @@ from hpcrun.run.rank import warm_up
 from hpcrun.run.work.node_work import NodeWork
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
-from hpcrun.state.node_layout import ScratchPaths
+from hpcrun.state.node_layout import NodePaths, ScratchPaths
 from hpcrun.state.plan import RunPlan
 
 RANKS_GONE = 10.0
@@ -105,7 +106,8 @@ class Agent:
         self._gpus = self.run.resources_of(arguments.node_rank).gpus_per_node
         self._node_dir = NodeDir(secret.start, self.node)
         base = self._node_dir.path
-        environment = EnvironmentCopy.of_run(base.parent, self.submission, self.run)
+        sent = NodePaths(base).sent_environment
+        environment = EnvironmentCopy.of_run(base.parent, self.submission, self.run, sent)
         place = (self.run, self.node, arguments.job, environment)
         self.preparation = NodePreparation(self.submission, plan, *place)
         self.attempt: int = arguments.attempt
@@ -140,6 +142,7 @@ class Agent:
         key, found = self.preparation.key, network.candidates()
         own = {"pid": os.getpid(), "directory": str(self._node_dir.path)}
         hello = {"type": "hello", **own, "extensions": key, "interfaces": found}
+        hello["room"] = self._copies.room()
         channel.send({**hello, "down": [one for one in network.down() if one in self._down]})
 
     def serve(self, channel: Channel) -> None:

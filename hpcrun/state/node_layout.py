@@ -4,6 +4,8 @@
 
     $TMPDIR/hpcrun-START/             one agent's
       lock                            held for as long as the agent lives
+      sent-code.tar.gz                archives that sbcast sent; this one stays for all attempts,
+      sent-environment.tar            this one until it is unpacked
       checkpoints/step-…/             saves of ``checkpoint.nearby_every``
         bundle-00000.json             the files there that rank 0 wrote
       inductor/, triton/              what torch.compile and Triton compiled, for all attempts
@@ -58,6 +60,8 @@ class NodePaths(Directory):
     """The files of an agent's directory."""
 
     lock = NamedFile("lock")
+    sent_code = NamedFile("sent-code.tar.gz")
+    sent_environment = NamedFile("sent-environment.tar")
     checkpoints = NamedFile("checkpoints")
     inductor = NamedFile("inductor")
     triton = NamedFile("triton")

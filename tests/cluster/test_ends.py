@@ -84,7 +84,7 @@ def leftovers(cluster: Cluster) -> list[str]:
     )
     return [
         f"{node}: {line}"
-        for node in cluster.nodes
+        for node in filter(cluster.is_on, cluster.nodes)
         for line in cluster.on(node, ["sh", "-c", script]).stdout.splitlines()
     ]
 

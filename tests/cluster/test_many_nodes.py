@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 
 from hpcrun.run.job import agent_steps
 from hpcrun.state import ledger
-from hpcrun.state.layout import experiment
+from hpcrun.state.layout import ExperimentPaths, experiment
+from tests.cluster.test_ends import wait_until_clean
 from tests.cluster.workbench import Workbench
+from tests.support.made_venv import MadeVenv
 from tests.support.waiting import until
 from tests.testbed import VERSIONS, Cluster
 
@@ -33,10 +36,14 @@ def test_a_lost_node_costs_its_group_nothing(
     bench = Workbench(cluster, "many")
     resources: dict[str, Any] = {"nodes": NODES, "ntasks_per_node": 1, "gpus_per_node": 0}
     resources |= {"spare_nodes": 1, "time": "00:10:00", "sbatch": {"exclusive": True}}
-    python = {"python": cluster.python}
+    venv = MadeVenv(bench.directory / "venv")
+    venv.package("precise", "1.0")
+    venv.give(cluster.uid)
+    python = {"python": venv.python, "venv": "frozen"}
     bench.spec("many", {"entry": ["sh", "-c", WORK], "resources": resources, "environment": python})
     bench.hpcrun("submit", "many.yaml", "cluster=bed")
-    run = experiment(bench.root, "many").run(0)
+    paths = experiment(bench.root, "many")
+    run = paths.run(0)
 
     def began(attempt: int) -> bool:
         logs = run.attempt(attempt).rank_logs()
@@ -45,6 +52,9 @@ def test_a_lost_node_costs_its_group_nothing(
     until(lambda: began(1), timeout=120)
     steps = cluster.run(["squeue", "--steps", "--noheader", "--format=%j"]).stdout.split()
     assert steps.count("hpcrun-agent") <= agent_steps.MOST
+    # Whoever has to read it from here in the second attempt ends that.
+    [code] = paths.code.iterdir()
+    code.unlink()
     dead = ledger.read(run)[0].started["nodes"][4]
     cluster.power_off(dead)
     until(lambda: began(2), timeout=60)
@@ -55,3 +65,14 @@ def test_a_lost_node_costs_its_group_nothing(
     assert ledger.same_start(first, second), bench.explain("many")
     assert ledger.intent(run) == ledger.FINISHED
     assert {*first.started["nodes"]} - {*second.started["nodes"]} == {dead}
+    _check_archives(bench, paths)
+    wait_until_clean(cluster)
+
+
+def _check_archives(bench: Workbench, paths: ExperimentPaths) -> None:
+    """Check that code and environment came by sbcast, once, and whole to each node."""
+    said = "".join(log.read_text() for log in paths.directory.rglob("*.log"))
+    said += bench.hpcrun("logs", "many", "--stream", "all").stdout
+    for what in ("code", "environment"):
+        assert re.search(rf"sbcast sent the frozen {what} .* to {NODES + 1} nodes in", said), said
+    assert "from shared storage" not in said, said

@@ -69,3 +69,33 @@ def test_commands_without_a_configuration_say_what_is_missing() -> None:
     assert isinstance(error, ClusterUnreachable)
     assert error.message == "Slurm's commands find no configuration of a cluster here"
     assert "SLURM_CONF" in str(error.hint)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ({}, None),
+        (
+            {
+                "err": "sbcast: error: REQUEST_FILE_BCAST(n3): File exists\n"
+                "sbcast: error: REQUEST_FILE_BCAST(n4): File exists\n",
+                "code": 17,
+            },
+            "REQUEST_FILE_BCAST(n3): File exists (the first of 2 lines)",
+        ),
+        ({"sleep": 20}, "sbcast gave no answer within 0.5 s"),
+    ],
+)
+def test_why_a_file_is_not_on_all_nodes(
+    shim: Shim, answer: dict[str, object], told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SBCAST_FORCE", "1")
+    shim.answer("sbcast", answer)
+    assert client.broadcast("7", "/shared/a", "/tmp/b", 0.5) == told
+    assert shim.calls == [["sbcast", "--fanout=4", "--jobid=7", "/shared/a", "/tmp/b"]]
+    assert "SBCAST_FORCE" not in shim.environments[0]
+
+
+def test_a_site_without_sbcast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert client.broadcast("7", "/a", "/b", 5) == "sbcast: No such file or directory"

@@ -6,6 +6,7 @@ so that operators that were compiled for it are found again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tarfile
@@ -14,8 +15,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from hpcrun.errors import HpcrunError
-from hpcrun.run.copies.copied_files import CopyMeter, CopySource, SourceFile
+from hpcrun.run.copies.copied_files import CopyMeter, CopySource, CopyStopped, SourceFile
 from hpcrun.run.copies.shared_copy import SharedCopy
+from hpcrun.run.protocol.output import say
 from hpcrun.state import files
 from hpcrun.state.environment.environment_names import PYTHON
 from hpcrun.state.environment.frozen_environment import FrozenEnvironment, of_submission
@@ -32,10 +34,19 @@ _THREADS, _AHEAD = 4, 64
 
 
 class EnvironmentCopy(SharedCopy):
-    """A hold on a node's copy of an environment."""
+    """A hold on a node's copy of an environment.
 
-    def __init__(self, base: Path, environment: FrozenEnvironment, archive: Path) -> None:
-        self._archive = archive
+    ``archive`` is on shared storage, ``sent`` where the node may have it already.
+    """
+
+    def __init__(
+        self,
+        base: Path,
+        environment: FrozenEnvironment,
+        archive: Path,
+        sent: Path | None = None,
+    ) -> None:
+        self._archive, self._sent = archive, sent
         self.trains = {"torch", "deepspeed"} <= environment.packages.keys()
         """It has what operators are compiled for."""
         self._environment = environment
@@ -46,7 +57,7 @@ class EnvironmentCopy(SharedCopy):
 
     @classmethod
     def of_run(
-        cls, base: Path, submission: SubmissionPaths, run: RunPlan
+        cls, base: Path, submission: SubmissionPaths, run: RunPlan, sent: Path
     ) -> EnvironmentCopy | None:
         """Return the copy that a run is to have on this node; None if it has no frozen environment.
 
@@ -57,7 +68,7 @@ class EnvironmentCopy(SharedCopy):
         """
         if not run.environment.is_frozen:
             return None
-        return cls(base, *of_submission(submission))
+        return cls(base, *of_submission(submission), sent)
 
     @property
     def installation(self) -> tuple[str, ...]:
@@ -73,20 +84,40 @@ class EnvironmentCopy(SharedCopy):
         """Nothing is, once it is complete; what ranks add to it is theirs."""
         return [] if self._paths.complete.exists() else list(self._files)
 
+    def remove_sent(self) -> None:
+        """Remove the archive that was sent to this node."""
+        if self._sent is not None:
+            with contextlib.suppress(OSError):
+                self._sent.unlink()
+
     def _fill(self, lacking: list[SourceFile], meter: CopyMeter) -> None:
-        # What a kill has left of an earlier one.
+        if self._sent is not None and os.path.lexists(self._sent):
+            before = meter.done, meter.copied
+            try:
+                self._unpack(self._sent, meter)
+                return
+            except CopyStopped:
+                raise
+            except (HpcrunError, OSError) as error:
+                say(f"the environment is read from shared storage: what was sent failed: {error}")
+                meter.done, meter.copied = before
+                self.remove_sent()
+        self._unpack(self._archive, meter)
+
+    def _unpack(self, archive: Path, meter: CopyMeter) -> None:
+        # What a kill, or another archive, has left.
         shutil.rmtree(self.path, ignore_errors=True)
         try:
-            with files.open_stream(self._archive) as stream:
+            with files.open_stream(archive) as stream:
                 found = os.fstat(stream.fileno())
                 if found.st_uid != os.geteuid() or found.st_size != self.bytes:
-                    raise HpcrunError(f"{self._archive} is not what was frozen")
+                    raise HpcrunError(f"{archive} is not what was frozen")
                 before = meter.done
                 unpack(stream, self.path, meter)
                 # What it has beside the files' bytes.
                 meter.add(max(0, self.bytes - (meter.done - before)))
         except (tarfile.TarError, EOFError, ValueError) as error:
-            raise HpcrunError(f"{self._archive} cannot be unpacked: {error}") from error
+            raise HpcrunError(f"{archive} cannot be unpacked: {error}") from error
 
 
 def unpack(stream: BinaryIO, target: Path, meter: CopyMeter) -> None:

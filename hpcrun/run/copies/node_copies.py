@@ -7,6 +7,7 @@ copy, or its own on shared storage where there is none, so that programs find it
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 import time
@@ -89,6 +90,16 @@ class DataCopies:
         self._began = self._said = 0.0
         self._has_answered = True
 
+    def room(self) -> tuple[int, int] | None:
+        """Return the bytes that the frozen environment's copy lacks, and that the disk has for it.
+
+        None without such an environment, or where the disk does not tell.
+        """
+        with contextlib.suppress(OSError):
+            if self._environment is not None:
+                return self._environment.bytes_missing(), max(0, self._disk()[0])
+        return None
+
     def begin(self) -> None:
         """Begin to copy, for the attempt that is being prepared; raise HpcrunError."""
         self.stop()
@@ -169,9 +180,9 @@ class DataCopies:
             return
         self._meter.total += copy.bytes
         try:
-            how = copy.provide(
-                self._meter, partial(self._waits, "the environment"), partial(self._room, copy)
-            )
+            waits, room = partial(self._waits, "the environment"), self._environment_room
+            how = copy.provide(self._meter, waits, partial(room, copy))
+            copy.remove_sent()
         except OSError as error:
             raise HpcrunError(
                 f"the frozen environment cannot be unpacked in {self._base}: "
@@ -230,10 +241,23 @@ class DataCopies:
     def _waits(self, name: str) -> None:
         say(f"waits for another job of yours on this node, which copies {one_line(name)}")
 
+    def _environment_room(self, copy: EnvironmentCopy) -> None:
+        try:
+            self._room(copy)
+        except _NoRoom:
+            copy.remove_sent()
+            self._room(copy)
+
     def _room(self, copy: SharedCopy) -> None:
         """Raise _NoRoom where the disk would be left with less than it should keep."""
+        wanted, (left, where) = copy.bytes_missing(), self._disk()
+        if wanted > left:
+            raise _NoRoom(f"it has {size(wanted)}, and {where} has room for {size(max(0, left))}")
+
+    def _disk(self) -> tuple[int, str]:
+        """Return the bytes that copies may take of the disk, and what that is."""
         base = self._base
-        usage, wanted = shutil.disk_usage(base), copy.bytes_missing()
+        usage = shutil.disk_usage(base)
         left = usage.free - int(min(_LEFT_FREE * usage.total, _LEFT_FREE_MOST))
         kind = mounts.of(str(base.resolve()), mounts.read())
         where = str(base)
@@ -242,5 +266,4 @@ class DataCopies:
             where = f"{base}, which is memory ({kind.kind}),"
             memory = cgroup.memory_left()
             left = left if memory is None else min(left, memory // 2)
-        if wanted > left:
-            raise _NoRoom(f"it has {size(wanted)}, and {where} has room for {size(max(0, left))}")
+        return left, where

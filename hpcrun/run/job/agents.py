@@ -19,6 +19,7 @@ from hpcrun.run.health.program_hangs import NodeTraffic, RankActivity
 from hpcrun.run.health.progress import RankProgress
 from hpcrun.run.job import agent_steps
 from hpcrun.run.job.agent_steps import AgentStep, AgentSteps
+from hpcrun.run.job.archive_sending import ArchiveSending
 from hpcrun.run.job.launchers import Launcher
 from hpcrun.run.job.rank_places import NodesLost, NodesUnusable, RankPlaces
 from hpcrun.run.node import network
@@ -81,6 +82,7 @@ class Agents:
         self.links = NodeLinks()
         has_data = any(one.copies(run, Path()) for one in feature.every().values())
         self.copies = CopyReports(data=has_data, environment=run.environment.is_frozen)
+        self._sending = ArchiveSending(launcher, submission, run)
         self.shown_code: Path | None = None
         """The path of the newest attempt's code that all of its nodes have."""
         self.writes: list[tuple[str, int]] = []
@@ -159,6 +161,12 @@ class Agents:
         self._switchboard.broadcast({"type": "attempt", "number": attempt})
         hello = self._gather(nodes, "hello", START_TIMEOUT, between)
         greeted()
+
+        def turn() -> None:
+            between()
+            self.turn(0.1)
+
+        self._sending.send(self._directories, self.lost, turn)
         if self.copies.begins(nodes):
             self._ask(nodes, {"type": "copy"})
             self._gather(nodes, "copied", None, between)
@@ -371,6 +379,7 @@ class Agents:
         elif kind == "hello":
             self.links.greet(node, message)
             self._directories[node] = messages.directory(message, self._start)
+            self._sending.rooms[node] = messages.room(message)
             self._answers.setdefault(kind, {})[node] = messages.extensions(message)
             self._switchboard.send(node, {"type": "attempt", "number": self._number})
         elif kind != "alive" and message.get("attempt") == self._number:

@@ -49,6 +49,8 @@ class Launcher(ABC):
     """The ranks' Python, in a container or not."""
     is_frozen: bool
     """Their environment is frozen."""
+    whole_job: str | None = None
+    """The raw id of the Slurm job that has these nodes and no others; None where there is none."""
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -136,6 +138,8 @@ class SlurmLauncher(Launcher):
         self._run = run
         allocation = Allocation.current()
         self.nodes = allocation.nodes[: run.all_nodes]
+        if len(self.nodes) == len(allocation.nodes):
+            self.whole_job = allocation.job_id
         self.job_id = allocation.name
         self._raw_ids = allocation.part_ids or (allocation.job_id,)
         self._parts = allocation.parts

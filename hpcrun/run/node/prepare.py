@@ -15,6 +15,7 @@ from typing import Any
 from hpcrun.container.rank_python import RankPython
 from hpcrun.errors import HpcrunError
 from hpcrun.run import frozen_python
+from hpcrun.run.copies import sent_code
 from hpcrun.run.copies.environment_copy import EnvironmentCopy
 from hpcrun.run.fabric import adapters, compute_ports, link_check
 from hpcrun.run.health import python_stacks
@@ -209,6 +210,8 @@ class NodePreparation:
         if archive is None and frozen:
             raise HpcrunError(f"{self._submission.submission} names no archive of frozen code")
         if archive is not None:
+            sent = ScratchPaths(destination.parent).node.sent_code
+            archive = sent_code.choose(sent, archive)
             # Not in the first releases of 3.10 and 3.11.
             safely: dict[str, Any] = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
             try:

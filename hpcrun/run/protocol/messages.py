@@ -26,6 +26,7 @@ _PORTS = range(1, 1 << 16)
 _PHASES = range(len(PHASES))
 _HEALTH = node_health.FAULTS | node_health.DOUBTS | node_health.OF_SITES
 _NUMBERS = range(-(1 << 63), 1 << 63)
+_BYTES = range(1 << 63)
 _TEXT_MOST = 10_000
 _FAILED_MOST, _FILES_MOST, _PORTS_MOST = 20, 200, 128
 _KEY = re.compile(r"[0-9a-f]{20}")
@@ -110,6 +111,15 @@ def interfaces_down(message: Mapping[str, Any]) -> list[str]:
     _require(isinstance(found, list) and len(found) <= 100, "down")
     _require(all(isinstance(one, str) and _INTERFACE.fullmatch(one) for one in found), "down")
     return list(found)
+
+
+def room(message: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the bytes that a node's copy of an environment lacks, and that its disk has."""
+    found = message.get("room")
+    if found is None:
+        return None
+    _require(isinstance(found, list) and len(found) == 2, "room")
+    return number(found[0], "room", _BYTES), number(found[1], "room", _BYTES)
 
 
 def node_report(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -160,3 +160,43 @@ def test_a_node_without_room_for_it_has_no_ranks(
     message = str(told["message"])
     assert message.startswith(f"the frozen environment cannot be unpacked in {base}: it has ")
     assert message.endswith("TMPDIR names another place")
+
+
+@pytest.mark.parametrize("sent", ["whole", "half", "other"])
+def test_what_was_sent_to_the_node_is_read_if_it_is_whole(
+    tar: Tar, base: Path, capfd: pytest.CaptureFixture[str], sent: str
+) -> None:
+    found, near = tar.closed(), base.parent / "sent.tar"
+    content = tar.path.read_bytes()
+    near.write_bytes(content if sent == "whole" else content[: found.bytes // 2])
+    if sent == "whole":
+        tar.path.unlink()
+    elif sent == "other":
+        near.write_bytes(b"\1" * found.bytes)
+    told = _staged(base, EnvironmentCopy(base, found, tar.path, near))
+    assert told["type"] == "copied", told
+    report = told["report"]
+    assert isinstance(report, dict)
+    assert (report["bytes"], report["copied"]) == (found.bytes, found.bytes)
+    assert not near.exists()
+    assert ("is read from shared storage" in capfd.readouterr().out) == (sent != "whole")
+
+
+def test_room_is_made_for_it_by_what_was_sent(
+    tar: Tar, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, near = tar.closed(), base.parent / "sent.tar"
+    near.write_bytes(tar.path.read_bytes())
+
+    class Usage:
+        total = 10_000
+
+        @property
+        def free(self) -> int:
+            return 1 if near.exists() else 2 * found.bytes
+
+    monkeypatch.setattr("shutil.disk_usage", lambda path: Usage())
+    copy = EnvironmentCopy(base, found, tar.path, near)
+    assert DataCopies(base, [], copy).room() == (found.bytes, 0)
+    assert _staged(base, copy)["type"] == "copied"
+    assert not near.exists()

@@ -56,6 +56,7 @@ def test_what_sound_agents_say() -> None:
     assert messages.signal_name({"signal": "SIGUSR2"}) == "SIGUSR2"
     assert messages.extensions({"extensions": "0123456789abcdef0123"}) == "0123456789abcdef0123"
     assert messages.extensions({}) is None
+    assert (messages.room({"room": [5, 7]}), messages.room({})) == ((5, 7), None)
     assert messages.interfaces({}) == []
     assert messages.interfaces({"interfaces": [["ib0", "10.9.0.1", "type"]]})[0].name == "ib0"
     assert str(messages.directory({"directory": f"/tmp/hpcrun-{START}-n1"}, START)).endswith("-n1")
@@ -181,7 +182,7 @@ def test_nonsense_is_never_an_exception_of_another_kind() -> None:
             *(messages.progress, messages.log_sizes, messages.stacks, messages.gone),
             *(messages.activity, messages.traffic, messages.locks),
             *(messages.signal_name, messages.extensions, messages.link_trouble),
-            *(messages.interfaces, messages.kept, messages.writes),
+            *(messages.interfaces, messages.kept, messages.room, messages.writes),
             lambda said, _: messages.directory(said, START),
             lambda said, _: messages.ready(said, "n1", START, 2, first=True),
         ):
