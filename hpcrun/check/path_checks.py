@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from hpcrun import mounts
 from hpcrun.check.finding import ERROR, NOTE, WARNING, Finding
 from hpcrun.compile.source.marked_tree import leaves
 from hpcrun.host import is_there
@@ -18,6 +19,8 @@ from hpcrun.text import one_line
 
 # Directories that each machine has of its own.
 _OWN = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/scratch/local")  # noqa: S108 - nothing is written
+# From so many nodes on, a start reads packages from shared storage for minutes.
+_MANY_NODES = 16
 _MOST_PATHS, _MOST_NEIGHBOURS = 200, 2_000
 # Nothing that is stored.
 _NO_FILES = ("/proc/", "/sys/", "/dev/null", "/dev/std", "/dev/tty", "/dev/fd/")
@@ -45,6 +48,22 @@ def root(path: Path, runs: Sequence[RunPlan], cluster: dict[str, object]) -> Ite
             found = f"{python} lies in a directory that every machine has of its own"
             hint = "make the environment on shared storage, or see that all nodes have it"
             yield Finding(WARNING, "environment.python", found, hint)
+    yield from _imports(runs)
+
+
+def _imports(runs: Sequence[RunPlan]) -> Iterator[Finding]:
+    """Yield a finding where very many processes will import from shared storage at once."""
+    live = [run for run in runs if not run.environment.is_frozen and run.container is None]
+    largest = max(live, key=lambda run: run.world_size, default=None)
+    if largest is None or largest.nodes < _MANY_NODES:
+        return
+    python = str(largest.environment.python)
+    mount = mounts.of(os.path.realpath(Path(python).parent), mounts.read())
+    if mount is not None and mount.is_remote:
+        found = f"{largest.world_size:,} processes will import at once from {python}, on shared "
+        found += f"storage ({mount.kind})"
+        hint = "environment.venv=frozen has each node import from a copy of its own"
+        yield Finding(NOTE, "environment.venv", found, hint)
 
 
 def _is_of_this_machine(path: Path) -> bool:

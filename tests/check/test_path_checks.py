@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from hpcrun import mounts
 from hpcrun.check import path_checks
 from hpcrun.check.finding import NOTE, WARNING
+from hpcrun.mounts import MountPoint
 from tests.support import plans
 from tests.support.command import hpcrun
 
@@ -76,3 +78,33 @@ def test_setup_lines_that_fail_and_a_wrong_path(tmp_path: Path) -> None:
     assert told["environment.setup"][:2] == (WARNING, "spec.yaml:5")
     assert "`module load nope` ended with exit code 127" in told["environment.setup"][2]
     assert told["config.data"][:2] == (WARNING, "spec.yaml:4")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "kind", "environment", "told"),
+    [
+        (16, "nfs4", {}, "128 processes will import at once from /apps/venv/bin/python, on shared"),
+        (15, "nfs4", {}, None),
+        (16, "xfs", {}, None),
+        (16, "nfs4", {"venv": "frozen"}, None),
+        (16, "nfs4", {"container": {"image": "/images/torch.sif"}}, None),
+    ],
+)
+def test_many_processes_that_import_from_shared_storage(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: int,
+    kind: str,
+    environment: dict[str, Any],
+    told: str | None,
+) -> None:
+    monkeypatch.setattr(
+        mounts, "read", lambda: [MountPoint("/", "ext4"), MountPoint("/apps", kind)]
+    )
+    environment = {"python": "/apps/venv/bin/python", **environment}
+    [run] = plans.command_plan(Path("/code"), {0: ["true"]}, environment=environment).runs
+    resources = {**run.spec["resources"], "nodes": nodes, "ntasks_per_node": 8}
+    run = dataclasses.replace(run, spec={**run.spec, "resources": resources})
+    found = [one for one in path_checks.root(tmp_path, [run], SLURM) if one.severity == NOTE]
+    assert [one.message.startswith(told or "-") for one in found] == ([True] if told else [])
+    assert all("environment.venv=frozen" in str(one.hint) for one in found)
