@@ -209,8 +209,9 @@ def _modules_of(package: Path) -> list[str]:
 # why in the commit that raises one.
 BUDGETS = {
     # Of thousands of nodes: agents in groups, what a kernel acknowledges, trees of ranks, each
-    # rank's share of a manifest; warm ranks on spare nodes, in steps that outlive a lost one.
-    "run": 26_730,
+    # rank's share of a manifest; warm ranks on spare nodes, in steps that outlive a lost one; archives that
+    # are sent to the nodes.
+    "run": 27_020,
     # With what is active in all experiments, totals of what they cost (which cli and the report had
     # twice), and the rows that `list` keeps.
     "observe": 10_000,
@@ -229,7 +230,7 @@ BUDGETS = {
     "tools/estimate": 3_600,
     "tools/doctor": 3_500,
     "policy": 2_520,
-    "slurm": 2_585,
+    "slurm": 2_605,
     "tools/perf": 2_450,
     # With the protocol of features, and many looks at slow storage at once.
     "the top": 2_700,
