@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import os
 import posixpath
+import stat
 import sys
 from collections.abc import Mapping
 
-from hpcrun.state.environment.environment_names import PYTHON, RECORD
+from hpcrun.state.environment.environment_names import COMPLETE, PYTHON, RECORD
 
 _PACKAGE = "hpcrun.zip"
 
@@ -52,6 +53,17 @@ def variables(root: str, inherited: Mapping[str, str], package: str = "") -> dic
     return found
 
 
+def is_mine_and_complete(root: str) -> bool:
+    """Check a copy that is looked for where another node has it: anybody may have made that."""
+    home = posixpath.dirname(posixpath.dirname(root))
+    try:
+        found = os.lstat(home)
+        os.lstat(f"{home}/{COMPLETE}")
+    except OSError:
+        return False
+    return found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o77
+
+
 def main() -> None:
     """Entry point of ``python -S -m hpcrun.run.frozen_python LAUNCH …``: acts like the worker."""
     arguments = sys.argv[1:]
@@ -62,14 +74,20 @@ def main() -> None:
     else:
         rank = int(os.environ["SLURM_PROCID"])
     nodes, index = launch["nodes"], rank // launch["ranks_per_node"]
+    is_spare = False
     if "--warm" in arguments:
         own = arguments[arguments.index("--warm") + 1].split(",")[index]
-        index = [node["name"] for node in nodes].index(own)
+        names = [node["name"] for node in nodes]
+        is_spare = own not in names
+        index = 0 if is_spare else names.index(own)
     # Where Slurm started more ranks than there are, the worker says so.
     node = nodes[min(index, len(nodes) - 1)]
     python = node["python"]
     root = python[: -len(PYTHON) - 1]
-    environment = variables(root, os.environ, f"{node['scratch']}/{_PACKAGE}")
+    if is_spare and not is_mine_and_complete(root):
+        sys.exit(f"no warm rank: this node has no copy of the environment in {root}")
+    package = "" if is_spare else f"{node['scratch']}/{_PACKAGE}"
+    environment = variables(root, os.environ, package)
     os.execve(python, [python, "-m", "hpcrun.run.worker", *arguments], environment)
 
 

@@ -36,6 +36,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpcrun.state.environment.environment_names import COMPLETE
 from hpcrun.state.layout import Directory, NamedFile
 
 PREFIX = "hpcrun-"
@@ -77,7 +78,7 @@ class SharedCopyPaths(Directory):
     """The files of a copy of data."""
 
     lock = NamedFile("lock")
-    complete = NamedFile("complete")
+    complete = NamedFile(COMPLETE)
     data = NamedFile("data")
 
 

@@ -33,6 +33,11 @@ class CopyReports:
         self._began = self._said = 0.0
 
     @property
+    def are_wanted(self) -> bool:
+        """Whether nodes are to copy anything."""
+        return bool(self._what)
+
+    @property
     def removal_takes(self) -> float:
         """Seconds that nodes may take to remove their copies."""
         most = max((one.files for one in self._reports.values()), default=0)
@@ -44,19 +49,26 @@ class CopyReports:
         self._done.clear()
         self._reports.clear()
         self._began = self._said = time.monotonic()
-        if self._what:
+        if self.are_wanted:
             say(f"stages {self._what} on {plural(len(nodes), 'node')}")
-        return bool(self._what)
+        return self.are_wanted
 
     def take_in(self, node: str, message: Mapping[str, Any]) -> bool:
-        """Take in what a node says; return whether it is done. Raises BadMessage."""
+        """Take in what a node says; return whether it is done. Raises BadMessage.
+
+        What spare nodes copy ahead counts for nothing here.
+        """
+        is_awaited = node in self._nodes
         if message["type"] == "copying":
             counts = [messages.number(message.get(n), n, _MOST_BYTES) for n in ("done", "total")]
-            self._done[node] = counts[0], counts[1]
-            self._tell()
+            if is_awaited:
+                self._done[node] = counts[0], counts[1]
+                self._tell()
             return False
-        report = self._reports[node] = _checked(message.get("report"))
-        self._done[node] = report.bytes, report.bytes
+        report = _checked(message.get("report"))
+        if is_awaited:
+            self._reports[node] = report
+            self._done[node] = report.bytes, report.bytes
         return True
 
     def _tell(self) -> None:

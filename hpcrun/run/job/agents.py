@@ -125,12 +125,20 @@ class Agents:
         return [node for node in self._launcher.nodes if node not in self._unusable]
 
     def idle(self) -> dict[str, Path]:
-        """Return the usable nodes that have no rank of this attempt, with its directory there."""
+        """Return the usable nodes that have no rank of this attempt, with its directory there.
+
+        Only those that have copied what its ranks read.
+        """
         return {
             node: NodePaths(self._directories[node]).attempt(self._number)
-            for node in self.usable
-            if node in self._directories and node not in self.working
+            for node in self._spares
+            if not self.copies.are_wanted or node in self._answers.get("copied", {})
         }
+
+    @property
+    def _spares(self) -> list[str]:
+        there, working = self._directories, {*self.working}
+        return [node for node in self.usable if node in there and node not in working]
 
     def seats(self, most: int) -> tuple[str, ...]:
         """Return at most so many nodes for the next attempt, in Slurm's order.
@@ -168,7 +176,8 @@ class Agents:
 
         self._sending.send(self._directories, self.lost, turn)
         if self.copies.begins(nodes):
-            self._ask(nodes, {"type": "copy"})
+            # Spare ones ahead: they are to go on at once.
+            self._ask([*nodes, *self._spares], {"type": "copy"})
             self._gather(nodes, "copied", None, between)
 
         def build(asked: Sequence[str], waiting: Sequence[str]) -> None:
@@ -382,6 +391,8 @@ class Agents:
             self._sending.rooms[node] = messages.room(message)
             self._answers.setdefault(kind, {})[node] = messages.extensions(message)
             self._switchboard.send(node, {"type": "attempt", "number": self._number})
+            if self.copies.are_wanted and node in self._spares:
+                self._ask([node], {"type": "copy"})
         elif kind != "alive" and message.get("attempt") == self._number:
             self._take_in_answer(node, kind, message)
 
@@ -404,8 +415,8 @@ class Agents:
             why, about = messages.failure(message)
             if node in self.working:
                 self._failures.add(node, why, about)
-            else:
-                self.give_up([node])
+            elif not about:
+                self.give_up([node], f": {why}")
         elif kind == "ready":
             first = node == self.working[0]
             found = messages.ready(message, node, self._start, self._number, first=first)
@@ -430,13 +441,13 @@ class Agents:
         else:
             raise messages.BadMessage("type")
 
-    def give_up(self, nodes: Iterable[str]) -> None:
+    def give_up(self, nodes: Iterable[str], why: str = "") -> None:
         """Use these nodes no more."""
         for node in nodes:
             self._unusable.add(node)
             self._listeners.pop(node, None)
             if node not in self.working:
-                say(f"the spare node {node} is of no more use")
+                say(f"the spare node {node} is of no more use{why}")
 
     def _ask(self, nodes: Iterable[str], question: dict[str, Any]) -> None:
         for node in nodes:

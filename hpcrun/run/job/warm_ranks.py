@@ -79,8 +79,7 @@ class WarmRanks:
             self._start(run, attempt)
 
     def _start(self, run: RunPlan, attempt: AttemptPaths) -> None:
-        # A spare node has no copy of a frozen environment yet.
-        spares = {} if run.environment.is_frozen else self._agents.idle()
+        spares = self._agents.idle()
         working = {*self._agents.working}
         nodes = [node for node in self._agents.usable if node in working or node in spares]
         try:
