@@ -151,7 +151,7 @@ def _rows(
     found = []
     for experiment in experiments:
         name = experiment.name
-        when, uid = history.last_submission(experiment)
+        last = history.last_submission(experiment)
         known = None if name in problems else search.history(experiment)
         those = observed.get(name, [])
         found.append(
@@ -162,9 +162,9 @@ def _rows(
                 "states": dict(Counter(one.status.state for _, one in those).most_common()),
                 "best": _best(those),
                 "hours": _hours(those),
-                "submitted": when or None,
+                "submitted": last.time or None,
                 "spec": known.newest.spec_file if known and known.newest else None,
-                "user": None if uid is None else permissions.user_name(uid),
+                "user": None if last.owner is None else permissions.user_name(last.owner),
                 "problem": problems.get(name),
                 "tags": all_tags(known.annotations.values()) if known else (),
             }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcrun import shared_look
 from hpcrun.errors import BrokenFile, UsageError
@@ -171,17 +172,6 @@ def numbers(plans: Mapping[int, Plan]) -> dict[str, int]:
     return {run.identity: run.number for plan in plans.values() for run in plan.runs}
 
 
-def runs_of_jobs(experiment: ExperimentPaths, job_ids: Collection[str]) -> list[int]:
-    """Return the runs that were ever submitted as one of these jobs, or as a task of one."""
-    found = set()
-    for paths in experiment.submissions():
-        for number, submission in journal.read(paths).items():
-            known = submission.job_id or ""
-            if known in job_ids or known.partition("_")[0] in job_ids:
-                found.add(number)
-    return sorted(found)
-
-
 # `submission.json`.
 _KINDS: Kinds = {
     **dict.fromkeys(("user", "host", "hpcrun"), TEXT),
@@ -222,19 +212,30 @@ def facts(paths: SubmissionPaths) -> dict[str, Any]:
     return dict(data)
 
 
-def last_submission(experiment: ExperimentPaths) -> tuple[float, int | None]:
-    """Return when an experiment was last submitted, in seconds since the epoch, and whose it is.
+class LastSubmission(NamedTuple):
+    """When an experiment was last submitted, and whose it is."""
 
-    The owner (a user's id) is that of the submission's directory, or else of the experiment's. One
-    without a readable ``submission.json`` counts from its directory's time.
+    time: float
+    """Seconds since the epoch."""
+    owner: int | None
+    """The id of a user."""
+    is_told: bool
+    """Its ``submission.json`` says so."""
+
+
+def last_submission(experiment: ExperimentPaths) -> LastSubmission:
+    """Return an experiment's last submission; its time is 0 without one.
+
+    The owner is that of the submission's directory, or else of the experiment's. One without a
+    readable ``submission.json`` counts from its directory's time.
     """
     try:
         newest = experiment.submissions()[-1]
     except (BrokenFile, IndexError):
-        return 0.0, permissions.owner(experiment.directory)
-    data = describe(newest)
-    try:
-        when = float(data.get("time") or 0.0) or newest.directory.stat().st_mtime
-    except OSError:
-        when = 0.0
-    return when, permissions.owner(newest.directory)
+        return LastSubmission(0.0, permissions.owner(experiment.directory), False)
+    when = float(describe(newest).get("time") or 0.0)
+    is_told = bool(when)
+    if not is_told:
+        with contextlib.suppress(OSError):
+            when = newest.directory.stat().st_mtime
+    return LastSubmission(when, permissions.owner(newest.directory), is_told)

@@ -222,21 +222,6 @@ def newest_jobs(experiment: ExperimentPaths) -> dict[int, Job]:
     return found
 
 
-def last_words(experiment: ExperimentPaths) -> dict[int, Job]:
-    """Read the last word on each run of an experiment that was not deleted; as `read` raises.
-
-    A refusal does not hide an earlier job.
-    """
-    found: dict[int, Job] = {}
-    for submission in experiment.submissions():
-        for run, job in read(submission).items():
-            if job.event == DELETED:
-                found.pop(run, None)
-            elif job.event != REFUSED or run not in found:
-                found[run] = job
-    return found
-
-
 def _is_gone(record: dict[str, Any]) -> bool:
     """Check whether the process that a line names has ended; False if it is on another host."""
     pid = record.get("pid")

@@ -37,7 +37,6 @@ def test_the_newest_plan_and_word_of_each_run(experiment: ExperimentPaths) -> No
     assert found.newest.paths.number == 2
     # The refusal does not hide the job.
     assert {run: job.submission for run, job in found.submissions.items()} == {1: 1, 2: 2}
-    assert history.runs_of_jobs(experiment, {"5"}) == [1, 2]
     plans = history.plans(experiment)
     assert history.numbers(plans) == {"identity-1": 1, "identity-2": 2, "other": 2}
 

@@ -77,19 +77,3 @@ def test_the_end_of_a_local_run_and_a_job_in_the_users_allocation(
     )
     assert (found[2].job_id, found[2].foreground) == ("77", True)
     assert found.keys() == {1, 2}
-
-
-def test_last_words_of_all_submissions(submission: SubmissionPaths) -> None:
-    """A refusal hides no earlier job, and what was deleted is not there."""
-    first, then = submission, submission.experiment.submission(submission.number + 1)
-    then.directory.mkdir(parents=True)
-    journal.write(first, journal.SUBMITTED, 0, [1, 2, 3], job_id="100")
-    journal.write(then, journal.REFUSED, 0, [1, 4], message="no such partition")
-    journal.write(then, journal.SUBMITTED, 0, [2], job_id="200")
-    journal.write_deleted(then, [3])
-    found = journal.last_words(submission.experiment)
-    assert {run: (job.event, job.job_id) for run, job in found.items()} == {
-        1: (journal.SUBMITTED, "100_1"),
-        2: (journal.SUBMITTED, "200"),
-        4: (journal.REFUSED, None),
-    }

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from hpcrun import shared_look
 from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.host import expand_home
+from hpcrun.observe.read.journal_words import JournalCache, JournalWords
 from hpcrun.slurm.hostlist import expand_job_id, parse_ranges
 from hpcrun.state import files, history, layout, permissions
 from hpcrun.state.annotation_log import NOTHING, Annotation
@@ -169,6 +169,7 @@ class Finder:
     own: bool = False
     """Patterns stand for the caller's own experiments alone."""
     _histories: dict[Path, History] = field(default_factory=dict)
+    _words: dict[ExperimentPaths, JournalWords | BrokenFile] | None = None
 
     def resolve(self, where: Sequence[str], *, default_newest: bool = True) -> list[Selected]:
         """Return the runs that ``where`` names, in the order given, each once.
@@ -208,21 +209,34 @@ class Finder:
 
         Raises UsageError if there are none.
         """
-        all_of_them = layout.experiments(self.root)
-        dated = shared_look.each(history.last_submission, all_of_them)
-        found = [
-            (when, each.name, each)
-            for (when, uid), each in zip(dated, all_of_them, strict=True)
-            if everyone or uid in (None, os.geteuid())
-        ]
+        found = []
+        for each, words in self.words().items():
+            if isinstance(words, BrokenFile):
+                when, owner, _ = history.last_submission(each)
+            else:
+                when, owner = words.submitted, words.owner
+            if everyone or owner in (None, os.geteuid()):
+                found.append((when, each.name, each))
         if not found:
-            others = f"; it has experiments of others: {_names(all_of_them)}" if all_of_them else ""
+            names = _names([*self.words()])
+            others = f"; it has experiments of others: {names}" if names else ""
             hint = "submit one with `hpcrun submit SPEC`, or name the root with --root"
             raise UsageError(
                 f"you have no experiment under {self.root}{others}",
                 hint=f"--all-users shows them; {hint}" if others else hint,
             )
         return [each for _, _, each in sorted(found, key=lambda one: one[:2])]
+
+    def words(self) -> dict[ExperimentPaths, JournalWords | BrokenFile]:
+        """Return what the journals of each experiment under the root say, by name, read once.
+
+        An error stands for a journal that cannot be read.
+        """
+        if self._words is None:
+            experiments = layout.experiments(self.root)
+            found = JournalCache(self.root).words(experiments)
+            self._words = dict(zip(experiments, found, strict=True))
+        return self._words
 
     def runs(
         self, experiment: ExperimentPaths, numbers: Iterable[int] | None = None
@@ -394,21 +408,11 @@ class Finder:
     def _job(self, argument: str) -> list[Selected]:
         job_ids = {*expand_job_id(argument), argument}
         found: list[Selected] = []
-        experiments = layout.experiments(self.root)
-
-        def look(experiment: ExperimentPaths) -> list[int] | BrokenFile:
+        for experiment, words in self.words().items():
             try:
-                return history.runs_of_jobs(experiment, job_ids)
-            except BrokenFile as error:
-                return error
-
-        for experiment, numbers in zip(
-            experiments, shared_look.each(look, experiments), strict=True
-        ):
-            try:
-                if isinstance(numbers, BrokenFile):
-                    raise numbers
-                if numbers:
+                if isinstance(words, BrokenFile):
+                    raise words
+                if numbers := words.runs_of(job_ids):
                     found += self.runs(experiment, numbers)
             except BrokenFile as error:
                 self.warn(f"passed over: {error.message}")

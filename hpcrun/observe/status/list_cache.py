@@ -3,35 +3,29 @@
 A row is used again as long as what it was made of is the same, by its server's word: submissions,
 journals, plans, tags, the directory of runs, and the ledger and intent of each run that has not
 completed. That of one that has is final, and is not looked at: whoever removes it by hand sees the
-row of before. What changed a moment ago is not kept, as a second change may leave the same time. A
-file that is torn, of another hpcrun or of another root holds no row.
+row of before.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
-import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hpcrun
-from hpcrun import bounded_json, shared_look
+from hpcrun import shared_look
 from hpcrun.errors import BrokenFile
-from hpcrun.host import expand_home
+from hpcrun.observe.read.root_cache import RootCache, are_old
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state
 from hpcrun.observe.status.status import Observed
 from hpcrun.policy import recovery
-from hpcrun.state import files, ledger, permissions
+from hpcrun.state import ledger, permissions
 from hpcrun.state.layout import ExperimentPaths
 
 # What a row holds, and by which rules; another number forgets all rows.
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -46,32 +40,11 @@ class SettledRow:
     marks: list[Any]
 
 
-@dataclass
-class ListCache:
+class ListCache(RootCache[SettledRow]):
     """The rows of one root, read from this user's cache file."""
 
-    root: Path
-    _kept: dict[str, SettledRow] = field(default_factory=dict)
-    _used: dict[str, SettledRow] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-            head, _, body = files.read_bytes(self.path).partition(b"\n")
-            if head == _digest(body):
-                found = bounded_json.parse(body)
-                if found["of"] == self._identity:
-                    self._kept = {name: SettledRow(*one) for name, one in found["rows"].items()}
-
-    @cached_property
-    def path(self) -> Path:
-        """The file, which the root need not let this user write."""
-        base = expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-        name = hashlib.sha256(os.fsencode(os.path.realpath(self.root))).hexdigest()[:12]
-        return base / "hpcrun" / f"list-{name}.json"
-
-    @cached_property
-    def _identity(self) -> list[Any]:
-        return [FORMAT, hpcrun.__version__, os.path.realpath(self.root)]
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, "list", SettledRow, FORMAT)
 
     def find(self, experiment: ExperimentPaths) -> SettledRow | None:
         """Return the row of an experiment that is as it was; None without one."""
@@ -107,23 +80,8 @@ class ListCache:
         failed = {one.job_id for one in states.values() if one.state == run_state.FAILED}
         jobs = sorted(job for job in failed if job and not job.startswith("local:"))
         marks = _marks(experiment, unfinished)
-        limit = (since - shared_look.SEEN_WITHIN) * 1e9
-        if marks is not None and all(mark is None or mark[2] < limit for mark in marks[1:]):
+        if marks is not None and are_old(marks[1:], since):
             self._used[experiment.name] = SettledRow(row, unfinished, jobs, marks)
-
-    def write(self) -> None:
-        """Write the rows that were found and kept; ignore errors, since they are optional."""
-        if self._used == self._kept:
-            return
-        rows = {name: list(vars(one).values()) for name, one in self._used.items()}
-        body = json.dumps({"of": self._identity, "rows": rows}, separators=(",", ":")).encode()
-        with contextlib.suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            files.write_bytes(self.path, _digest(body) + b"\n" + body)
-
-
-def _digest(body: bytes) -> bytes:
-    return hashlib.sha256(body).hexdigest().encode()
 
 
 def _is_settled(one: Selected, observed: Observed) -> bool:

@@ -6,21 +6,20 @@ finished ones no file is opened.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from hpcrun import activity, shared_look
 from hpcrun.errors import BrokenFile
+from hpcrun.observe.read.journal_words import JournalWords
 from hpcrun.observe.read.selection import Finder, Selected
 from hpcrun.observe.status import run_state
 from hpcrun.observe.status.jobs import Answers
 from hpcrun.observe.status.slurm_cache import LastAnswers
 from hpcrun.observe.status.status import RunStatus, statuses
-from hpcrun.state import journal
-from hpcrun.state.journal import Job
-from hpcrun.state.layout import ExperimentPaths
+from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.text import Say, plural
 
 ACTIVE = frozenset(
@@ -72,13 +71,21 @@ def collect(
     *others, newest = finder.by_submission(everyone=everyone)
     whole = finder.with_chains(finder.runs(newest), ())
     chain = {one.experiment for one in whole}
-    known = _last_words([one for one in others if one not in chain], finder.warn)
-    queued = last.queued(_slurm_ids(known))
+    known: dict[ExperimentPaths, JournalWords] = {}
+    for experiment in (one for one in others if one not in chain):
+        words = finder.words()[experiment]
+        if isinstance(words, BrokenFile):
+            finder.warn(f"passed over: {words.message}")
+        else:
+            known[experiment] = words
+    queued = last.queued({job for words in known.values() for job in words.jobs.values()})
+    stay: dict[Path, set[int]] = {}
+    for run in map(RunPaths, kept):
+        stay.setdefault(run.experiment.directory, set()).add(run.number)
     selected: list[Selected] = []
-    for experiment, jobs in known.items():
-        numbers = {run for run, job in jobs.items() if _may_be_active(job, queued)}
-        # A path of each run, of a hundred thousand, is made only where some are kept.
-        numbers |= {run for run in jobs if kept and experiment.run(run).directory in kept}
+    for experiment, words in known.items():
+        numbers = {*words.without, *stay.get(experiment.directory, ())}
+        numbers |= {int(run) for run, job in words.jobs.items() if _may_be_active(job, queued)}
         try:
             selected += finder.runs(experiment, numbers) if numbers else []
         except BrokenFile as error:
@@ -91,44 +98,14 @@ def collect(
         if place >= count or status.state in ACTIVE or one.paths.directory in kept
     ]
     overview = Overview([one for one, _ in pairs], [status for _, status in pairs])
-    for experiment, jobs in known.items():
-        shown = sum(one.experiment == experiment for one in overview.selected)
-        overview.runs += len(jobs) - shown
-        overview.experiments += len(jobs) > shown
+    shown = Counter(one.experiment for one in overview.selected)
+    for experiment, words in known.items():
+        overview.runs += words.count - shown[experiment]
+        overview.experiments += words.count > shown[experiment]
     return overview
 
 
-def _last_words(
-    experiments: Collection[ExperimentPaths], warn: Say
-) -> dict[ExperimentPaths, dict[int, Job]]:
-    """Return what the journals say of the runs of each experiment that has some."""
-
-    def look(one: ExperimentPaths) -> dict[int, Job] | BrokenFile:
-        try:
-            return journal.last_words(one)
-        except BrokenFile as error:
-            return error
-
-    found = {}
-    looks = shared_look.each(look, [*experiments])
-    for one, words in zip(activity.counted([*experiments], "reading journals"), looks, strict=True):
-        if isinstance(words, BrokenFile):
-            warn(f"passed over: {words.message}")
-        else:
-            found[one] = words
-    return found
-
-
-def _slurm_ids(known: dict[ExperimentPaths, dict[int, Job]]) -> set[str]:
-    jobs = (job for each in known.values() for job in each.values())
-    return {job.job_id for job in jobs if job.job_id is not None and not job.is_local}
-
-
-def _may_be_active(job: Job, queued: Answers) -> bool:
-    """Check whether a run may be at work, whose files then tell."""
-    if job.event == journal.REFUSED or job.ended:
-        return False
-    if job.job_id is None or job.is_local:
-        return True
-    state = queued.jobs.get(job.job_id)
+def _may_be_active(job: str, queued: Answers) -> bool:
+    """Check whether a job may be at work, whose run's files then tell."""
+    state = queued.jobs.get(job)
     return queued.problem is not None if state is None else not state.is_over

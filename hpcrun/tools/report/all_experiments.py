@@ -104,7 +104,7 @@ def _facts(stories: Sequence[RunStory]) -> dict[str, ExperimentFacts]:
         runs.setdefault(story.selected.experiment.name, []).append(story)
     found = {}
     for name, those in runs.items():
-        submitted, _ = history.last_submission(those[0].selected.experiment)
+        submitted = history.last_submission(those[0].selected.experiment).time
         states = Counter(story.status.state for story in those).most_common()
         found[name] = ExperimentFacts(
             user=", ".join(sorted({story.user for story in those})),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hpcrun.cli import list as list_command
+from hpcrun.observe.read import root_cache
 from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.status import list_cache
 from hpcrun.state import annotation_log, files, journal, ledger
@@ -163,8 +164,8 @@ def test_a_failed_run_that_waits_again(
         lambda data: data.replace(b'"completed":1', b'"completed":7'),
         lambda data: b"{" * 3_000,
         lambda data: data.partition(b"\n")[2],
-        lambda data: list_cache._digest(b'{"of":1}') + b'\n{"of":1}',
-        lambda data: list_cache._digest(b"[]") + b"\n[]",
+        lambda data: root_cache.digest(b'{"of":1}') + b'\n{"of":1}',
+        lambda data: root_cache.digest(b"[]") + b"\n[]",
     ],
 )
 def test_a_torn_cache_holds_nothing(
@@ -183,7 +184,7 @@ def test_a_cache_of_another_hpcrun_holds_nothing(
     what: str, value: object, study: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed(study)
-    place = (list_cache, "FORMAT") if what == "FORMAT" else (list_cache.hpcrun, "__version__")
+    place = (list_cache, "FORMAT") if what == "FORMAT" else (root_cache.hpcrun, "__version__")
     monkeypatch.setattr(*place, value)
     assert not is_kept(study)
 
