@@ -25,8 +25,9 @@ T = TypeVar("T")
 # Seconds after which every client of storage that keeps nfs(5)'s default times sees a name, also
 # where opening its directory asks nothing: acdirmax is 60.
 SEEN_WITHIN = 75.0
-# The first looks of many, the seconds that each waits for slow storage, and looks at once then.
-_TRIED, _SLOW, _AT_ONCE = 8, 0.0004, 32
+# The first looks of many, the seconds that each waits for slow storage, looks at once then, and how
+# many may be ahead of the answer that is wanted next.
+_TRIED, _SLOW, _AT_ONCE, _AHEAD = 8, 0.0004, 32, 256
 _LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -141,10 +142,11 @@ def _at_once(look: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
     """Do the same in daemon threads: whoever leaves does not wait for storage that is silent."""
     answers: dict[int, tuple[list[T], BaseException | None]] = {}
     numbers, lock, left = iter(range(len(items))), threading.Lock(), threading.Event()
-    ready = threading.Condition()
+    # What was found waits here for its turn: not all of it.
+    ready, room = threading.Condition(), threading.Semaphore(_AHEAD)
 
     def work() -> None:
-        while not left.is_set():
+        while room.acquire() and not left.is_set():
             with lock:
                 number = next(numbers, None)
             if number is None:
@@ -168,8 +170,10 @@ def _at_once(look: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
             if error is not None:
                 raise error
             yield from found
+            room.release()
     finally:
         left.set()
+        room.release(_AT_ONCE)
 
 
 def mark(path: Path) -> list[int] | None:

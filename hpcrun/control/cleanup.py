@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,14 @@ from hpcrun.errors import BrokenFile, HpcrunError, Interrupted, UsageError
 from hpcrun.observe.read.selection import Finder, Selected
 from hpcrun.observe.status import run_state, slurm_cache
 from hpcrun.observe.status.jobs import Answers, JobRef
-from hpcrun.observe.status.status import RunStatus, deciding_job, statuses
+from hpcrun.observe.status.status import RunStatus, deciding_job, observe
 from hpcrun.policy.retention import Retention
 from hpcrun.state import files, layout, manifest, permissions
 from hpcrun.state import files as state_files
 from hpcrun.state.environment import frozen_environment
 from hpcrun.state.environment.frozen_environment import FrozenEnvironment
 from hpcrun.state.init_from import Origin
-from hpcrun.state.layout import AttemptPaths, ExperimentPaths
+from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.manifest import Fault, Manifest
 from hpcrun.submission import lock
 from hpcrun.text import Say, listed, plural, size
@@ -103,12 +104,17 @@ def find(selected: Sequence[Selected], choice: CleanupChoice, warn: Say) -> list
     on. Nothing of a run that is not over, or of which that is not known.
     """
     needed = _Needed([*dict.fromkeys(one.experiment.root for one in selected)], warn)
-    return [
-        _of_run(one, status, choice, needed)
-        if spared is None
-        else Leftovers(one, status, spared=spared)
-        for one, status, spared in over(selected, warn)
-    ]
+
+    def look(told: tuple[Selected, RunStatus, str | None]) -> Leftovers:
+        one, status, spared = told
+        if spared is not None:
+            return Leftovers(one, status, spared=spared)
+        return _of_run(one, status, choice, needed)
+
+    those = over(selected, warn)
+    looks = shared_look.each(look, those)
+    counted = activity.counted(those, "looking what runs have left")
+    return [found for _, found in zip(counted, looks, strict=True)]
 
 
 @dataclass
@@ -120,12 +126,14 @@ class _Needed:
 
     roots: Collection[Path]
     warn: Say
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def why_kept(self, paths: Sequence[Path]) -> tuple[list[Path], str | None]:
         """Return which of these checkpoints are needed, or may be, and why; None for none."""
         if not paths:
             return [], None
-        needed, unread = self._read
+        with self._lock:
+            needed, unread = self._read
         if unread:
             return [*paths], f"what {', '.join(unread)} begins with is not known"
         kept = [path for path in paths if path.resolve() in needed]
@@ -213,9 +221,13 @@ def over(selected: Sequence[Selected], warn: Say) -> list[tuple[Selected, RunSta
         return answers
 
     found = []
-    for one, status in zip(selected, statuses(selected, warn=warn, ask=ask), strict=True):
+    told = observe(selected, warn=warn, ask=ask)
+    for one, (status, attempts) in zip(selected, told, strict=True):
         reason = None if status.over else f"{status.state}, not over"
-        if reason is None and (ref := deciding_job(one)) is not None:
+        # What has completed stays so, whatever Slurm says.
+        last = attempts[-1] if attempts else None
+        is_final = last is not None and last.outcome == "completed" and last.job_id == one.job_id
+        if reason is None and not is_final and (ref := deciding_job(one)) is not None:
             # A failed run may be about to start again, which only the cluster knows.
             reason = answers.silence(ref.job_id)
         found.append((one, status, reason))
@@ -231,33 +243,39 @@ def _of_run(
     if choice.before is not None and not (status.updated and status.updated < choice.before):
         return Leftovers(one, status, spared="not that old")
     attempts = one.paths.attempts()
-    if (reason := _obstacle(one, attempts)) is not None:
-        return Leftovers(one, status, spared=reason)
+    used = [one.paths.directory, *(attempt.directory for attempt in attempts)]
+    batch = one.submissions() if choice.logs else ()
     checkpoints = one.paths.checkpoints
+    has_some = shared_look.is_there(checkpoints)
+    own = [*used, *(paths.directory for paths in batch)]
+    own += [checkpoints, one.paths.universals] if has_some else []
+    if (reason := _obstacle(one.experiment, own)) is not None:
+        return Leftovers(one, status, spared=reason)
+    items = [*_items(TEMPORARY, [path for each in used for path in state_files.temporaries(each)])]
+    if choice.logs:
+        logs = [path for attempt in attempts for path in (*attempt.logs(), attempt.log_sizes)]
+        items += _items(LOG, [*logs, *one.batch_logs()])
+    if not has_some:
+        return Leftovers(one, status, tuple(items))
     complete = [each for each in manifest.complete(checkpoints) if not each[0].is_symlink()]
     superfluous = _superfluous(one, status, choice, complete)
     kept, spared = needed.why_kept(superfluous)
-    used = [one.paths.directory, *(attempt.directory for attempt in attempts)]
-    logs = [path for attempt in attempts for path in (*attempt.logs(), attempt.log_sizes)]
     items = [
         *_items(CONVERSION, [one.paths.universals]),
         *_items(DAMAGED, manifest.quarantined(checkpoints)),
         *_items(INCOMPLETE, _incomplete(checkpoints, _server_time(one.experiment) - _SETTLED)),
-        *_items(TEMPORARY, [path for each in used for path in state_files.temporaries(each)]),
-        *(_items(LOG, [*logs, *one.batch_logs()]) if choice.logs else ()),
+        *items,
         *_items(CHECKPOINT, [path for path in reversed(superfluous) if path not in kept]),
     ]
     return Leftovers(one, status, tuple(items), spared)
 
 
-def _obstacle(one: Selected, attempts: Sequence[AttemptPaths]) -> str | None:
-    """Return which of a run's directories is a link or somebody else's; None if none is."""
-    base = one.experiment.directory.resolve()
-    found = [one.paths.checkpoints, one.paths.universals, one.paths.attempts_directory]
-    found += [attempt.directory for attempt in attempts]
-    found += [paths.directory for paths in one.submissions()]
-    below = (base / path.relative_to(one.experiment.directory) for path in found)
-    return next(filter(None, (removal.obstacle(base, path) for path in below)), None)
+def _obstacle(experiment: ExperimentPaths, directories: Sequence[Path]) -> str | None:
+    """Return which of an experiment's directories is a link or somebody else's; None if none is."""
+    base = experiment.directory.resolve()
+    return removal.obstacle(
+        base, [base / one.relative_to(experiment.directory) for one in directories]
+    )
 
 
 def _superfluous(

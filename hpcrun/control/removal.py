@@ -12,6 +12,8 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 from hpcrun.errors import HpcrunError
@@ -22,15 +24,24 @@ _STILL_OPEN = ".nfs"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def obstacle(base: Path, directory: Path) -> str | None:
-    """Return why nothing in a directory below ``base`` is removed; None if it is not there."""
+def obstacle(base: Path, directories: Sequence[Path]) -> str | None:
+    """Return why nothing in one of some directories below ``base`` is removed; None if it may be.
+
+    What is not there is no obstacle. Each directory on their ways is looked at once.
+    """
+    ways = [one.relative_to(base).parts for one in directories]
     try:
-        with _opened(base, directory):
-            return None
-    except FileNotFoundError:
-        return None
+        _look_into(base, base, None, sorted(ways))
     except OSError as error:
         return f"{error.filename}: {error.strerror}"
+    return None
+
+
+def _look_into(path: Path, part: Path, parent: int | None, ways: Sequence[tuple[str, ...]]) -> None:
+    """Open a directory, and those on sorted ways below it; raise OSError if one is not its own."""
+    with contextlib.suppress(FileNotFoundError), _own(path, part, parent) as here:
+        for name, below in groupby(filter(None, ways), key=itemgetter(0)):
+            _look_into(path / name, Path(name), here, [way[1:] for way in below])
 
 
 def remove(base: Path, path: Path, *, set_aside: bool = False) -> None:
@@ -65,19 +76,27 @@ def check_all_removed(failed: Sequence[str]) -> None:
 def _opened(base: Path, directory: Path) -> Iterator[int]:
     """Yield a descriptor of a directory; raise OSError if a part of its path is not its own."""
     with contextlib.ExitStack() as stack:
-        path, parent = base, None
-        for part in (base, *map(Path, directory.relative_to(base).parts)):
+        path, parent = base, stack.enter_context(_own(base, base, None))
+        for part in map(Path, directory.relative_to(base).parts):
             path = path / part
-            try:
-                parent = os.open(part, _DIRECTORY, dir_fd=parent)
-            except OSError as error:
-                why = "a link, and none is followed" if path.is_symlink() else error.strerror
-                raise OSError(error.errno, why, str(path)) from None
-            stack.callback(os.close, parent)
-            if part.name == ".." or os.fstat(parent).st_uid != os.geteuid():
-                raise PermissionError(errno.EPERM, "somebody else's", str(path))
-        assert parent is not None
+            parent = stack.enter_context(_own(path, part, parent))
         yield parent
+
+
+@contextlib.contextmanager
+def _own(path: Path, part: Path, parent: int | None) -> Iterator[int]:
+    """Yield a descriptor of one directory, opened from the one above; raise as `_opened`."""
+    try:
+        found = os.open(part, _DIRECTORY, dir_fd=parent)
+    except OSError as error:
+        why = "a link, and none is followed" if path.is_symlink() else error.strerror
+        raise OSError(error.errno, why, str(path)) from None
+    try:
+        if part.name == ".." or os.fstat(found).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "somebody else's", str(path))
+        yield found
+    finally:
+        os.close(found)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hpcrun import activity
+from hpcrun import activity, shared_look
 from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.observe.read import filter, metric_curves
 from hpcrun.observe.read.metric_curves import Curve
@@ -151,22 +151,34 @@ def collect(
 
     ``keys`` are those of the values that it has, the swept ones and tags by default.
 
-    ``read`` reads the metrics of a run that has begun; it is called once for each, in their order.
+    ``read`` reads the metrics of a run that has begun; it is called once for each, also of several
+    at once.
     ``warn`` is called for each run whose metrics cannot be read: its row is without.
     """
     keys = [*swept_keys(selected), *tagged(selected)] if keys is None else keys
     rows: list[Row] = []
     objectives: list[str] = []
     others: list[str] = []
+
+    def look(pair: tuple[Selected, RunStatus]) -> Curve | BrokenFile:
+        one, status = pair
+        try:
+            return read(one.paths) if status.attempt is not None else Curve()
+        except BrokenFile as error:
+            return error
+
     each = [*zip(selected, statuses, strict=True)]
-    for one, status in activity.counted(each, "reading metrics"):
+    looks = shared_look.each(look, each)
+    for (one, status), found in zip(activity.counted(each, "reading metrics"), looks, strict=True):
         row: Row = {EXPERIMENT: one.experiment.name, "run": one.name}
         row |= {name: of(status) for name, of in _FACTS.items()}
         row |= {key: column_value(one, key) for key in keys}
         curve, objective = Curve(), None
         try:
             objective = one.run.objective
-            curve = read(one.paths) if status.attempt is not None else curve
+            if isinstance(found, BrokenFile):
+                raise found
+            curve = found
         except BrokenFile as error:
             warn(f"{one.name}: {error.message}")
         name = objective.metric if objective else None
