@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from hpcrun import activity
+from hpcrun import activity, shared_look
 from hpcrun.fields import TIME, WHOLE
 from hpcrun.observe.diagnosis import goodput
 from hpcrun.observe.diagnosis.goodput import Goodput, Span, Traces
@@ -300,8 +300,14 @@ def stories(
     then. ``values`` includes steps and metrics in the statuses.
     """
     found = observe(selected, warn=warn, ask=ask, values=values)
-    each = activity.counted([*zip(selected, found, strict=True)], "reading attempts")
-    return [RunStory(one, status, _attempts(one, those)) for one, (status, those) in each]
+
+    def look(pair: tuple[Selected, Observed]) -> RunStory:
+        one, (status, those) = pair
+        return RunStory(one, status, _attempts(one, those))
+
+    each = [*zip(selected, found, strict=True)]
+    counted = activity.counted(each, "reading attempts")
+    return [story for _, story in zip(counted, shared_look.each(look, each), strict=True)]
 
 
 def bare(one: Selected, observed: Observed) -> RunStory:

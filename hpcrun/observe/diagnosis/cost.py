@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from hpcrun import activity, shared_look
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput, Span
 from hpcrun.observe.diagnosis.price_list import CPU, GPU, PriceList, money_text
 from hpcrun.observe.tables import Table
@@ -166,16 +167,18 @@ def by_month(spans: Iterable[Span]) -> dict[str, list[Span]]:
 class CostsOfRuns:
     """What runs cost: each, and in all, by experiment, user and month."""
 
-    def __init__(self, stories: Iterable[RunStory], now: float) -> None:
+    def __init__(self, stories: Sequence[RunStory], now: float) -> None:
         self.each: list[Cost] = []
         """One for each story, in their order."""
         self.silent = 0
         """How many runs were started and log nothing of where their time went."""
         self._named: dict[str, list[tuple[str, Cost]]] = {"experiment": [], "user": []}
         self._stories: list[tuple[RunStory, Sequence[Span]]] = []
-        for story in stories:
+        looks = shared_look.each(lambda story: story.spans(now), stories)
+        counted = activity.counted(stories, "reading where the time went")
+        for story, spans in zip(counted, looks, strict=True):
             name, plan = story.status.experiment, story.plan_of
-            prices, spans = PriceList.of(story.selected.plan.cluster), story.spans(now)
+            prices = PriceList.of(story.selected.plan.cluster)
             one = of_run(name, plan, spans, prices)
             one.grown.extend(story.grown)
             self.each.append(one)

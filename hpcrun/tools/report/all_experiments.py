@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from hpcrun import activity
 from hpcrun.observe.diagnosis import attempts
 from hpcrun.observe.diagnosis.attempts import CauseGroup, RunStory
 from hpcrun.observe.diagnosis.cost import Cost, CostsOfRuns
@@ -77,7 +76,7 @@ def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) ->
     """Read the attempts of all runs; ``say`` is called with a message if Slurm does not answer."""
     now = time.time()
     stories = attempts.stories(selected, warn=say)
-    costs = CostsOfRuns(activity.counted(stories, "reading where the time went"), now)
+    costs = CostsOfRuns(stories, now)
     facts = _facts(stories)
     in_all = costs.in_all()
     return AllExperiments(

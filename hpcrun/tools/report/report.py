@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpcrun import activity
+from hpcrun import activity, shared_look
 from hpcrun.errors import UsageError
 from hpcrun.observe import diff, results, step_profile
 from hpcrun.observe.diagnosis import cost
@@ -160,12 +160,11 @@ def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) ->
     objective = selected[0].run.objective
     name, mode = (objective.metric, objective.better) if objective else ("", "min")
     ranked = _ranked(table, name, mode)
+    looks = shared_look.each(lambda story: _run(story, thinned, bases, len(selected), now), found)
+    counted = activity.counted(found, "reading logs and telemetry")
     return Report(
         made=now,
-        runs=tuple(
-            _run(story, thinned, bases, len(selected), now)
-            for story in activity.counted(found, "reading logs and telemetry")
-        ),
+        runs=tuple(run for _, run in zip(counted, looks, strict=True)),
         results=table,
         objective=name,
         mode=mode,
