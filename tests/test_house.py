@@ -214,8 +214,9 @@ BUDGETS = {
     # are sent to the nodes.
     "run": 27_020,
     # With what is active in all experiments, totals of what they cost (which cli and the report had
-    # twice), and the rows and journals' words that are kept of experiments in which nothing changed.
-    "observe": 10_160,
+    # twice), what is kept of experiments in which nothing changed (rows of `list`, journals), and
+    # the looks of many runs at once, with how long a line of many logs may go unseen.
+    "observe": 10_210,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
     "compile": 11_250,
@@ -233,10 +234,11 @@ BUDGETS = {
     "policy": 2_520,
     "slurm": 2_605,
     "tools/perf": 2_450,
-    # With the protocol of features, and many looks at slow storage at once.
-    "the top": 2_700,
-    # With `update`, and checkpoints that others need read once there is one that may go.
-    "control": 2_160,
+    # With the protocol of features, and many looks at slow storage at once, only so far ahead.
+    "the top": 2_710,
+    # With `update`, checkpoints that others need read once there is one that may go, and the looks
+    # of many runs at once, each directory on their ways once.
+    "control": 2_200,
     # With the page of all experiments, experiments side by side, PDF and axes without outliers.
     "tools/report": 2_120,
     # Any command on a login node through ssh, its other end included.

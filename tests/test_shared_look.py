@@ -138,3 +138,22 @@ def test_a_mark_is_another_after_a_change(tmp_path: Path) -> None:
     path.write_text("12")
     assert shared_look.mark(path) != before
     assert shared_look.mark(tmp_path) is not None
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_looks_are_only_so_far_ahead_of_what_is_wanted(leaves: bool) -> None:
+    """What was found waits in memory, and a reader may stop half way."""
+    done: list[int] = []
+
+    def look(number: int) -> int:
+        done.append(number)
+        return number
+
+    found = shared_look._at_once(look, range(2_000))
+    assert next(found) == 0
+    time.sleep(0.2)
+    assert len(done) <= shared_look._AHEAD + 1
+    if leaves:
+        del found
+    else:
+        assert [*found] == [*range(1, 2_000)]

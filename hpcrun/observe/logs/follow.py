@@ -13,6 +13,7 @@ turns, at a bounded rate whatever their number.
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import time
@@ -21,7 +22,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
-from hpcrun import mounts
+from hpcrun import mounts, shared_look
 from hpcrun.observe.logs.tail import FULL, LineBlock, Source, Tail
 from hpcrun.slurm.background import BackgroundCall
 
@@ -177,9 +178,17 @@ class Follower:
         if anew and not first:
             some = max(1, int(self.pace.hot_looks * self.pace.interval))
         looked, hot = self._hot[:some], self._hot[some:]
-        for tail in looked:
-            replaced = paths_too and tail.is_open and tail.replaced(anew=anew)
-            read = yield from self._read(tail)
+
+        def begin(tail: Tail) -> tuple[bytes, int]:
+            found = tail.read()
+            if close:
+                tail.close()
+            return found
+
+        begun = shared_look.each(begin, looked) if first else itertools.repeat(None)
+        for tail, begins in zip(looked, begun, strict=False):
+            replaced = paths_too and tail.is_open and tail.replaced(anew=anew) and not first
+            read = yield from self._read(tail, begins)
             if first and read < FULL:
                 tail.quiet_since = now - tail.age()
             elif read:
@@ -195,12 +204,18 @@ class Follower:
         self._hot = hot
         return more
 
-    def _read(self, tail: Tail) -> Generator[LineBlock, None, int]:
-        """Poll one file, with a bounded number of reads; return the size of the last one."""
+    def _read(
+        self, tail: Tail, begins: tuple[bytes, int] | None = None
+    ) -> Generator[LineBlock, None, int]:
+        """Poll one file, with a bounded number of reads; return the size of the last one.
+
+        ``begins`` is what a first read of it has returned.
+        """
         read, times = FULL, self.pace.burst
         while times and read >= FULL:
             times -= 1
-            block, read = tail.read()
+            block, read = begins or tail.read()
+            begins = None
             if block:
                 self.moved(tail)
                 yield LineBlock(tail.source, block, tail.written)

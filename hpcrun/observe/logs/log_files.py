@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -163,14 +163,17 @@ class RunLogs:
     def __init__(self, one: Selected, choice: LogChoice = NEWEST) -> None:
         self._one, self._choice = one, choice
         self._source = partial(Source, experiment=one.experiment.name, run=one.run.number)
+        self._attempts: list[Attempt] | None = None
 
-    @cached_property
+    @property
     def _ledger(self) -> list[Attempt]:
-        try:
-            return ledger.read(self._one.paths)
-        except BrokenFile:
+        # No `cached_property`: before Python 3.12 one lock holds up those of all runs.
+        if self._attempts is None:
             # Its logs can be read all the same.
-            return []
+            self._attempts = []
+            with contextlib.suppress(BrokenFile):
+                self._attempts = ledger.read(self._one.paths)
+        return self._attempts
 
     @property
     def goes_on(self) -> bool:

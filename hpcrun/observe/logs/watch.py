@@ -15,9 +15,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from hpcrun import shared_look
 from hpcrun.errors import BrokenFile
 from hpcrun.observe.logs.follow import CHECK, Follower, Pace, pace_of
 from hpcrun.observe.logs.log_files import MOST_RANKS, NEWEST, LogChoice, RunLogs
@@ -29,16 +31,17 @@ from hpcrun.observe.status import run_state
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.slurm_cache import LastAnswers
 from hpcrun.observe.status.status import Ask, RunStatus, deciding_job, statuses
-from hpcrun.shared_look import SEEN_WITHIN
 from hpcrun.state.journal import SUBMITTED
 from hpcrun.state.layout import ExperimentPaths
-from hpcrun.text import Say
+from hpcrun.text import Say, age
 
 # Seconds of silence after which a run is over: this host may not see its files sooner.
-UNKNOWN_FOR = SEEN_WITHIN
+UNKNOWN_FOR = shared_look.SEEN_WITHIN
 # Seconds between two looks at later submissions, while a run is not submitted yet.
 RENEW = 10.0
 FAILURES = 5
+# Seconds between two looks at a log of which the user is told.
+LONG = 30.0
 LAST_WORDS = 5.0
 
 
@@ -62,6 +65,8 @@ class _Run:
     failed_before: bool = False
     ledger_size: int = 0
     looked: float = 0.0
+    # Attempt -> world size, of those that were there at first.
+    sizes: dict[int, int] = field(default_factory=dict)
 
     @property
     def is_submitted(self) -> bool:
@@ -156,7 +161,7 @@ class Watch:
         now = time.monotonic()
         first = self._looked is None
         allowed = len(self._runs) if first else int(self._pace.runs * (now - (self._looked or 0.0)))
-        self._looked = now
+        self._looked, count = now, 0
         if self._not_begun:
             paths = sorted(self._not_begun)
             if self.choice.streams in ("worker", "agent"):
@@ -177,9 +182,25 @@ class Watch:
         ):
             turn = min(len(queue), most, allowed)
             allowed -= turn
-            for run in [queue.popleft() for _ in range(turn)]:
-                yield from self._sources(run, first=first)
+            runs = [queue.popleft() for _ in range(turn)]
+            looks = shared_look.each(partial(self._sources, first=first), runs)
+            for run, found in zip(runs, looks, strict=True):
+                count += len(found)
+                yield from found
                 (self._turns if run.full or run.closed else self._pressing).append(run)
+        if first:
+            self._tell_of_turns(count)
+
+    def _tell_of_turns(self, count: int) -> None:
+        """Tell how long a line may go unseen, where there are more logs than looks at them."""
+        quiet = count / self._pace.cold_looks
+        if quiet > LONG:
+            busy = age(max(count / self._pace.hot_looks, self._pace.interval))
+            self.warn(
+                f"{count:,} logs, to spare the storage, are looked at by turns: one that grows "
+                f"every {busy}, a quiet one every {age(quiet)}; lines of fewer runs, or of fewer "
+                "ranks (-r 0), come sooner"
+            )
 
     def over(self) -> bool:
         """Check whether all runs are over, with one query of the cluster.
@@ -212,10 +233,13 @@ class Watch:
         if now >= self._renew_at:
             self._renew_at = now + RENEW
             self._renew([run for run in self._asked_for if not run.is_submitted])
-        for run in self._asked_for:
-            if run.job is None:
-                run.ledger_size = _size(run.selected.paths.ledger)
-                run.job = deciding_job(run.selected)
+
+        def look(run: _Run) -> None:
+            run.ledger_size = _size(run.selected.paths.ledger)
+            run.job = deciding_job(run.selected)
+
+        for _ in shared_look.each(look, [run for run in self._asked_for if run.job is None]):
+            pass
         answers = self.ask([run.job for run in self._asked_for if run.job])
         if self._is_silent != (answers.problem is not None):
             self._is_silent = not self._is_silent
@@ -284,8 +308,9 @@ class Watch:
         run = self._runs.get(source.run_key)
         if run is None:
             return frozenset()
-        _, world_size = RunLogs(run.selected).seats(source.attempt or 0)
-        return self._wanted(run) & frozenset(range(world_size))
+        attempt = source.attempt or 0
+        size = run.sizes.get(attempt) or RunLogs(run.selected).seats(attempt)[1]
+        return self._wanted(run) & frozenset(range(size))
 
     def not_completed(self) -> list[RunStatus]:
         """Return the runs that have not completed, as far as their states are known."""
@@ -321,6 +346,9 @@ class Watch:
         is_silent = final and logs.is_silent(attempts)
         attempts = [one for one in attempts if one.number >= run.first]
         found = logs.of(attempts, is_silent=is_silent)
+        if first and found:
+            # Of many runs at once; `ranks` is asked for one after the other.
+            run.sizes[newest] = logs.seats(newest)[1]
         if choice.attempt is None or choice.attempt == "all":
             # Attempts before the newest create no more files.
             run.first = max(run.first, newest)

@@ -276,3 +276,16 @@ def test_what_a_caller_runs_is_shown_until_the_caller_says_that_it_is_over(
         "1 r1 | x",
         "2 batch | no such python",
     ]
+
+
+@pytest.mark.parametrize(("quiet", "told"), [(0.05, True), (1.0, False)])
+def test_how_long_lines_may_go_unseen_is_told(quiet: float, told: bool, study: Experiment) -> None:
+    begin(study, 1)
+    said: list[str] = []
+    pace = dataclasses.replace(REMOTE, hot_looks=1, cold_looks=quiet)
+    watch = Watch(selected(study), ask=Cluster(), warn=said.append, pace=pace)
+    assert len(names(watch)) == 2
+    assert all("one that grows every 2 s, a quiet one every 40 s" in one for one in said)
+    assert len(said) == told
+    names(watch)
+    assert len(said) == told
