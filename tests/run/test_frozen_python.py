@@ -67,6 +67,43 @@ def test_a_rank_becomes_its_nodes_python(root: Path, given: list[str], rank: str
     assert said.split() == [str(root), "-m", "hpcrun.run.worker", str(launch), *given]
 
 
+@pytest.mark.parametrize(
+    ("mode", "is_complete", "expected"),
+    [(0o700, True, True), (0o700, False, False), (0o755, True, False), (None, True, False)],
+)
+def test_a_spare_nodes_copy_is_the_users_and_whole(
+    tmp_path: Path, mode: int | None, is_complete: bool, expected: bool
+) -> None:
+    """It is looked for at the path of another node's, which anybody may have made here."""
+    copy = tmp_path / "hpcrun-data-0-a"
+    if mode is not None:
+        copy.mkdir()
+        if is_complete:
+            (copy / "complete").write_text("")
+        copy.chmod(mode)
+    assert frozen_python.is_mine_and_complete(f"{copy}/data/environment") is expected
+
+
+def test_a_link_to_a_copy_is_none(tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir(mode=0o700)
+    (tmp_path / "copy" / "complete").write_text("")
+    (tmp_path / "link").symlink_to("copy")
+    assert frozen_python.is_mine_and_complete(f"{tmp_path}/copy/data/environment")
+    assert not frozen_python.is_mine_and_complete(f"{tmp_path}/link/data/environment")
+
+
+def test_a_warm_rank_of_a_spare_node_leaves_where_there_is_no_copy(tmp_path: Path) -> None:
+    launch = tmp_path / "launch.json"
+    node = {"name": "n1", "python": f"{tmp_path}/copy/data/environment/{PYTHON}", "scratch": "/"}
+    launch.write_text(json.dumps({"ranks_per_node": 1, "nodes": [node]}))
+    argv = [sys.executable, "-m", "hpcrun.run.frozen_python", str(launch), "--warm", "n3"]
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "SLURM_PROCID": "0"}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    said = "no warm rank: this node has no copy of the environment in"
+    assert done.stderr == f"{said} {tmp_path}/copy/data/environment\n"
+
+
 def test_it_imports_next_to_nothing() -> None:
     code = "import sys; import hpcrun.run.frozen_python; print(*sys.modules)"
     repository = str(Path(__file__).parents[2])

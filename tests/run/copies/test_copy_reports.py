@@ -31,6 +31,15 @@ def test_nodes_are_put_together(capfd: pytest.CaptureFixture[str]) -> None:
     assert "copies, node n2: /data/a is not copied" in said
 
 
+def test_what_a_spare_copies_ahead_counts_for_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    reports = CopyReports(data=True)
+    reports.begins(["n1"])
+    assert not reports.take_in("n9", {"type": "copying", "done": 5, "total": 100})
+    assert reports.take_in("n9", _copied(seconds=99.0, notes=["/data/a is not copied"]))
+    assert reports.record() is None
+    assert "n9" not in capfd.readouterr().out
+
+
 def test_where_nothing_is_staged_nothing_is_said(capfd: pytest.CaptureFixture[str]) -> None:
     reports = CopyReports(data=False)
     assert not reports.begins(["n1"])

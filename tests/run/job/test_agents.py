@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 
 from hpcrun.run.check_in import node_links
+from hpcrun.run.copies.copy_reports import CopyReports
 from hpcrun.run.job import agents
 from hpcrun.run.job.agents import Agents
 from hpcrun.run.job.rank_places import NodesLost, NodesUnusable, NotBuilt, StorageUnseen
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import Entry
 from tests.support.place import REPOSITORY
+from tests.support.waiting import until
 
 AGENT = """
 import sys, time
@@ -46,6 +48,14 @@ while not channel.closed:
         if message["type"] == "build":
             failed = {"type": "failed", "message": "no compiler", "about": "build", "attempt": 1}
             channel.send(failed if fate == "no compiler" else {"type": "built", "attempt": 1})
+        if message["type"] == "copy":
+            report = {"files": 1, "bytes": 1, "copied": 1, "seconds": 0.5, "notes": []}
+            answers = {
+                "copies": {"type": "copied", "report": report},
+                "full": {"type": "failed", "message": "no room", "about": ""},
+                "blind": {"type": "failed", "message": "no such file", "about": "storage"},
+            }
+            channel.send({**answers[fate], "attempt": 1})
         if message["type"] == "prepare":
             time.sleep(float(after))
             if fate == "dies":
@@ -283,6 +293,26 @@ def test_where_one_node_cannot_compile_another_does(tmp_path: Path) -> None:
     # The attempt goes on, and ends for another reason.
     refused = _refusal(tmp_path, n1=("no compiler", 30), n2=("compiles", 0), n3=("ready", 0))
     assert refused.message == "node n2 cannot be used: no space left"
+
+
+def test_spares_copy_ahead_and_are_idle_once_they_have(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One that cannot is no more of use; one that does not see storage is asked again later."""
+    fates = {"n1": "fails", "n2": "copies", "n3": "full", "n4": "blind"}
+    found = _crew(tmp_path, 1, **{node: (fate, 0.0) for node, fate in fates.items()})
+    found.copies = CopyReports(data=True)
+    found.working = ("n1",)
+    try:
+        until(lambda: found.turn(0.1) or (found.usable != list(fates) and found.idle()))
+        assert found.usable == ["n1", "n2", "n4"]
+        (directory,) = found.idle().items()
+        assert directory[0] == "n2"
+        assert directory[1].name == "attempt-1"
+        assert "the spare node n3 is of no more use: no room" in capfd.readouterr().out
+    finally:
+        found.lost.extend(fates)
+        found.dismiss()
 
 
 def _lost(found: Agents) -> NodesLost | NodesUnusable:
