@@ -32,7 +32,7 @@ _COMPLETED = re.compile(
     r"srun: (?:launch/slurm: _task_finish: )?\S+: tasks? (?P<tasks>[0-9,-]+): Completed\s*$"
 )
 # What srun says of itself with ``--verbose``.
-_CHATTER = re.compile(r"srun: (?!error|fatal|Job step|Force)")
+_CHATTER = re.compile(r"srun: (?!error|fatal|[Ww]arning|Job |job |Step|Force|Requested)")
 _NOT_CREATED = re.compile(
     r"srun: (?:error|fatal): "
     r"((?:Unable to (?:create step|confirm|contact|resolve)|Invalid MPI type).*)"

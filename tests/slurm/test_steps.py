@@ -232,7 +232,9 @@ def test_tasks_that_ended_well_are_told_by_a_step_that_outlives_nodes(
         ("srun: launch/slurm: _task_finish: n1: task 0: Completed", True),
         ("srun: error: n3: task 2: Exited with exit code 3", False),
         ("srun: Job step aborted: Waiting up to 32 seconds for job step to finish.", False),
+        ("srun: jobid 1: nodes(3):`n[1-3]', cpu counts: 2(x3)", True),
         ("srun: Force Terminated StepId=1.2", False),
+        ("srun: Job 7 step creation temporarily disabled, retrying", False),
         ("what a plugin of the site's says", False),
     ],
 )

@@ -195,10 +195,8 @@ class SlurmLauncher(Launcher):
         for number, every in enumerate(self.agent_groups()):
             if not (group := [node for node in every if node in wanted]):
                 continue
-            name, command = (
-                steps.warm_name(attempt.number, number),
-                self.worker(attempt.launch, *warm_up.arguments(group, spares)),
-            )
+            name = steps.warm_name(attempt.number, number)
+            command = self.worker(attempt.launch, *warm_up.arguments(group, spares))
             shape = group, run.ranks_per_node, run.resources.cpus_per_task or 1
             found.append((group, self._start(attempt, name, *shape, log, command, outlives=True)))
         return found
@@ -260,6 +258,7 @@ class _SlurmWorkers(Workers):
         self._refusal: str | None = None
         self._is_aborted = False
         self._completed: set[int] = set()
+        self._is_verbose = "--verbose" in argv
         self._process = subprocess.Popen(
             around.around(argv) if around else argv,
             stdin=subprocess.DEVNULL,
@@ -275,7 +274,7 @@ class _SlurmWorkers(Workers):
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self._completed.update(steps.parse_completed(line))
-            if steps.is_chatter(line):
+            if self._is_verbose and steps.is_chatter(line):
                 continue
             with contextlib.suppress(OSError):
                 os.write(2, line.encode(errors="backslashreplace"))

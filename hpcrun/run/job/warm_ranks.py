@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from hpcrun.policy import causes
 from hpcrun.run.health import progress
@@ -99,30 +99,31 @@ class WarmRanks:
         self._groups = []
 
 
+@dataclass(frozen=True)
 class WarmGroup:
-    """The warm ranks of one step: so many on ``each`` of its ``nodes``, numbered as tasks."""
+    """The warm ranks of one step, numbered as tasks: so many on ``each`` of its ``nodes``."""
 
-    def __init__(self, workers: Workers, nodes: Sequence[str], each: int) -> None:
-        self.workers, self._nodes, self._each = workers, nodes, each
-        self.ranks: Mapping[int, int] = {}
-        """Task -> the rank that it has become; those of other nodes leave."""
+    workers: Workers
+    nodes: Sequence[str]
+    each: int
+    ranks: Mapping[int, int] = field(default_factory=dict)
+    """Task -> the rank that it has become; those of other nodes leave."""
 
     @property
     def has_others(self) -> bool:
         """Whether tasks of it live that no attempt has called, as far as is known."""
-        tasks = range(len(self._nodes) * self._each)
+        tasks = range(len(self.nodes) * self.each)
         return any(not self.workers.has_ended(task) for task in tasks if task not in self.ranks)
 
     def called(self, first: Mapping[str, int]) -> WarmGroup:
         """Return it as an attempt calls it that has these nodes, each with its first rank."""
-        found = WarmGroup(self.workers, self._nodes, self._each)
-        places = [(node, task) for task, node in enumerate(self._nodes) if node in first]
-        found.ranks = {
-            place * self._each + local: first[node] + local
-            for node, place in places
-            for local in range(self._each)
+        ranks = {
+            place * self.each + local: first[node] + local
+            for place, node in enumerate(self.nodes)
+            if node in first
+            for local in range(self.each)
         }
-        return found
+        return replace(self, ranks=ranks)
 
 
 class CalledRanks(Workers):
