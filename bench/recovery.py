@@ -64,7 +64,7 @@ CASES = (
     Case("node lost, spare in its place", TARGET + SILENCE, {"spare_nodes": 1}, {}, power=True),
     Case(
         "node lost, warm spare",
-        0.0,
+        TARGET,
         {"spare_nodes": 1},
         {"warm_after": "00:00:01"},
         power=True,
