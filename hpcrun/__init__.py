@@ -49,4 +49,5 @@ def __getattr__(name: str) -> Any:
     if name not in _FROM:
         raise AttributeError(f"module 'hpcrun' has no attribute {name!r}")
     module, inside = _FROM[name]
+    importlib.import_module("hpcrun.run.own_archive").read_once()
     return getattr(importlib.import_module(f"hpcrun.{module}"), inside)

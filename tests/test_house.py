@@ -212,7 +212,7 @@ BUDGETS = {
     # Of thousands of nodes: agents in groups, what a kernel acknowledges, trees of ranks, each
     # rank's share of a manifest; warm ranks on spare nodes, in steps that outlive a lost one;
     # archives that are sent to the nodes.
-    "run": 27_060,
+    "run": 27_120,
     # With what is active in all experiments, totals of what they cost (which cli and the report had
     # twice), what is kept of experiments in which nothing changed (rows of `list`, journals), and
     # the looks of many runs at once, with how long a line of many logs may go unseen.

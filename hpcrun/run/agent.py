@@ -51,6 +51,11 @@ requeued.
 
 from __future__ import annotations
 
+from hpcrun.run import own_archive
+
+if __name__ == "__main__":
+    own_archive.read_once()
+
 import argparse
 import contextlib
 import os

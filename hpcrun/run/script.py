@@ -5,6 +5,11 @@ The worker of a warm rank starts it, and watches it like a script that starts co
 
 from __future__ import annotations
 
+from hpcrun.run import own_archive
+
+if __name__ == "__main__":
+    own_archive.read_once()
+
 import argparse
 import runpy
 import signal

@@ -6,6 +6,11 @@ record however it ends.
 
 from __future__ import annotations
 
+from hpcrun.run import own_archive
+
+if __name__ == "__main__":
+    own_archive.read_once()
+
 import argparse
 import atexit
 import contextlib
