@@ -85,7 +85,8 @@ def _hurt(reference: Reference, images: Images, kind: str) -> None:
     environment = images.block(kind, cluster.python)
     # On the older Slurm the image's compiler is another than the machine's, and has work to do.
     resources = {"mem": 6000}
-    ward.submit(name, environment=environment, resources=resources)
+    telemetry = {"every": 2}  # attempt 1 may take less than the default's first sample
+    ward.submit(name, environment=environment, resources=resources, telemetry=telemetry)
     (run,) = ward.wait_for_step(name, 12)
     where = (
         "import os, platform; "
