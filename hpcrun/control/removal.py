@@ -39,7 +39,7 @@ def obstacle(base: Path, directories: Sequence[Path]) -> str | None:
 
 def _look_into(path: Path, part: Path, parent: int | None, ways: Sequence[tuple[str, ...]]) -> None:
     """Open a directory, and those on sorted ways below it; raise OSError if one is not its own."""
-    with contextlib.suppress(FileNotFoundError), _own(path, part, parent) as here:
+    with contextlib.suppress(FileNotFoundError), _open_own(path, part, parent) as here:
         for name, below in groupby(filter(None, ways), key=itemgetter(0)):
             _look_into(path / name, Path(name), here, [way[1:] for way in below])
 
@@ -76,15 +76,15 @@ def check_all_removed(failed: Sequence[str]) -> None:
 def _opened(base: Path, directory: Path) -> Iterator[int]:
     """Yield a descriptor of a directory; raise OSError if a part of its path is not its own."""
     with contextlib.ExitStack() as stack:
-        path, parent = base, stack.enter_context(_own(base, base, None))
+        path, parent = base, stack.enter_context(_open_own(base, base, None))
         for part in map(Path, directory.relative_to(base).parts):
             path = path / part
-            parent = stack.enter_context(_own(path, part, parent))
+            parent = stack.enter_context(_open_own(path, part, parent))
         yield parent
 
 
 @contextlib.contextmanager
-def _own(path: Path, part: Path, parent: int | None) -> Iterator[int]:
+def _open_own(path: Path, part: Path, parent: int | None) -> Iterator[int]:
     """Yield a descriptor of one directory, opened from the one above; raise as `_opened`."""
     try:
         found = os.open(part, _DIRECTORY, dir_fd=parent)

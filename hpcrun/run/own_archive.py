@@ -33,7 +33,7 @@ class _Opener:
 
 
 def read_once() -> None:
-    """Have what this process imports of hpcrun from now on come from memory.
+    """Read the archive into memory, from which this process imports hpcrun from now on.
 
     Nothing changes for what it starts, nor where hpcrun is not in an archive.
     """

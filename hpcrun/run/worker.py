@@ -90,10 +90,10 @@ def wait_to_be_called(
     ``arguments`` are those of `add_warm_arguments`, ``task`` is the number in the step. With
     ``imports``, import meanwhile all that ranks do.
     """
-    place = warm_up.WarmPlace(launch, task, arguments.warm.split(","), arguments.spares)
-    launch, rank = place.launch, place.rank
-    node = launch.node_of(rank)
     try:
+        place = warm_up.WarmPlace(launch, task, arguments.warm.split(","), arguments.spares)
+        launch, rank = place.launch, place.rank
+        node = launch.node_of(rank)
         warm_up.check_room(launch.ranks_per_node)
         if imports:
             # Those that name the running attempt would mark what an import starts as its own.

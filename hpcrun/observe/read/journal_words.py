@@ -24,7 +24,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class JournalWords:
-    """What journals say of an experiment; the same as plain data of JSON."""
+    """Holds what journals say of an experiment, as plain data of JSON."""
 
     submitted: float
     owner: int | None
@@ -74,7 +74,7 @@ class JournalCache(RootCache[JournalWords]):
                 self._used[name] = kept
                 return kept
         try:
-            words, may_be_kept = _read(experiment)
+            words, may_be_kept = _read_journals(experiment)
         except BrokenFile as error:
             return error
         if may_be_kept and are_old(_dated(words.marks), self._since):
@@ -82,7 +82,7 @@ class JournalCache(RootCache[JournalWords]):
         return words
 
 
-def _read(experiment: ExperimentPaths) -> tuple[JournalWords, bool]:
+def _read_journals(experiment: ExperimentPaths) -> tuple[JournalWords, bool]:
     """Read the journals; return also whether their words follow from their bytes alone."""
     submissions = experiment.submissions()
     last: dict[int, journal.Job] = {}
@@ -118,7 +118,7 @@ def _read(experiment: ExperimentPaths) -> tuple[JournalWords, bool]:
 
 
 def _marks(experiment: ExperimentPaths, numbers: Sequence[int]) -> list[Any] | None:
-    """Return what tells whether anything the words follow from has changed; None if unknown.
+    """Return the marks of all that the words follow from; None if one cannot be read.
 
     First comes the directory of the submissions, then of each its number, its own, and its journal.
     """

@@ -1,4 +1,4 @@
-"""What was made of the experiments of a root, kept by this user on this host.
+"""Caches what was made of a root's experiments, for this user on this host.
 
 An entry is used again as long as its marks, which its server has just told, are the same. What
 changed a moment ago is not kept, as a second change may leave the same time. A file that is torn,
@@ -71,5 +71,5 @@ def are_old(marks: Iterable[list[int] | None], since: float) -> bool:
 
 
 def digest(body: bytes) -> bytes:
-    """Return what begins a file of this body."""
+    """Return the digest of a body, with which its file begins."""
     return hashlib.sha256(body).hexdigest().encode()

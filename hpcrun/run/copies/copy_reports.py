@@ -34,7 +34,7 @@ class CopyReports:
 
     @property
     def are_wanted(self) -> bool:
-        """Whether nodes are to copy anything."""
+        """Return whether nodes are to copy anything."""
         return bool(self._what)
 
     @property

@@ -111,7 +111,7 @@ class WarmGroup:
 
     @property
     def has_others(self) -> bool:
-        """Whether tasks of it live that no attempt has called, as far as is known."""
+        """Return whether tasks of it live that no attempt has called, as far as is known."""
         tasks = range(len(self.nodes) * self.each)
         return any(not self.workers.has_ended(task) for task in tasks if task not in self.ranks)
 
@@ -144,7 +144,7 @@ class CalledRanks(Workers):
 
     @property
     def have_ended(self) -> bool:
-        """Whether one of them has ended."""
+        """Return whether one of them has ended."""
         return any(group.workers.has_ended(task) for group, task in self._tasks())
 
     def _tasks(self) -> Iterator[tuple[WarmGroup, int]]:

@@ -144,7 +144,7 @@ def wait(place: WarmPlace) -> tuple[Launch, int] | None:
         raise HpcrunError("this node's agent is gone")
     if text == _LEAVE:
         return None
-    launch = _read(Path(text))
+    launch = _read_launch(Path(text))
     rank = place.rank_in(launch)
     if rank is None:
         return None
@@ -155,7 +155,7 @@ def wait(place: WarmPlace) -> tuple[Launch, int] | None:
     return launch, rank
 
 
-def _read(path: Path) -> Launch:
+def _read_launch(path: Path) -> Launch:
     for pause in _PAUSES:
         with contextlib.suppress(OSError):
             return Launch.read(path)

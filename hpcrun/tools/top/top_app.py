@@ -163,7 +163,7 @@ class TopApp(App[BaseException]):
 
     @property
     def _is_leaving(self) -> bool:
-        """Whether Textual takes the screen down; it lets timers act meanwhile."""
+        """Return whether Textual takes the screen down; it lets timers act meanwhile."""
         return not self.screen_stack or not self.screen_stack[0].query(RowList)
 
     @property

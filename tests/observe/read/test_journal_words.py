@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,9 +15,7 @@ from hpcrun.observe.read.journal_words import JournalCache, JournalWords
 from hpcrun.observe.read.selection import Finder
 from hpcrun.state import files, journal
 from hpcrun.state.layout import SubmissionPaths
-from tests.support.experiment import T0, Experiment
-
-HOUR = 3600
+from tests.support.experiment import HOUR, T0, Experiment, age
 
 
 @pytest.fixture
@@ -30,13 +27,6 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
     made.submit((1,), job_id="200", when=T0 + 60)
     age(tmp_path / "root")
     return made
-
-
-def age(root: Path) -> None:
-    when = time.time() - HOUR
-    for parent, _, names in os.walk(root):
-        for path in (Path(parent), *(Path(parent, name) for name in names)):
-            os.utime(path, (when, when), follow_symlinks=False)
 
 
 def words(root: Path) -> dict[str, JournalWords | BrokenFile]:

@@ -17,9 +17,7 @@ from hpcrun.observe.read import root_cache
 from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.status import list_cache
 from hpcrun.state import annotation_log, files, journal, ledger
-from tests.support.experiment import T0, Experiment, path_with, slurm_shim
-
-HOUR = 3600
+from tests.support.experiment import HOUR, T0, Experiment, age, path_with, slurm_shim
 
 
 @pytest.fixture
@@ -40,13 +38,6 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
     ledger.set_intent(made.run(3), ledger.CANCELLED)
     age(tmp_path / "root")
     return made
-
-
-def age(root: Path) -> None:
-    when = time.time() - HOUR
-    for parent, _, names in os.walk(root):
-        for path in (Path(parent), *(Path(parent, name) for name in names)):
-            os.utime(path, (when, when))
 
 
 def listed(study: Experiment) -> list[dict[str, Any]]:
