@@ -67,7 +67,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcrun import feature
 from hpcrun.errors import HpcrunError
@@ -77,13 +77,11 @@ from hpcrun.run.check_in.link_test import LinkTest
 from hpcrun.run.copies.environment_copy import EnvironmentCopy
 from hpcrun.run.copies.node_copies import DataCopies
 from hpcrun.run.health import progress, rank_stacks
-from hpcrun.run.job.takeover import Takeover
 from hpcrun.run.node import network, program_activity, rank_processes, rendezvous_port, telemetry
 from hpcrun.run.node.log_sizes import LogSizes
 from hpcrun.run.node.node_dir import NodeDir
 from hpcrun.run.node.prepare import NodePreparation
 from hpcrun.run.node.program_activity import ProgramActivity
-from hpcrun.run.program.program_reader import ProgramReader
 from hpcrun.run.protocol import messages, stop_flag
 from hpcrun.run.protocol.channel import Channel
 from hpcrun.run.protocol.heartbeat import INTERVAL, SILENCE, Heartbeat, PeerLiveness
@@ -95,6 +93,9 @@ from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.node_layout import NodePaths, ScratchPaths
 from hpcrun.state.plan import RunPlan
+
+if TYPE_CHECKING:
+    from hpcrun.run.program.program_reader import ProgramReader
 
 RANKS_GONE = 10.0
 SILENT_FOR = 120.0
@@ -117,7 +118,7 @@ class Agent:
         self.preparation = NodePreparation(self.submission, plan, *place)
         self.attempt: int = arguments.attempt
         self.scratch = self._node_dir.begin(self.attempt)
-        self.takeover = Takeover(arguments, self.submission, self.run, secret)
+        self._arguments, self._secret, self._began = arguments, secret, time.time()
         # The calls that warm ranks wait for, by the attempt in which these were started.
         self._calls: dict[int, warm_up.WarmRanksLock] = {}
         self._expect_warm_ranks()
@@ -183,7 +184,12 @@ class Agent:
         rank_processes.kill(self.scratch)
         rank_processes.gone(self.scratch, RANKS_GONE)
         self._work.close()
-        self.takeover.requeue(silent=not channel.closed)
+        # Imported where it is needed: 500 agents of a job begin at once.
+        from hpcrun.run.job.takeover import Takeover
+
+        self._arguments.attempt = self.attempt
+        place = self.submission, self.run, self._secret, self._began
+        Takeover(self._arguments, *place).requeue(silent=not channel.closed)
 
     def leave(self) -> None:
         """Remove what is node-local."""
@@ -306,6 +312,8 @@ class Agent:
             self._meeting_ports = self.preparation.ports if looks else ()
             self._has_prepared = True
             if first and self.run.entry.kind != "function":
+                from hpcrun.run.program.program_reader import ProgramReader
+
                 self._stop_reader()
                 self._reader = ProgramReader(self.run, self._paths, self._working_directory)
             self._start_telemetry(fabric, found["node"], message["devices"])
@@ -332,7 +340,7 @@ class Agent:
         if attempt != self.attempt:
             self._work.close()
             self._copies.stop()
-            self.attempt = self.takeover.attempt = attempt
+            self.attempt = attempt
             self.scratch = self._node_dir.begin(attempt)
             self._expect_warm_ranks()
             self.preparation.reset()

@@ -32,7 +32,6 @@ from hpcrun.extensions import attribute_at
 from hpcrun.policy import frameworks
 from hpcrun.run.data import worker_sockets
 from hpcrun.run.node import cgroup, rank_processes
-from hpcrun.run.profile import step_recorder
 from hpcrun.run.program import mpi_world
 from hpcrun.run.protocol import batch_script, output, stop_flag
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
@@ -142,6 +141,7 @@ def call_function(launch: Launch, node: LaunchNode, rank: int) -> int:
     assert entry.module is not None
     assert entry.function is not None
     sys.path[:0] = import_paths(launch, node)
+    from hpcrun.run.profile import step_recorder
     from hpcrun.run.session import session
 
     step_recorder.begin()
@@ -193,7 +193,11 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
         child = _start(launch, rank)
     asked = False
     fence = AttemptFence(launch.paths, _STALE_EVERY)
-    while (code := _ended(child)) is None:
+    # A wait with a time limit would look 20 times a second, next to a program that trains.
+    waiting = threading.Thread(target=child.wait, daemon=True)
+    waiting.start()
+    waiting.join(_LOOK_EVERY)
+    while waiting.is_alive():
         if fence.passed():
             child.kill()
             os._exit(EXIT_STALE)
@@ -202,6 +206,8 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
             number = signal.Signals[wanted]
             if cgroup.signals_only_tasks() or not ScratchPaths(scratch).heard(number).exists():
                 child.send_signal(number)
+        waiting.join(_LOOK_EVERY)
+    code = child.wait()
     if launch.is_main and ScratchPaths(scratch).left.exists():
         # Its session has saved and left, with a code that torchrun or a shell may have replaced.
         return EXIT_SAVED
@@ -240,14 +246,6 @@ def _start(launch: Launch, rank: int) -> Child:
             hint="relative paths are looked up in the run's working directory, where the frozen "
             f"code's files are found too: {launch.directory_of(rank)}",
         ) from error
-
-
-def _ended(child: Child) -> int | None:
-    """Wait a moment for the child; return its exit code once it has ended."""
-    try:
-        return child.wait(timeout=_LOOK_EVERY)
-    except subprocess.TimeoutExpired:
-        return None
 
 
 def ignore_slurms_signals(launch: Launch) -> None:

@@ -63,6 +63,7 @@ struct file {
 struct handle { int fd; struct listing *listing; };
 
 static struct file root, *table[1 << 14];
+static _Atomic long unsent_files;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fuse_session *session;
 
@@ -127,7 +128,7 @@ static int send_writes(struct file *f) {
         free(e);
     }
     if (f->unsent) {
-        f->unsent = f->last = NULL, f->unsent_size = 0;
+        f->unsent = f->last = NULL, f->unsent_size = 0, unsent_files--;
         close(f->write_fd);
         changed_here(f);
     }
@@ -135,7 +136,7 @@ static int send_writes(struct file *f) {
 }
 static void *send_old_writes(void *unused) {
     for (;; usleep(20000)) {
-        if (control->silent) continue;
+        if (control->silent || !unsent_files) continue;
         pthread_mutex_lock(&lock);
         for (size_t i = 0; i < sizeof table / sizeof *table; i++)
             for (struct file *f = table[i]; f != NULL; f = f->next)
@@ -474,7 +475,7 @@ static void own_write(fuse_req_t request, fuse_ino_t ino, const char *data, size
         e = malloc(sizeof *e + size), *p = e;
         e->next = NULL, e->at = at, e->size = size, memcpy(e->data, data, size);
     }
-    if (!f->unsent_size) f->unsent_since = now(), f->write_fd = dup(handle(info)->fd);
+    if (!f->unsent_size) f->unsent_since = now(), f->write_fd = dup(handle(info)->fd), unsent_files++;
     f->last = e, f->unsent_size += size;
     if (at + (off_t)size > f->known.st_size) f->known.st_size = at + size;
     clock_gettime(CLOCK_REALTIME, &f->known.st_mtim);

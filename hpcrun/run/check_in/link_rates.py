@@ -16,17 +16,30 @@ from hpcrun.text import size
 # Part of the nodes' usual rate below which a link is a fault, and never above so many bytes per
 # second; and below which it is a doubt.
 FAULT, FAULT_MOST, DOUBT = 0.05, 100e6, 0.2
+# Part of the pairs, and their number, above which slow ones are how the fabric is, or how busy the
+# nodes' processors are.
+_MANY, _MANY_PAIRS = 0.25, 8
 
 
 class StartRates(PairRates):
     """The rates that were measured at a start, with its own limit."""
 
     part = DOUBT
+    parts: tuple[float, ...] = (FAULT, DOUBT)
 
     @property
     def limit(self) -> float:
         most = FAULT_MOST if self.part == FAULT else float("inf")
         return min(self.part * self.reference, most)
+
+    def settle(self) -> str:
+        """Look for faults alone from now on where doubts are many; return what to say of it."""
+        doubtful, pairs = len(self.doubtful_pairs()), len(self.latencies) + len(self.errors)
+        if doubtful <= max(_MANY_PAIRS, _MANY * pairs):
+            return ""
+        self.parts = (FAULT,)
+        self.part = FAULT
+        return f"{doubtful} of {pairs} pairs have a slow link, too many for a fault of single nodes"
 
 
 def findings(rates: StartRates, interface: str, nodes: Sequence[str]) -> list[HealthFinding]:
@@ -37,7 +50,7 @@ def findings(rates: StartRates, interface: str, nodes: Sequence[str]) -> list[He
     """
     found: list[HealthFinding] = []
     works = rates.reference > 0
-    for part in (FAULT, DOUBT):
+    for part in rates.parts:
         rates.part = part
         named = {one.node for one in found}
         for one in rates.findings():

@@ -12,7 +12,7 @@ from hpcrun.run.protocol.job_secret import JobSecret
 
 # Seconds of each direction: the first time (some MB on a fast fabric); again, so that a processor
 # that had something else to do for a moment does not count; and at most.
-SECONDS, LONGER, MOST = 0.03, 0.25, 1.0
+SECONDS, LONGER, MOST = 0.02, 0.25, 1.0
 
 
 class LinkTest:

@@ -23,7 +23,7 @@ from hpcrun.run.protocol.job_secret import JobSecret
 # Seconds to reach a peer, and of the whole proof; of one direction, and after which it is given up.
 REACH, SECONDS, MOST_SECONDS = 4.0, 0.4, 6.0
 _CHUNK = 1 << 18
-_PINGS = 100
+_PINGS = 30
 _WORD = "hpcrun-pair"
 _NUMBER, _PROOF = 32, 64
 # Connections at once that have not proved themselves.

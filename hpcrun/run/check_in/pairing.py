@@ -10,6 +10,7 @@ the reason. The check at a job's start (`hpcrun.run.check_in`) has nodes meet in
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,11 +87,11 @@ class PairRates:
         """
         if self.baseline:
             return self.baseline
-        best = [
-            max((rate for way, rate in self.rates.items() if node in way), default=0.0)
-            for node in self.nodes
-        ]
-        working = sorted(rate for rate in best if rate > 0)
+        best = dict.fromkeys(self.nodes, 0.0)
+        for way, rate in self.rates.items():
+            for node in {*way} & best.keys():
+                best[node] = max(best[node], rate)
+        working = sorted(rate for rate in best.values() if rate > 0)
         return working[3 * (len(working) - 1) // 4] if working else 0.0
 
     @property
@@ -100,7 +101,8 @@ class PairRates:
 
     def slow(self) -> list[Pair]:
         """Return the directions that are slow, or failed."""
-        return [way for way, rate in self.rates.items() if rate < self.limit or not rate]
+        limit = self.limit
+        return [way for way, rate in self.rates.items() if rate < limit or not rate]
 
     def doubtful_pairs(self) -> list[Pair]:
         """Return the pairs with a slow direction, each once."""
@@ -108,8 +110,7 @@ class PairRates:
 
     def _does_well(self) -> tuple[set[str], set[str]]:
         """Return the nodes that send well to some peer, and those that receive well from one."""
-        slow = set(self.slow())
-        good = [way for way in self.rates if way not in slow]
+        good = self.rates.keys() - {*self.slow()}
         return {way[0] for way in good}, {way[1] for way in good}
 
     def further_round(self) -> list[Pair]:
@@ -118,11 +119,14 @@ class PairRates:
         well = senders & receivers
         doubtful = [node for node in self.nodes if node not in well]
         peers = [node for node in self.nodes if node in well]
-        peers += [node for node in self.nodes if node not in well]
+        peers += doubtful
+        # A slow direction to a peer that does well with others tells who is the reason.
+        unsettled = {way[0] for way in self.slow() if way[1] not in receivers}
+        unsettled |= {way[1] for way in self.slow() if way[0] not in senders}
         pairs: list[Pair] = []
         busy: set[str] = set()
         for node in doubtful:
-            if node in busy or self._is_settled(node, senders, receivers):
+            if node in busy or node not in unsettled:
                 continue
             for peer in peers:
                 if peer != node and peer not in busy and (node, peer) not in self.rates:
@@ -131,51 +135,44 @@ class PairRates:
                     break
         return pairs
 
-    def _is_settled(self, node: str, senders: set[str], receivers: set[str]) -> bool:
-        """Check whether a node's slow directions led to peers that do well with others."""
-        slow = [way for way in self.slow() if node in way]
-        return all((way[1] in receivers if way[0] == node else way[0] in senders) for way in slow)
-
     def findings(self) -> list[dict[str, Any]]:
         """Return what is wrong: ``kind``, ``nodes``, ``rate`` and ``reference``.
 
         One node where it alone is the reason, two where it is one of them, or the way between.
         """
         senders, receivers = self._does_well()
-        slow = self.slow()
+        slow, usual = self.slow(), self.reference
         found: list[dict[str, Any]] = []
-        unreached = []
-        for node in self.nodes:
-            mine = [rate for way, rate in self.rates.items() if node in way]
-            if mine and not any(mine):
-                unreached.append(node)
-        alone = self._blamed(unreached)
+        alone = self._alone()
         for node in alone:
-            found.append(self._finding(UNREACHED, (node,), 0.0))
-        named: set[str] = set(alone)
+            found.append(self._finding(UNREACHED, (node,), 0.0, usual))
+        apart, named = {*alone}, {*alone}
         for kind, well, place in ((SLOW_SENDER, senders, 0), (SLOW_RECEIVER, receivers, 1)):
             others = receivers if place == 0 else senders
+            ways_of = defaultdict(list)
+            for way in slow:
+                if not {*way} & apart:
+                    ways_of[way[place]].append(way)
             for node in self.nodes:
-                ways = [way for way in slow if way[place] == node and not {*way} & {*alone}]
+                ways = ways_of[node]
                 explained = [way for way in ways if way[1 - place] in others]
                 if node not in well and explained:
                     best = max(self.rates[way] for way in ways)
-                    found.append(self._finding(kind, (node,), best))
+                    found.append(self._finding(kind, (node,), best, usual))
                     named.add(node)
         for pair in self.doubtful_pairs():
             if not set(pair) & named:
                 worst = min(self.rates[way] for way in (pair, pair[::-1]) if way in self.rates)
-                found.append(self._finding(SLOW_PAIR, pair, worst))
+                found.append(self._finding(SLOW_PAIR, pair, worst, usual))
         return [*found, *self._late()]
 
-    def _blamed(self, unreached: Sequence[str]) -> list[str]:
-        """Return the unreached nodes that have met one which others reach."""
+    def _alone(self) -> list[str]:
+        """Return the nodes that no other reaches, and that have met one which others reach."""
         reached = {node for way, rate in self.rates.items() if rate for node in way}
-        met = {
-            node: {a if b == node else b for a, b in self.rates if node in (a, b)}
-            for node in unreached
+        lonely = {
+            node for way in self.rates if {*way} & reached for node in way if node not in reached
         }
-        return [node for node in unreached if met[node] & reached]
+        return [node for node in self.nodes if node in lonely]
 
     def _late(self) -> Iterable[dict[str, Any]]:
         """Return the nodes that answer late whoever asks."""
@@ -183,15 +180,19 @@ class PairRates:
             return
         usual = statistics.median(self.latencies.values())
         limit = max(_LATE_TIMES * usual, usual + _LATE_SECONDS)
+        best: dict[str, float] = {}
+        for pair, latency in self.latencies.items():
+            for node in pair:
+                best[node] = min(best.get(node, latency), latency)
         for node in self.nodes:
-            mine = [one for pair, one in self.latencies.items() if node in pair]
-            best = min(mine, default=0.0)
-            if best > limit:
-                yield {"kind": LATE, "nodes": [node], "latency": best, "reference": usual}
+            if (latency := best.get(node, 0.0)) > limit:
+                yield {"kind": LATE, "nodes": [node], "latency": latency, "reference": usual}
 
-    def _finding(self, kind: str, nodes: Collection[str], rate: float) -> dict[str, Any]:
+    def _finding(
+        self, kind: str, nodes: Collection[str], rate: float, usual: float
+    ) -> dict[str, Any]:
         errors = [why for pair, why in self.errors.items() if set(nodes) & set(pair)]
-        found = {"kind": kind, "nodes": [*nodes], "rate": rate, "reference": self.reference}
+        found = {"kind": kind, "nodes": [*nodes], "rate": rate, "reference": usual}
         return {**found, "error": errors[0]} if errors and not rate else found
 
 

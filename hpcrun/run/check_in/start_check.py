@@ -148,6 +148,8 @@ class StartCheck:
         rates = StartRates(there)
         for pairs in pairing.ring(there):
             self._measure(pairs, found, rates, deadline)
+        if told := rates.settle():
+            say(f"links over {usual}: {told}")
         for _ in range(AGAIN):
             doubtful = rates.doubtful_pairs()
             if not doubtful or time.monotonic() > deadline:
@@ -161,14 +163,14 @@ class StartCheck:
         if rates.rates:
             slowest, fastest = (size(int(one(rates.rates.values()))) for one in (min, max))
             say(f"links of {len(there)} nodes over {usual}: {slowest}/s to {fastest}/s")
-        told = link_rates.findings(rates, usual, [*own])
-        told += [
+        slow = link_rates.findings(rates, usual, [*own])
+        slow += [
             HealthFinding(node, node_health.SLOWER_LINK, f"its link cannot be measured: {problem}")
             for node, problem in problems.items()
         ]
         names = {node.name for node in nodes}
-        self._bad_spares |= {one.node for one in told} - names
-        return [one for one in told if one.node in names]
+        self._bad_spares |= {one.node for one in slow} - names
+        return [one for one in slow if one.node in names]
 
     def _listen(self, interfaces: Mapping[str, str], seconds: float) -> dict[str, Any]:
         """Tell nodes to listen; return the address and port of each, or the error as text."""
@@ -212,7 +214,7 @@ def _apart(pairs: Iterable[Pair]) -> Iterable[list[Pair]]:
             if not busy & {*pair}:
                 now.append(pair)
                 busy |= {*pair}
-        left = [pair for pair in left if pair not in now]
+        left = [pair for pair in left if pair not in {*now}]
         yield now
 
 

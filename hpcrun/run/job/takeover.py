@@ -30,7 +30,8 @@ class Takeover:
     ``arguments`` are the agent's: ``job_id`` (None where the process that started the supervisor
     looks after it), ``restarts`` (SLURM_RESTART_COUNT), ``attempt`` (the newest of this start of
     the job), ``node``, ``node_rank``, ``batch_node``, ``supervisor`` (``HOST:PORT``; None if gone).
-    ``secret`` is the job's, None where the supervisor is gone.
+    ``secret`` is the job's, None where the supervisor is gone; ``began`` is a time in this start of
+    the job, else now.
     """
 
     def __init__(
@@ -39,12 +40,13 @@ class Takeover:
         submission: SubmissionPaths,
         run: RunPlan,
         secret: JobSecret | None,
+        began: float | None = None,
     ) -> None:
         self._arguments, self._run, self._secret = arguments, run, secret
         self._mark = JobMark(submission.directory)
         self.attempt: int = arguments.attempt
         self._paths = submission.experiment.run(run.number)
-        self._began = time.time()
+        self._began = began or time.time()
 
     def requeue(self, *, silent: bool) -> bool:
         """Have the job start again, unless its run is over or another agent was quicker.

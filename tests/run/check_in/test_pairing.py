@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from hpcrun.run.check_in.pairing import Pair, PairRates, rounds_of
+from hpcrun.run.check_in.pairing import SLOW_PAIR, Pair, PairRates, ring, rounds_of
 
 FAST = 2e9
 
@@ -154,3 +154,15 @@ def test_a_node_that_answers_late() -> None:
     (one,) = Fabric(late={"n3": 0.003}).test(8)[0].findings()
     assert (one["kind"], one["nodes"]) == ("late", ["n3"])
     assert found(Fabric(late={"n3": 0.0001}).test(8)[0]) == set()
+
+
+def test_thousands_of_nodes_are_judged_at_once() -> None:
+    nodes = [f"n{number}" for number in range(4096)]
+    rates = PairRates(nodes)
+    for pairs in ring(nodes):
+        for one, other in pairs:
+            slow = "n7" in (one, other)
+            rates.add((one, other), FAST / 10 if slow else FAST, FAST, 1e-5)
+    assert rates.doubtful_pairs() == [("n6", "n7"), ("n7", "n8")]
+    found = [one["nodes"] for one in rates.findings() if one["kind"] == SLOW_PAIR]
+    assert found == [["n6", "n7"], ["n7", "n8"]]
