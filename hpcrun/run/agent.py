@@ -45,8 +45,8 @@ the progress of its ranks (``pulse``, of `hpcrun.run.health.progress`; of ranks 
 what `hpcrun.run.node.program_activity` sees) with the state of its links to the fabric, and
 ``signal`` when its step receives one; the supervisor sends ``stop`` when the ranks are to save and
 leave.
-An agent that loses its supervisor without a ``dismiss`` ends the ranks of its node and has its job
-requeued.
+An agent that loses its supervisor without a ``dismiss`` ends the ranks of its node and sees to what
+becomes of the job: `hpcrun.run.job.takeover`.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Agent:
         supervisor = PeerLiveness()
         heartbeat = Heartbeat(channel.send, channel.quiet)
         try:
-            while not channel.closed and not supervisor.silent():
+            while not (channel.closed or supervisor.silent(channel.unacknowledged)):
                 arrived = channel.receive(timeout=0.2)
                 while self._signals:
                     name = signal.Signals(self._signals.pop(0)).name
@@ -189,7 +189,7 @@ class Agent:
 
         self._arguments.attempt = self.attempt
         place = self.submission, self.run, self._secret, self._began
-        Takeover(self._arguments, *place).requeue(silent=not channel.closed)
+        Takeover(self._arguments, *place).go_on(self.leave, silent=not channel.closed)
 
     def leave(self) -> None:
         """Remove what is node-local."""

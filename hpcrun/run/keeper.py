@@ -66,6 +66,12 @@ def replace(submission: SubmissionPaths, number: int, code: int) -> int:
         if attempt.job_id == allocation.name
         and attempt.started.get("restart_count") == allocation.restart_count
     ]
+    if any(ledger.INSTEAD_OF in attempt.started for attempt in attempts):
+        say("another node leads the job, which lives as long as this process")
+        for stop in (*stop_flag.SIGNALS, signal.SIGINT):
+            signal.signal(stop, signal.SIG_DFL)
+        while True:
+            signal.pause()
     # Only the supervisor could have carried a restart out.
     decided = bool(attempts) and attempts[-1].action not in (None, recovery.RESTART)
     if not decided:

@@ -26,7 +26,7 @@ from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.policy import causes, next_attempt, recovery
 from hpcrun.policy.batch import Triple
 from hpcrun.policy.causes import End, Evidence, JobFacts
-from hpcrun.run.job import fewer_nodes, launchers, notify
+from hpcrun.run.job import fewer_nodes, launchers, new_supervisor, notify
 from hpcrun.run.job.agents import Agents
 from hpcrun.run.job.attempt import RunningAttempt
 from hpcrun.run.job.attempt_end import AttemptEnd
@@ -48,8 +48,10 @@ from hpcrun.text import listed
 class Supervisor:
     """One start of one run's job: attempt after attempt, while its allocation can be used."""
 
-    def __init__(self, submission: SubmissionPaths, number: int) -> None:
-        self.submission = submission
+    def __init__(
+        self, submission: SubmissionPaths, number: int, instead_of: str | None = None
+    ) -> None:
+        self.submission, self._instead_of = submission, instead_of
         self.plan = plan_file.read(submission.plan)
         permissions.use_profile(self.plan.cluster)
         if (whose := permissions.on_the_way(submission.plan)) and os.geteuid():
@@ -70,7 +72,8 @@ class Supervisor:
         for number in (*stop_flag.SIGNALS, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         self._ends = AttemptEnd(self.submission, self.run, self._launcher, self.plan.cluster)
-        concluded = self._ends.conclude_earlier()
+        lost = () if self._instead_of is None else (self._instead_of,)
+        concluded = self._ends.conclude_earlier(here=bool(lost))
         if concluded is not None and concluded.kind == recovery.STOP:
             say(f"not started again: {concluded.reason}")
             self._notify()
@@ -78,11 +81,14 @@ class Supervisor:
         if ledger.intent(self.paths) is not None:
             self._notify()
             return EXIT_OK
-        if concluded is not None and concluded.grows:
+        elsewhere = lost and concluded is not None and concluded.kind != recovery.RESTART
+        if concluded is not None and (concluded.grows or elsewhere):
             say(f"{concluded.kind}: {concluded.reason}")
             last = ledger.read(self.paths)[-1].number
-            if self._ends.carry_out(concluded, last, End(causes.FAILED, EXIT_FAILED), ()):
+            if self._ends.carry_out(concluded, last, End(causes.FAILED, EXIT_FAILED), lost):
                 return EXIT_SAVED
+            if elsewhere:
+                return EXIT_FAILED
         try:
             return self._bring_to_end()
         finally:
@@ -92,6 +98,10 @@ class Supervisor:
     def _bring_to_end(self) -> int:
         run: RunPlan | None = self.run
         nodes: Sequence[str] = self._launcher.nodes[: self.run.nodes]
+        if len(nodes) < self.run.nodes:
+            run = fewer_nodes.to_fit(self.run, self.paths, len(nodes))
+            assert run is not None
+            nodes = nodes[: run.nodes]
         lost: Sequence[str] = ()
         try:
             while True:
@@ -170,7 +180,10 @@ class Supervisor:
     def _launcher(self) -> Launcher:
         network = self.plan.cluster.get("fabric") or {}
         kind = launchers.launcher_class(self.plan.executor)
-        return kind(self.run, network, RankPython.of(self.submission, self.plan, self.run))
+        python = RankPython.of(self.submission, self.plan, self.run)
+        lost = self._instead_of
+        only = () if lost is None else new_supervisor.nodes_left(self.paths, lost)
+        return kind(self.run, network, python, only)
 
     def _begin(
         self, run: RunPlan, nodes: Sequence[str], smaller: Mapping[str, int] | None = None
@@ -194,6 +207,7 @@ class Supervisor:
                 host=os.uname().nodename,
                 pid=os.getpid(),
                 world_size=run.world_size,
+                **({} if self._instead_of is None else {ledger.INSTEAD_OF: self._instead_of}),
                 **(smaller or {}),
                 **self._changed_packages(),
             )
@@ -314,11 +328,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="hpcrun.run.supervisor")
     parser.add_argument("submission", type=Path)
     parser.add_argument("--run", type=int, required=True)
+    parser.add_argument("--instead-of", help="the node that was lost with the supervisor before")
     arguments = parser.parse_args()
     put_python_first_on_path()
     allow_many_connections()
     try:
-        code = Supervisor(SubmissionPaths(arguments.submission), arguments.run).supervise()
+        place = SubmissionPaths(arguments.submission), arguments.run, arguments.instead_of
+        code = Supervisor(*place).supervise()
     except (HpcrunError, OSError) as error:
         say(f"error: {error}")
         code = EXIT_FAILED

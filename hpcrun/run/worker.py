@@ -30,7 +30,6 @@ from typing import TypeAlias
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.extensions import attribute_at
 from hpcrun.policy import frameworks
-from hpcrun.run.data import worker_sockets
 from hpcrun.run.node import cgroup, rank_processes
 from hpcrun.run.program import mpi_world
 from hpcrun.run.protocol import batch_script, output, stop_flag
@@ -298,8 +297,11 @@ def work(launch: Launch, rank: int, child: Child | None = None) -> int:
     try:
         rank_processes.register(Path(node.scratch), launch.number(rank))
         take_place(launch, rank)
-        if rank == 0 and (warning := worker_sockets.warning()):
-            tell(warning)
+        if rank == 0:
+            from hpcrun.run.data import worker_sockets
+
+            if warning := worker_sockets.warning():
+                tell(warning)
         if launch.entry.kind == "function":
             stop_flag.outlive_signals(Path(node.scratch))
             return call_function(launch, node, rank)

@@ -52,7 +52,8 @@
             profile.json                what `hpcrun profile` made of them
             stacks-00000.txt            a rank's stacks when the run hung
             kept/NODE/                  on its way into work: written into a node's copy of the code
-            orphaned.json               an agent lost its supervisor and has the job requeued
+            orphaned.json               an agent lost its supervisor, and sees to what follows
+            new-supervisor/             claimed by the node that leads in place of the batch host
 """
 
 from __future__ import annotations
@@ -108,6 +109,7 @@ class AttemptPaths(Directory):
     conversion_log = NamedFile("universal.log")
     warm_log = NamedFile("warm.log")
     orphaned = NamedFile("orphaned.json")
+    new_supervisor = NamedFile("new-supervisor")
     kept = NamedFile("kept")
     whole_profile = NamedFile("profile.json")
     addresses = NamedFile("addresses.json")

@@ -7,7 +7,8 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     ``job_id`` (``123``, ``123_4`` or ``local:PID``), ``submission``, ``nodes`` (list of names),
     ``spare_nodes`` (those that stand by, if any), ``restart_count``, ``host``, ``pid``,
     ``world_size``; after out of memory ``micro_batch``, ``accumulation``, ``planned_micro_batch``;
-    ``packages_changed`` since submission (`hpcrun.python_packages`), frozen ``environment``.
+    ``packages_changed`` since submission (`hpcrun.python_packages`), frozen ``environment``;
+    ``instead_of``, the node that was lost with the supervisor before.
 ``workers_started``
     The ranks were started; ``warm`` where they had been waiting. ``notice``: a guess.
 ``fabric``
@@ -99,6 +100,8 @@ from hpcrun.state.layout import RunPaths, is_job_id
 from hpcrun.text import listed, plural, ranges, size, time_spent
 
 STARTED = "attempt_started"
+# A field of it.
+INSTEAD_OF = "instead_of"
 WORKERS = "workers_started"
 FABRIC = "fabric"
 HEALTH = "health"
@@ -355,7 +358,9 @@ class Attempt:
 
 def same_start(one: Attempt, other: Attempt) -> bool:
     """Check whether both belong to one start of a job, so that Slurm knows them as one."""
-    keys = ("job_id", "restart_count", "submission", "pid", "host")
+    keys: tuple[str, ...] = ("job_id", "restart_count", "submission")
+    if not any(INSTEAD_OF in attempt.started for attempt in (one, other)):
+        keys += ("pid", "host")
     return all(one.started.get(key) == other.started.get(key) for key in keys)
 
 

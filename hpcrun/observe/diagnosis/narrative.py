@@ -378,6 +378,9 @@ def _followed(one: AttemptStory, run: RunStory) -> str:
         did = "hpcrun requeued it" + (f", excluding {exclude}" if exclude else "") + more
     elif action == recovery.RESTART:
         did = "hpcrun restarted it in place" + _with_spares(found, following) + more
+        if following is not None and ledger.INSTEAD_OF in following.started:
+            started = following.started
+            did += f", led by {started['host']} in place of the batch host"
     elif action == recovery.STOP:
         did = f"hpcrun stopped it: {reason}"
     elif action == recovery.NOTHING and found.outcome != "cancelled":

@@ -142,4 +142,4 @@ def command(
     words += ["--run", str(run.number), "--node", ",".join(nodes), "--node-rank", ranks]
     words += ["--job", str(launcher.port_seed), "--restarts", str(launcher.restart_count)]
     words += ["--job-id", launcher.job_id] if launcher.requeues else []
-    return [*words, "--attempt", str(attempt), "--batch-node", launcher.nodes[0]]
+    return [*words, "--attempt", str(attempt), "--batch-node", launcher.host]

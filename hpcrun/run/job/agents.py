@@ -216,7 +216,7 @@ class Agents:
         silent = self._silent_nodes()
         if silent and (problem := network.trouble(self._interface, None)) is not None:
             # This node is cut off, not they.
-            own = self._launcher.nodes[0]
+            own = self._launcher.host
             self.give_up([own, *silent])
             raise NodesLost((own,), f"node {own} is cut off from the others: {problem}")
         for node in silent:

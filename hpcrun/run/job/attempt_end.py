@@ -52,9 +52,10 @@ class AttemptEnd:
         self._paths = submission.experiment.run(run.number)
         self._began = time.time()
 
-    def conclude_earlier(self) -> Action | None:
+    def conclude_earlier(self, *, here: bool = False) -> Action | None:
         """Record the ends of attempts whose supervisors did not live to do so.
 
+        ``here`` is that of `record`.
         Returns the decision about the last of them; None if there was nothing to record, or a
         person has submitted the run again since. Raises HpcrunError if an earlier attempt still
         runs in another job.
@@ -76,7 +77,7 @@ class AttemptEnd:
             )
             end = causes.decide(found)
             action = self.record(
-                attempt.number, end, concluded=True, time=facts.ends or time.time()
+                attempt.number, end, here=here, concluded=True, time=facts.ends or time.time()
             )
             if attempt.submission != self._submission.number:
                 action = None

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,8 @@ class Launcher(ABC):
     """Their environment is frozen."""
     whole_job: str | None = None
     """The raw id of the Slurm job that has these nodes and no others; None where there is none."""
+    host: str
+    """The node that this process is on."""
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -127,19 +129,23 @@ class Launcher(ABC):
 class SlurmLauncher(Launcher):
     """Starts steps with srun in the job that this process runs in.
 
-    A user's own allocation, in which `hpcrun run` was typed, is not requeued: the foreground
+    It has ``only`` these nodes of the job, if they are given. A user's own allocation, in which `hpcrun run` was typed, is not requeued: the foreground
     process starts the run again.
     """
 
     is_slurm = True
 
-    def __init__(self, run: RunPlan, fabric: dict[str, Any], python: RankPython) -> None:
+    def __init__(
+        self, run: RunPlan, fabric: dict[str, Any], python: RankPython, only: Collection[str] = ()
+    ) -> None:
         self.python, self.is_frozen = python, run.environment.is_frozen
         self._run = run
         allocation = Allocation.current()
-        self.nodes = allocation.nodes[: run.all_nodes]
+        nodes = allocation.nodes[: run.all_nodes]
+        self.nodes = tuple(node for node in nodes if not only or node in only)
         if len(self.nodes) == len(allocation.nodes):
             self.whole_job = allocation.job_id
+        self.host = os.environ.get("SLURMD_NODENAME", self.nodes[0])
         self.job_id = allocation.name
         self._raw_ids = allocation.part_ids or (allocation.job_id,)
         self._parts = allocation.parts
@@ -338,9 +344,12 @@ class LocalLauncher(Launcher):
     is_slurm = False
     requeues = False
 
-    def __init__(self, run: RunPlan, fabric: dict[str, Any], python: RankPython) -> None:
+    def __init__(
+        self, run: RunPlan, fabric: dict[str, Any], python: RankPython, _only: Collection[str] = ()
+    ) -> None:
         self.python, self.is_frozen = python, run.environment.is_frozen
         self.nodes = tuple(f"local{index}" for index in range(run.all_nodes))
+        self.host = self.nodes[0]
         self.job_id = os.environ.get("HPCRUN_JOB_ID", f"local:{os.getpid()}")
         self.is_foreground = "HPCRUN_FOREGROUND" in os.environ
         self.port_seed = os.getpid()

@@ -1,13 +1,15 @@
-"""The requeue of a job whose supervisor is gone, by its agents or keeper."""
+"""What becomes of a job whose supervisor is gone, by its agents or keeper."""
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable, Sequence
 
 from hpcrun import slurm_state
 from hpcrun.policy import recovery
 from hpcrun.policy.causes import JobFacts
+from hpcrun.run.job import new_supervisor
 from hpcrun.run.protocol.channel import Channel, RefusedError
 from hpcrun.run.protocol.job_secret import JobSecret
 from hpcrun.run.protocol.output import say
@@ -22,10 +24,12 @@ _TURN = 3.0
 _FOREVER = 86_400.0
 # Seconds for which a living supervisor may be busy with Slurm.
 _PATIENCE = 20.0
+# And to connect: TCP asks twice.
+_REACH = 1.5
 
 
 class Takeover:
-    """One node's part in the requeue of an orphaned job.
+    """One node's part in what becomes of an orphaned job.
 
     ``arguments`` are the agent's: ``job_id`` (None where the process that started the supervisor
     looks after it), ``restarts`` (SLURM_RESTART_COUNT), ``attempt`` (the newest of this start of
@@ -43,10 +47,31 @@ class Takeover:
         began: float | None = None,
     ) -> None:
         self._arguments, self._run, self._secret = arguments, run, secret
-        self._mark = JobMark(submission.directory)
+        self._submission, self._mark = submission, JobMark(submission.directory)
         self.attempt: int = arguments.attempt
         self._paths = submission.experiment.run(run.number)
         self._began = began or time.time()
+
+    def go_on(self, leave: Callable[[], None], *, silent: bool) -> None:
+        """Have the job go on without its supervisor: under a new one, or by a requeue.
+
+        ``silent`` is that of `requeue`; ``leave`` frees what this agent has of the node.
+        """
+        mine, lost = self._arguments, self._arguments.batch_node
+        is_led = silent and mine.job_id is not None and mine.node != lost
+        if is_led and new_supervisor.can_lead(self._run, self._paths, self.attempt, lost):
+            # The batch host is the first of the nodes.
+            time.sleep((mine.node_rank - 1) * _TURN)
+            if new_supervisor.claim(self._paths, self.attempt):
+                if self._is_ours():
+                    self._note([lost])
+                    say(f"node {mine.node} leads the job in place of {lost}")
+                    leave()
+                    new_supervisor.lead(self._submission, self._run, mine.job_id, lost)
+                    return
+            elif new_supervisor.has_begun(self._paths, lost):
+                return
+        self.requeue(silent=silent)
 
     def requeue(self, *, silent: bool) -> bool:
         """Have the job start again, unless its run is over or another agent was quicker.
@@ -63,9 +88,7 @@ class Takeover:
         time.sleep(mine.node_rank * _TURN)
         lost = [mine.batch_node] if silent and mine.batch_node != mine.node else []
         if self._is_ours():
-            note = {"node": mine.node, "time": time.time(), "lost_nodes": lost}
-            path = self._paths.attempt(self.attempt).orphaned
-            files.patiently(lambda: files.write_json(path, note), say, path.name)
+            self._note(lost)
         suspects = [*dict.fromkeys([*recovery.suspects(ledger.read(self._paths)), *lost])]
         return job.requeue(
             mine.job_id,
@@ -78,6 +101,11 @@ class Takeover:
             patience=_FOREVER,
             say=say,
         )
+
+    def _note(self, lost: Sequence[str]) -> None:
+        note = {"node": self._arguments.node, "time": time.time(), "lost_nodes": lost}
+        path = self._paths.attempt(self.attempt).orphaned
+        files.patiently(lambda: files.write_json(path, note), say, path.name)
 
     def _is_settled(self) -> bool:
         """Check whether the supervisor had decided that the run does not go on."""
@@ -131,7 +159,7 @@ class Takeover:
         deadline = time.monotonic() + _PATIENCE
         while (left := deadline - time.monotonic()) > 0:
             try:
-                Channel.open(where, node, self._secret, reach=3, patience=left).close()
+                Channel.open(where, node, self._secret, reach=_REACH, patience=left).close()
             except RefusedError:
                 return True
             except ConnectionResetError:

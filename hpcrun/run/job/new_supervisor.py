@@ -1,0 +1,135 @@
+"""A new supervisor in the same allocation, where the batch host fell silent with the old one.
+
+Slurm lets a job live whose batch host is lost (sbatch's ``--no-kill``), and starts steps in it from
+any of its nodes; but only the end of the batch script ends it. So the node that has the new
+supervisor ends the job after the run: it has a finished one requeued, whose next start finds that
+and completes, and cancels any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from types import FrameType
+
+from hpcrun.errors import EXIT_SAVED, HpcrunError
+from hpcrun.host import start_logged
+from hpcrun.policy import frameworks, recovery
+from hpcrun.run.job import fewer_nodes
+from hpcrun.run.protocol import stop_flag
+from hpcrun.run.protocol.output import say
+from hpcrun.slurm import client, job
+from hpcrun.slurm.queue import JobMark
+from hpcrun.state import ledger
+from hpcrun.state.layout import AttemptPaths, RunPaths, SubmissionPaths
+from hpcrun.state.plan import RunPlan
+
+# Of Slurm's variables, those of the job; others are the step's that the agent is in.
+_OF_JOB = (
+    *("SLURM_JOB_", "SLURM_JOBID", "SLURM_ARRAY_", "SLURM_SUBMIT_", "SLURM_RESTART_COUNT"),
+    *("SLURM_CONF", "SLURM_CLUSTER_NAME", "SLURMD_NODENAME"),
+)
+# Seconds within which a new supervisor begins its first attempt.
+_BEGINS = 60.0
+_LOOK_EVERY = 1.0
+
+
+def can_lead(run: RunPlan, paths: RunPaths, attempt: int, lost: str) -> bool:
+    """Check whether the run may go on in its allocation without the batch host ``lost``.
+
+    What starts processes on the batch host itself may not, nor a run with roles.
+    """
+    one_per_run = frameworks.of(run.entry.framework).one_per_run
+    if not run.outlives_nodes or run.role_plans or one_per_run or run.spec.get("batch_script"):
+        return False
+    if not run.recovery.in_place:
+        return False
+    if any(
+        one.action == recovery.REQUEUE for one in ledger.read(paths) if one.number == attempt
+    ):
+        return False
+    left = nodes_left(paths, lost)
+    return len(left) >= run.nodes or fewer_nodes.to_fit(run, paths, len(left)) is not None
+
+
+def nodes_left(paths: RunPaths, lost: str) -> list[str]:
+    """Return the nodes that the newest attempt could use, but for ``lost``."""
+    started = next((one.started for one in ledger.read(paths)[::-1] if one.started), None)
+    if started is None:
+        return []
+    known = {*started["nodes"], *started.get("spare_nodes", ())}
+    return sorted(known - {lost})
+
+
+def claim(paths: RunPaths, attempt: int) -> bool:
+    """Take the place of the supervisor that began an attempt; return whether nobody has it yet."""
+    attempts = {one.number: one.started for one in ledger.read(paths)}
+    mine = attempts.get(attempt, {})
+    same = [
+        number
+        for number, one in attempts.items()
+        if all(one.get(key) == mine.get(key) for key in ("job_id", "restart_count", "host", "pid"))
+    ]
+    try:
+        paths.attempt(min(same, default=attempt)).new_supervisor.mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
+def has_begun(paths: RunPaths, lost: str) -> bool:
+    """Wait for the first attempt of a new supervisor in place of that on ``lost``."""
+    deadline = time.monotonic() + _BEGINS
+    while time.monotonic() < deadline:
+        if any(one.started.get(ledger.INSTEAD_OF) == lost for one in ledger.read(paths)):
+            return True
+        time.sleep(_LOOK_EVERY)
+    return False
+
+
+def lead(submission: SubmissionPaths, run: RunPlan, job_id: str, lost: str) -> bool:
+    """Run the new supervisor on this node until it ends, and end the job; False if it was killed.
+
+    In that case its own agents have the job requeued.
+    """
+    log = submission.batch_log(job_id)
+    argv = [sys.executable, "-m", "hpcrun.run.supervisor", str(submission.directory)]
+    argv += ["--run", str(run.number), "--instead-of", lost]
+    supervisor = start_logged(argv, log, env=_variables(os.environ))
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            supervisor.send_signal(number)
+
+    for number in stop_flag.SIGNALS:
+        signal.signal(number, forward)
+    code = supervisor.wait()
+    say(f"the new supervisor ended with exit code {code}")
+    if code >= 0 and code != EXIT_SAVED:
+        _end_job(submission, run, job_id)
+    return code >= 0
+
+
+def _variables(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith("SLURM") or name.startswith(_OF_JOB)
+    }
+
+
+def _end_job(submission: SubmissionPaths, run: RunPlan, job_id: str) -> None:
+    paths = submission.experiment.run(run.number)
+    if ledger.intent(paths) == ledger.FINISHED:
+        mark = JobMark(submission.directory)
+        if job.requeue(job_id, mark=mark, say=say):
+            return
+    try:
+        client.cancel([job_id])
+    except HpcrunError as error:
+        say(f"the job is not ended: {error}; `scancel {job_id}` does")
