@@ -125,26 +125,6 @@ def test_a_node_that_loses_its_power_is_replaced_by_a_spare(reference: Reference
 
 
 @pytest.mark.usually
-def test_a_batch_host_that_loses_its_power_with_a_spare(reference: Reference) -> None:
-    """A survivor leads the job, which keeps its allocation and ends as completed."""
-    ward, slurm = reference.ward, reference.ward.cluster
-    ward.submit("headless", resources=SPARE)
-    (run,) = ward.wait_for_step("headless", 12)
-    lost, when = run["nodes"][0], time.time()
-    slurm.power_off(lost)
-    ward.wait_for_end("headless")
-    first, second = _one_start(reference, "headless", "node_failure")
-    assert second.started["time"] - when < HEARTBEAT + RESTART
-    assert second.started["instead_of"] == lost
-    assert lost not in second.started["nodes"]
-    assert 0 <= ward.lost_steps("headless")[0] <= EVERY
-    reference.assert_same("headless")
-    slurm.wait_job(first.job_id, "COMPLETED", 120)
-    assert len(ward.attempts("headless")) == 2
-    assert "in place of the batch host" in ward.hpcrun("why", "headless").stdout
-
-
-@pytest.mark.usually
 def test_a_second_node_that_is_lost_when_no_spare_is_left(reference: Reference) -> None:
     ward, slurm = reference.ward, reference.ward.cluster
     ward.submit("twice", resources=SPARE)

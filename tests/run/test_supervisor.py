@@ -403,7 +403,7 @@ def test_the_start_after_a_killed_supervisor_asks_for_more_before_it_begins(
     more = Action("requeue", "", grow={"key": "mem", "was": "1M", "now": "2M"})
     asked: list[Any] = []
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(AttemptEnd, "conclude_earlier", lambda _: more)
+    monkeypatch.setattr(AttemptEnd, "conclude_earlier", lambda *_, **__: more)
     monkeypatch.setattr(AttemptEnd, "carry_out", lambda _, *given: [asked.append(given)] != [])
     assert Supervisor(place.submission, 3).supervise() == 75
     assert asked[0][:2] == (more, 1)

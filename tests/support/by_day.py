@@ -18,6 +18,7 @@ PARTS = (
         "tests/cluster/test_containers",
         "tests/cluster/test_environment",
         "tests/cluster/test_faults",
+        "tests/cluster/test_new_supervisor",
         "tests/cluster/test_roles",
         "tests/cluster/test_training",
         "tests/cluster/test_unwarned",

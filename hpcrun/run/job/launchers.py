@@ -129,8 +129,8 @@ class Launcher(ABC):
 class SlurmLauncher(Launcher):
     """Starts steps with srun in the job that this process runs in.
 
-    It has ``only`` these nodes of the job, if they are given. A user's own allocation, in which `hpcrun run` was typed, is not requeued: the foreground
-    process starts the run again.
+    It uses ``only`` these nodes of the job, if they are given. A user's own allocation, in which
+    `hpcrun run` was typed, is not requeued: the foreground process starts the run again.
     """
 
     is_slurm = True

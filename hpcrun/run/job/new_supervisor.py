@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ from hpcrun.run.protocol.output import say
 from hpcrun.slurm import client, job
 from hpcrun.slurm.queue import JobMark
 from hpcrun.state import ledger
-from hpcrun.state.layout import AttemptPaths, RunPaths, SubmissionPaths
+from hpcrun.state.layout import RunPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
 
 # Of Slurm's variables, those of the job; others are the step's that the agent is in.
@@ -49,9 +48,7 @@ def can_lead(run: RunPlan, paths: RunPaths, attempt: int, lost: str) -> bool:
         return False
     if not run.recovery.in_place:
         return False
-    if any(
-        one.action == recovery.REQUEUE for one in ledger.read(paths) if one.number == attempt
-    ):
+    if any(one.action == recovery.REQUEUE for one in ledger.read(paths) if one.number == attempt):
         return False
     left = nodes_left(paths, lost)
     return len(left) >= run.nodes or fewer_nodes.to_fit(run, paths, len(left)) is not None
@@ -128,6 +125,7 @@ def _end_job(submission: SubmissionPaths, run: RunPlan, job_id: str) -> None:
     if ledger.intent(paths) == ledger.FINISHED:
         mark = JobMark(submission.directory)
         if job.requeue(job_id, mark=mark, say=say):
+            job.ask_for_one_node(job_id)
             return
     try:
         client.cancel([job_id])

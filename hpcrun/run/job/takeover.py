@@ -142,6 +142,8 @@ class Takeover:
         for attempt in ledger.read(self._paths):
             if attempt.number <= self.attempt or not attempt.started:
                 continue
+            if attempt.started.get(ledger.INSTEAD_OF) == mine.batch_node:
+                return True
             started = attempt.job_id, attempt.started.get("restart_count")
             if started != (mine.job_id, mine.restarts):
                 return True

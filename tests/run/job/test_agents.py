@@ -87,6 +87,7 @@ class _Launcher:
         self.fabric = {"management_interface": "lo"}
         self._fates = fates
         self.nodes = tuple(fates)
+        self.host = self.nodes[0]
         self.places = {node: place for place, node in enumerate(self.nodes)}
 
     def devices(self, node: str, run: object) -> None:

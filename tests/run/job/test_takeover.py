@@ -48,6 +48,7 @@ def _orphan(directory: Path, supervisor: str | None = None) -> Takeover:
     arguments = argparse.Namespace(
         job_id="7_3", restarts=1, attempt=2, node="n2", node_rank=1, supervisor=supervisor
     )
+    arguments.batch_node = "n1"
     run: Any = SimpleNamespace(number=3, recovery=Recovery(), resources=Resources())
     directory.mkdir(exist_ok=True)
     ledger.write(paths, ledger.STARTED, 2, **START)
@@ -73,6 +74,14 @@ def test_a_later_attempt_of_this_start_is_looked_after_too(tmp_path: Path) -> No
     assert orphan._is_ours()
     assert orphan.attempt == 3
     ledger.write(RunPaths(tmp_path / "3"), ledger.DECIDED, 3, action="stop")
+    assert not orphan._is_ours()
+
+
+def test_a_job_that_another_node_leads_by_now(tmp_path: Path) -> None:
+    orphan = _orphan(tmp_path / "3")
+    ledger.write(RunPaths(tmp_path / "3"), ledger.STARTED, 3, **START, instead_of="n7")
+    assert orphan._is_ours()
+    ledger.write(RunPaths(tmp_path / "3"), ledger.STARTED, 4, **START, instead_of="n1")
     assert not orphan._is_ours()
 
 
