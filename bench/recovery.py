@@ -44,7 +44,8 @@ class Case:
     resources, recovery
         Blocks of the spec.
     power
-        A node loses its power, links first; else a rank is killed.
+        The place of the node that loses its power, links first: 0 is the batch host; None where a
+        rank is killed.
     steps
         That are done before.
     """
@@ -53,7 +54,7 @@ class Case:
     target: float | None
     resources: dict[str, Any]
     recovery: dict[str, Any]
-    power: bool = False
+    power: int | None = None
     steps: int = HURT_AT
 
 
@@ -61,13 +62,14 @@ CASES = (
     Case("rank killed, restart in place", TARGET, {}, {}),
     # By then the warm ranks have imported all.
     Case("rank killed, warm ranks", TARGET, {}, {"warm_after": "00:00:01"}, steps=60),
-    Case("node lost, spare in its place", TARGET + SILENCE, {"spare_nodes": 1}, {}, power=True),
+    Case("node lost, spare in its place", TARGET + SILENCE, {"spare_nodes": 1}, {}, power=1),
+    Case("batch host lost, spare in its place", TARGET + SILENCE, {"spare_nodes": 1}, {}, power=0),
     Case(
         "node lost, warm spare",
         TARGET,
         {"spare_nodes": 1},
         {"warm_after": "00:00:01"},
-        power=True,
+        power=1,
         steps=60,
     ),
     Case("rank killed, plain requeue", None, {}, {"in_place": 0}),
@@ -110,14 +112,14 @@ def measure(ward: Ward, case: Case, name: str) -> Sample:
         config={"pause": 0.2, "total_steps": case.steps + 30},
     )
     (run,) = ward.wait_for_step(name, case.steps)
-    node = run["nodes"][1]
+    node = run["nodes"][1 if case.power is None else case.power]
     fault = time.time()
-    if case.power:
+    if case.power is not None:
         ward.cluster.power_off(node)
     else:
         ward.hurt_ranks(node, ward.raw_job_id(str(run["job_id"])))
     ward.wait_for_end(name, seconds=600)
-    if case.power:
+    if case.power is not None:
         ward.cluster.boot(node)
     first, second = ward.attempts(name)
     steps = [float(ward.metrics(name, 0, number)[0]["time"]) for number in (1, 2)]

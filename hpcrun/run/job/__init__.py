@@ -4,7 +4,8 @@ Reading order: `attempt` (one attempt and its loop), `resume_source` (what a scr
 `agents`, `agent_steps`, `rank_places` and `launchers` (the processes), `archive_sending` (what all
 nodes would read, sent to them), `stop_request`, `hang_watch`, `fault_injection` and `warm_ranks`
 (parts of the loop), `evidence` and `attempt_end` (why it ended, and what follows), `fewer_nodes`,
-`notify`, `takeover` (what agents do without a supervisor).
+`notify`, `takeover` (what agents do without a supervisor), `new_supervisor` (of a node that leads
+in place of the batch host).
 
 To change how long a node may be silent: `hpcrun.run.protocol.heartbeat`. To start ranks in another
 way: a `launchers.Launcher`, chosen by ``launchers.launcher_class``. To add a part to the loop: a
