@@ -85,25 +85,30 @@ def test_two_ranks_then_four_then_two(
 
 
 @pytest.mark.usually
+@pytest.mark.parametrize("place", [0, 1])
 def test_a_run_shrinks_where_a_node_lost_its_power(
-    reference: Reference, calm: dict[tuple[str, int], Losses]
+    reference: Reference, calm: dict[tuple[str, int], Losses], place: int
 ) -> None:
+    """The batch host, too: the other node leads then."""
     ward, slurm = reference.ward, reference.ward.cluster
     (expected,) = _alone(ward, calm, [3])
+    name = f"shrunk-{place}"
     ward.submit(
-        "shrunk",
+        name,
         config=CONFIG,
         deepspeed={**BATCH, "zero_optimization": {"stage": 3}},
         resources={"sbatch": {"exclusive": True}},
         recovery={"shrink": True},
     )
-    (run,) = ward.wait_for_step("shrunk", 12)
-    slurm.power_off(run["nodes"][1])
-    ward.wait_for_end("shrunk")
-    first, second = ward.attempts("shrunk")
+    (run,) = ward.wait_for_step(name, 12)
+    lost, left = run["nodes"][place], run["nodes"][1 - place]
+    slurm.power_off(lost)
+    ward.wait_for_end(name)
+    first, second = ward.attempts(name)
     assert ledger.same_start(first, second)
-    assert second.started["nodes"] == [run["nodes"][0]]
-    _assert_close(ward, "shrunk", expected)
-    ward.assert_reconciled("shrunk")
-    told = ward.hpcrun("why", "shrunk").stdout
-    assert f"hpcrun restarted it in place, without {run['nodes'][1]}; attempt 2 began" in told
+    assert second.started["nodes"] == [left]
+    _assert_close(ward, name, expected)
+    ward.assert_reconciled(name)
+    told = ward.hpcrun("why", name).stdout
+    led = "" if place else f", led by {left} in place of the batch host"
+    assert f"hpcrun restarted it in place, without {lost}{led}; attempt 2 began" in told

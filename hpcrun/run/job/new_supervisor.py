@@ -22,7 +22,7 @@ from hpcrun.policy import frameworks, recovery
 from hpcrun.run.job import fewer_nodes
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.output import say
-from hpcrun.slurm import client, job
+from hpcrun.slurm import client, job, requeue_nodes
 from hpcrun.slurm.queue import JobMark
 from hpcrun.state import ledger
 from hpcrun.state.layout import RunPaths, SubmissionPaths
@@ -108,7 +108,7 @@ def lead(submission: SubmissionPaths, run: RunPlan, job_id: str, lost: str) -> b
     code = supervisor.wait()
     say(f"the new supervisor ended with exit code {code}")
     if code >= 0 and code != EXIT_SAVED:
-        _end_job(submission, run, job_id)
+        _end_job(submission, run, job_id, lost)
     return code >= 0
 
 
@@ -120,9 +120,11 @@ def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _end_job(submission: SubmissionPaths, run: RunPlan, job_id: str) -> None:
+def _end_job(submission: SubmissionPaths, run: RunPlan, job_id: str, lost: str) -> None:
     paths = submission.experiment.run(run.number)
     if ledger.intent(paths) == ledger.FINISHED:
+        # Before, it would not wait in the queue while this process lives, and ask for all nodes.
+        requeue_nodes.wait_until_known([lost], always=True)
         mark = JobMark(submission.directory)
         if job.requeue(job_id, mark=mark, say=say):
             job.ask_for_one_node(job_id)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcrun.run.job import new_supervisor
-from hpcrun.slurm import client, job
+from hpcrun.slurm import client, job, requeue_nodes
 from hpcrun.state import ledger
 from hpcrun.state.layout import RunPaths
 
@@ -107,9 +107,10 @@ def test_how_the_job_ends(
     calls: list[str] = []
     monkeypatch.setattr(job, "requeue", lambda *_, **__: calls.append("requeue") or requeues)
     monkeypatch.setattr(job, "ask_for_one_node", lambda _: calls.append("one node"))
+    monkeypatch.setattr(requeue_nodes, "wait_until_known", lambda *_, **__: None)
     monkeypatch.setattr(client, "cancel", lambda _: calls.append("cancel"))
     submission: Any = SimpleNamespace(
         experiment=SimpleNamespace(run=lambda _: paths), directory=Path("/study/submissions/1")
     )
-    new_supervisor._end_job(submission, _run(), "7")
+    new_supervisor._end_job(submission, _run(), "7", "n1")
     assert calls == done
