@@ -214,7 +214,8 @@ def _apart(pairs: Iterable[Pair]) -> Iterable[list[Pair]]:
             if not busy & {*pair}:
                 now.append(pair)
                 busy |= {*pair}
-        left = [pair for pair in left if pair not in {*now}]
+        done = {*now}
+        left = [pair for pair in left if pair not in done]
         yield now
 
 

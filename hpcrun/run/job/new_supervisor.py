@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import FrameType
 
 from hpcrun.errors import EXIT_SAVED, HpcrunError
@@ -35,7 +36,7 @@ _OF_JOB = (
 )
 # Seconds within which a new supervisor begins its first attempt.
 _BEGINS = 60.0
-_LOOK_EVERY = 1.0
+_LOOK_EVERY = 2.0
 
 
 def can_lead(run: RunPlan, paths: RunPaths, attempt: int, lost: str) -> bool:
@@ -63,8 +64,11 @@ def nodes_left(paths: RunPaths, lost: str) -> list[str]:
     return sorted(known - {lost})
 
 
-def claim(paths: RunPaths, attempt: int) -> bool:
-    """Take the place of the supervisor that began an attempt; return whether nobody has it yet."""
+def claim(paths: RunPaths, attempt: int) -> Path | None:
+    """Take the place of the supervisor that began an attempt; None if another node has it.
+
+    Returns a directory, whose removal gives it back.
+    """
     attempts = {one.number: one.started for one in ledger.read(paths)}
     mine = attempts.get(attempt, {})
     same = [
@@ -72,16 +76,17 @@ def claim(paths: RunPaths, attempt: int) -> bool:
         for number, one in attempts.items()
         if all(one.get(key) == mine.get(key) for key in ("job_id", "restart_count", "host", "pid"))
     ]
+    place = paths.attempt(min(same, default=attempt)).new_supervisor
     try:
-        paths.attempt(min(same, default=attempt)).new_supervisor.mkdir()
+        place.mkdir()
     except FileExistsError:
-        return False
-    return True
+        return None
+    return place
 
 
-def has_begun(paths: RunPaths, lost: str) -> bool:
-    """Wait for the first attempt of a new supervisor in place of that on ``lost``."""
-    deadline = time.monotonic() + _BEGINS
+def has_begun(paths: RunPaths, lost: str, within: float | None = None) -> bool:
+    """Wait some seconds for the first attempt of a new supervisor in place of that on ``lost``."""
+    deadline = time.monotonic() + (_BEGINS if within is None else within)
     while time.monotonic() < deadline:
         if any(one.started.get(ledger.INSTEAD_OF) == lost for one in ledger.read(paths)):
             return True

@@ -61,16 +61,21 @@ class Takeover:
         is_led = silent and mine.job_id is not None and mine.node != lost
         if is_led and new_supervisor.can_lead(self._run, self._paths, self.attempt, lost):
             # The batch host is the first of the nodes.
-            time.sleep((mine.node_rank - 1) * _TURN)
-            if new_supervisor.claim(self._paths, self.attempt):
-                if self._is_ours():
-                    self._note([lost])
-                    say(f"node {mine.node} leads the job in place of {lost}")
-                    leave()
-                    new_supervisor.lead(self._submission, self._run, mine.job_id, lost)
-                    return
-            elif new_supervisor.has_begun(self._paths, lost):
+            turn = max(0, mine.node_rank - 1) * _TURN
+            if new_supervisor.has_begun(self._paths, lost, turn):
                 return
+            claim = new_supervisor.claim(self._paths, self.attempt)
+            if claim is None:
+                if new_supervisor.has_begun(self._paths, lost):
+                    return
+            elif self._is_ours():
+                self._note([lost])
+                say(f"node {mine.node} leads the job in place of {lost}")
+                leave()
+                new_supervisor.lead(self._submission, self._run, mine.job_id, lost)
+                return
+            else:
+                claim.rmdir()
         self.requeue(silent=silent)
 
     def requeue(self, *, silent: bool) -> bool:

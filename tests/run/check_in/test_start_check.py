@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from hpcrun.policy import node_health
-from hpcrun.run.check_in import start_check
+from hpcrun.run.check_in import link_rates, pairing, start_check
+from hpcrun.run.check_in.link_rates import StartRates
 from hpcrun.run.check_in.node_links import NodeLinks
 from hpcrun.run.check_in.start_check import StartCheck
 from hpcrun.run.fabric import adapters, link_check
@@ -422,3 +423,26 @@ def test_it_can_be_turned_off(site: Callable[..., Site]) -> None:
     assert made.check({"check": False}) is None
     assert made.records == []
     assert made.measured == []
+
+
+def test_many_doubtful_links_are_no_single_nodes_fault() -> None:
+    """A twentieth of the usual still is one: what is measured again are such pairs alone."""
+    nodes = [f"n{number}" for number in range(64)]
+    rates = StartRates(nodes)
+    for number, pair in enumerate(pair for pairs in pairing.ring(nodes) for pair in pairs):
+        rate = 150e6 if number % 2 else 1e9
+        rates.add(pair, 5e6 if "n9" in pair else rate, 5e6 if "n9" in pair else rate, 1e-5)
+    assert len(rates.doubtful_pairs()) > 20
+    told = rates.settle()
+    assert told == "33 of 64 pairs have a slow link, too many for a fault of single nodes"
+    assert {*rates.doubtful_pairs()} == {("n8", "n9"), ("n10", "n9")}
+    assert {one.node for one in link_rates.findings(rates, "ib0", nodes)} == {"n9"}
+
+
+def test_few_doubtful_links_are_told_each() -> None:
+    nodes = [f"n{number}" for number in range(64)]
+    rates = StartRates(nodes)
+    for pair in (pair for pairs in pairing.ring(nodes) for pair in pairs):
+        rates.add(pair, 150e6 if pair == ("n3", "n4") else 1e9, 1e9, 1e-5)
+    assert rates.settle() == ""
+    assert {one.node for one in link_rates.findings(rates, "ib0", nodes)} == {"n3", "n4"}

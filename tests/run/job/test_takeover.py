@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from hpcrun.policy.causes import JobFacts
+from hpcrun.run.job import new_supervisor
 from hpcrun.run.job.takeover import _PATIENCE, Takeover
 from hpcrun.run.protocol.job_secret import JobSecret
 from hpcrun.run.protocol.switchboard import Switchboard
@@ -152,3 +153,33 @@ def test_a_supervisor_that_does_not_run_any_more(
     """Its port is open, and nobody answers: it is stopped."""
     monkeypatch.setattr("hpcrun.run.job.takeover._PATIENCE", 1.0)
     assert _orphan(tmp_path / "3", switchboard.address)._is_ours()
+
+
+@pytest.mark.parametrize(
+    ("ours", "claimed", "done"),
+    [
+        (True, False, ["leave", "lead"]),
+        (False, False, ["requeue"]),
+        (True, True, []),
+    ],
+)
+def test_who_leads_in_place_of_the_batch_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours: bool, claimed: bool, done: list[str]
+) -> None:
+    orphan, calls = _orphan(tmp_path / "3"), list[str]()
+    paths = RunPaths(tmp_path / "3")
+    paths.attempt(2).directory.mkdir(parents=True)
+    if claimed:
+        assert new_supervisor.claim(paths, 2) is not None
+        ledger.write(paths, ledger.STARTED, 3, **START, instead_of="n1")
+    monkeypatch.setattr(new_supervisor, "can_lead", lambda *_: True)
+    monkeypatch.setattr(new_supervisor, "lead", lambda *_: calls.append("lead"))
+    monkeypatch.setattr(orphan, "_is_ours", lambda: ours)
+    monkeypatch.setattr(orphan, "requeue", lambda **_: calls.append("requeue"))
+    orphan.go_on(lambda: calls.append("leave"), silent=True)
+    assert calls == done
+    # What was not its own is given back.
+    assert (new_supervisor.claim(paths, 2) is None) == (ours or claimed)
+    calls.clear()
+    orphan.go_on(lambda: calls.append("leave"), silent=False)
+    assert calls == ["requeue"]
