@@ -103,6 +103,7 @@ class Supervisor:
             assert run is not None
             nodes = nodes[: run.nodes]
         lost: Sequence[str] = ()
+        is_replaced = False
         try:
             while True:
                 assert run is not None
@@ -115,7 +116,7 @@ class Supervisor:
                 end = self._attempt(run, attempt, nodes, stop_request)
                 why = f": {end.message}" if end.cause else ""
                 say(f"attempt {attempt.number} {end.outcome}{why}")
-                if attempt.has_successor:
+                if is_replaced := attempt.has_successor:
                     say("a later attempt has begun, and has recorded how this one ended")
                     return EXIT_STALE
                 run, nodes = self._seats(run, end)
@@ -134,7 +135,7 @@ class Supervisor:
                 lost = self._agents.lost
                 # Agents that cannot be dismissed leave when they lose this process.
                 with _best_effort():
-                    self._agents.dismiss()
+                    self._agents.dismiss(leaves_steps=is_replaced)
         if action.kind != recovery.REQUEUE:
             # Other nodes remember a directory that is removed and made again as it was.
             work_directory.tidy(self.paths, self.plan.directory)

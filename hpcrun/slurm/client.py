@@ -405,9 +405,9 @@ def exclude_nodes(job: str, nodes: str) -> str | None:
     return update(job, f"ExcNodeList={nodes}")
 
 
-def update(job: str, *changes: str) -> str | None:
+def update(job: str, change: str) -> str | None:
     """Change a waiting job, as in ``TimeLimit=60``; return Slurm's message if it does not."""
-    return _no_job(job) or problem_of(["scontrol", "update", f"jobid={job}", *changes])
+    return _no_job(job) or problem_of(["scontrol", "update", f"jobid={job}", change])
 
 
 def start_problem(script: str, partition: str, nodes: int, exclude: str) -> str | None:

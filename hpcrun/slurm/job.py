@@ -241,19 +241,6 @@ def enlarge(job: str, more: Mapping[str, str]) -> str | None:
         time.sleep(0.3)
 
 
-def ask_for_one_node(job: str) -> None:
-    """Have a requeued job that has nothing left to do ask for one node. Best effort.
-
-    Slurm 22.05 mixes it up with the old numbers where the job does not wait in the queue yet.
-    """
-    deadline = time.monotonic() + kill_wait()
-    while (state := _state(job)) != slurm_state.PENDING:
-        if state not in ("", slurm_state.COMPLETING) or time.monotonic() > deadline:
-            return
-        time.sleep(0.3)
-    client.update(job, "NumTasks=1", "NumNodes=1-1")
-
-
 def submit_enlarged(
     script: Path, asked: Mapping[str, str], output: str, exclude: Sequence[str]
 ) -> str:

@@ -31,18 +31,14 @@ _SLURMD_PORT = 6818
 _USABLE = re.compile(r"idle|mix|alloc|comp")
 
 
-def wait_until_known(
-    nodes: Sequence[str], goes_on: Callable[[], bool] = lambda: True, *, always: bool = False
-) -> None:
+def wait_until_known(nodes: Sequence[str], goes_on: Callable[[], bool]) -> None:
     """Wait until a requeue does no harm: Slurm has found the nodes down, or they live after all.
 
     ``nodes`` do not answer hpcrun. ``goes_on`` is called every two seconds; False ends the wait.
-    With ``always``, newer versions of Slurm, which bear a requeue before, are waited for too.
     """
     settings = client.configuration() if nodes else {}
     version = re.match(r"(\d+)\.(\d+)", settings.get("SLURM_VERSION", ""))
-    bears_it = version and (int(version[1]), int(version[2])) >= _MENDED
-    if not nodes or (bears_it and not always):
+    if not nodes or (version and (int(version[1]), int(version[2])) >= _MENDED):
         return
     limit = float(settings.get("SlurmdTimeout", _SLURMD_TIMEOUT)) + _MARGIN
     port = int(settings.get("SlurmdPort", _SLURMD_PORT))

@@ -50,6 +50,8 @@ def test_one_batch_host_after_the_other(reference: Reference) -> None:
     assert all(0 <= steps <= EVERY for steps in ward.lost_steps(run))
     reference.assert_same(run)
     ward.assert_reconciled(run)
+    for node in lost:
+        slurm.boot(node)
     slurm.wait_job(attempts[0].job_id, "COMPLETED", 120)
     assert len(ward.attempts(run)) == 3
     assert "in place of the batch host" in ward.hpcrun("why", run).stdout

@@ -356,8 +356,11 @@ class Agents:
         found = self.ask_each(asked, "stacks", STACKS_TIMEOUT).values()
         return {rank: text for answer in found for rank, text in answer.items()}
 
-    def dismiss(self) -> None:
-        """Have the agents clean their nodes and leave; wait at most `LEAVE_TIMEOUT`."""
+    def dismiss(self, *, leaves_steps: bool = False) -> None:
+        """Have the agents clean their nodes and leave; wait at most `LEAVE_TIMEOUT`.
+
+        With ``leaves_steps``, those that stay are not ended: one may lead the job.
+        """
         self._heartbeat.stop()
         self._switchboard.broadcast({"type": "dismiss"})
         deadline = time.monotonic() + LEAVE_TIMEOUT + self.copies.removal_takes
@@ -369,7 +372,8 @@ class Agents:
                 if message["type"] == "hello":
                     self._switchboard.send(node, {"type": "dismiss"})
         self._switchboard.close()
-        self._steps.end()
+        if not leaves_steps:
+            self._steps.end()
         files.remove_if_empty(*self._logs.values())
 
     def _take_in_if_valid(self, node: str, message: dict[str, Any]) -> None:

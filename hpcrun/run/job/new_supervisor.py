@@ -3,7 +3,8 @@
 Slurm lets a job live whose batch host is lost (sbatch's ``--no-kill``), and starts steps in it from
 any of its nodes; but only the end of the batch script ends it. So the node that has the new
 supervisor ends the job after the run: it has a finished one requeued, whose next start finds that
-and completes, and cancels any other.
+and completes (its nodes are those of the job: it cannot be told to ask for fewer before the last of
+its processes is gone), and cancels any other.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from hpcrun.policy import frameworks, recovery
 from hpcrun.run.job import fewer_nodes
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.output import say
-from hpcrun.slurm import client, job, requeue_nodes
+from hpcrun.slurm import client, job
 from hpcrun.slurm.queue import JobMark
 from hpcrun.state import ledger
 from hpcrun.state.layout import RunPaths, SubmissionPaths
@@ -128,11 +129,8 @@ def _variables(environment: Mapping[str, str]) -> dict[str, str]:
 def _end_job(submission: SubmissionPaths, run: RunPlan, job_id: str, lost: str) -> None:
     paths = submission.experiment.run(run.number)
     if ledger.intent(paths) == ledger.FINISHED:
-        # Before, it would not wait in the queue while this process lives, and ask for all nodes.
-        requeue_nodes.wait_until_known([lost], always=True)
         mark = JobMark(submission.directory)
-        if job.requeue(job_id, mark=mark, say=say):
-            job.ask_for_one_node(job_id)
+        if job.requeue(job_id, mark=mark, lost=[lost], say=say):
             return
     try:
         client.cancel([job_id])

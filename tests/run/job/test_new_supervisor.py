@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcrun.run.job import new_supervisor
-from hpcrun.slurm import client, job, requeue_nodes
+from hpcrun.slurm import client, job
 from hpcrun.state import ledger
 from hpcrun.state.layout import RunPaths
 
@@ -90,7 +90,7 @@ def test_its_variables_are_the_jobs() -> None:
 @pytest.mark.parametrize(
     ("intent", "requeues", "done"),
     [
-        (ledger.FINISHED, True, ["requeue", "one node"]),
+        (ledger.FINISHED, True, ["requeue"]),
         (ledger.FINISHED, False, ["requeue", "cancel"]),
         (None, True, ["cancel"]),
     ],
@@ -106,8 +106,6 @@ def test_how_the_job_ends(
         ledger.set_intent(paths, intent)
     calls: list[str] = []
     monkeypatch.setattr(job, "requeue", lambda *_, **__: calls.append("requeue") or requeues)
-    monkeypatch.setattr(job, "ask_for_one_node", lambda _: calls.append("one node"))
-    monkeypatch.setattr(requeue_nodes, "wait_until_known", lambda *_, **__: None)
     monkeypatch.setattr(client, "cancel", lambda _: calls.append("cancel"))
     submission: Any = SimpleNamespace(
         experiment=SimpleNamespace(run=lambda _: paths), directory=Path("/study/submissions/1")
