@@ -85,11 +85,12 @@ def claim(paths: RunPaths, attempt: int) -> Path | None:
     return place
 
 
-def has_begun(paths: RunPaths, lost: str, within: float | None = None) -> bool:
-    """Wait some seconds for the first attempt of a new supervisor in place of that on ``lost``."""
+def has_begun(paths: RunPaths, attempt: int, lost: str, within: float | None = None) -> bool:
+    """Wait some seconds for a later attempt, of a new supervisor in place of that on ``lost``."""
     deadline = time.monotonic() + (_BEGINS if within is None else within)
     while time.monotonic() < deadline:
-        if any(one.started.get(ledger.INSTEAD_OF) == lost for one in ledger.read(paths)):
+        later = (one.started for one in ledger.read(paths) if one.number > attempt)
+        if any(started.get(ledger.INSTEAD_OF) == lost for started in later):
             return True
         time.sleep(_LOOK_EVERY)
     return False

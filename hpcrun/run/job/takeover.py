@@ -62,11 +62,12 @@ class Takeover:
         if is_led and new_supervisor.can_lead(self._run, self._paths, self.attempt, lost):
             # The batch host is the first of the nodes.
             turn = max(0, mine.node_rank - 1) * _TURN
-            if new_supervisor.has_begun(self._paths, lost, turn):
+            place = self._paths, self.attempt, lost
+            if new_supervisor.has_begun(*place, turn):
                 return
             claim = new_supervisor.claim(self._paths, self.attempt)
             if claim is None:
-                if new_supervisor.has_begun(self._paths, lost):
+                if new_supervisor.has_begun(*place):
                     return
             elif self._is_ours():
                 self._note([lost])

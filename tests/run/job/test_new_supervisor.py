@@ -70,14 +70,17 @@ def test_one_node_leads(paths: RunPaths) -> None:
     assert new_supervisor.claim(paths, 2)
     assert not new_supervisor.claim(paths, 1)
     _start(paths, 3, "n2", ["n2", "n3"], [], instead_of="n1")
-    assert new_supervisor.has_begun(paths, "n1")
+    assert new_supervisor.has_begun(paths, 1, "n1")
     assert new_supervisor.claim(paths, 3)
 
 
 def test_a_leader_that_does_not_begin(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(new_supervisor, "_BEGINS", 0.05)
     monkeypatch.setattr(new_supervisor, "_LOOK_EVERY", 0.01)
-    assert not new_supervisor.has_begun(paths, "n1")
+    assert not new_supervisor.has_begun(paths, 1, "n1")
+    # One of an earlier start is no sign.
+    _start(paths, 2, "n2", ["n2", "n3"], [], instead_of="n1")
+    assert not new_supervisor.has_begun(paths, 2, "n1")
 
 
 def test_its_variables_are_the_jobs() -> None:
