@@ -11,6 +11,7 @@ Needs the standard library alone. `python parameter_server.py server|worker --he
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -80,9 +81,13 @@ class Handler(socketserver.StreamRequestHandler):
     server: Server
 
     def handle(self) -> None:
-        for line in self.rfile:
-            answer = self.server.answer(json.loads(line))
-            self.wfile.write(json.dumps(answer).encode() + b"\n")
+        # A worker that was killed resets its connection, or leaves half a line.
+        with contextlib.suppress(ConnectionError):
+            for line in self.rfile:
+                if not line.endswith(b"\n"):
+                    return
+                answer = self.server.answer(json.loads(line))
+                self.wfile.write(json.dumps(answer).encode() + b"\n")
 
 
 def serve(options: argparse.Namespace) -> None:
