@@ -183,7 +183,7 @@ class Supervisor:
         kind = launchers.launcher_class(self.plan.executor)
         python = RankPython.of(self.submission, self.plan, self.run)
         lost = self._instead_of
-        only = () if lost is None else new_supervisor.nodes_left(self.paths, lost)
+        only = () if lost is None else new_supervisor.nodes_left(ledger.read(self.paths), lost)
         return kind(self.run, network, python, only)
 
     def _begin(

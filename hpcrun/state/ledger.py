@@ -102,6 +102,7 @@ from hpcrun.text import listed, plural, ranges, size, time_spent
 STARTED = "attempt_started"
 # A field of it.
 INSTEAD_OF = "instead_of"
+_OF_START = ("job_id", "restart_count", "submission")
 WORKERS = "workers_started"
 FABRIC = "fabric"
 HEALTH = "health"
@@ -358,9 +359,17 @@ class Attempt:
 
 def same_start(one: Attempt, other: Attempt) -> bool:
     """Check whether both belong to one start of a job, so that Slurm knows them as one."""
-    keys: tuple[str, ...] = ("job_id", "restart_count", "submission")
     if not any(INSTEAD_OF in attempt.started for attempt in (one, other)):
-        keys += ("pid", "host")
+        return same_supervisor(one, other)
+    return _alike(one, other, _OF_START)
+
+
+def same_supervisor(one: Attempt, other: Attempt) -> bool:
+    """Check whether one supervisor began both: a start of a job may have another after it."""
+    return _alike(one, other, (*_OF_START, "pid", "host"))
+
+
+def _alike(one: Attempt, other: Attempt, keys: Iterable[str]) -> bool:
     return all(one.started.get(key) == other.started.get(key) for key in keys)
 
 

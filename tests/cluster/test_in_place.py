@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from hpcrun.state import ledger
-from tests.cluster.ward import ARRAY, EVERY, PROGRAM, SINGLE, STAGE, STAGES, Reference
+from tests.cluster.ward import ARRAY, EVERY, PROGRAM, SINGLE, SPARE, STAGE, STAGES, Reference
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(900)
 
-SPARE: dict[str, Any] = {"spare_nodes": 1, "sbatch": {"exclusive": True}}
 NEARBY = 3
 # Agents fall silent for so long before their nodes are given up; the rest is for the restart.
 HEARTBEAT, RESTART = 10, 15

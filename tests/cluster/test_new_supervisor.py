@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from hpcrun.state import ledger
-from tests.cluster.ward import ARRAY, EVERY, PROGRAM, STAGE, Reference, Ward
+from tests.cluster.ward import ARRAY, EVERY, PROGRAM, SPARE, STAGE, Reference, Ward
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(900)
-
-SPARE: dict[str, Any] = {"spare_nodes": 1, "sbatch": {"exclusive": True}}
 
 
 def _sleeping(ward: Ward, name: str, then: str, **changes: Any) -> str:

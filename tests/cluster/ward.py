@@ -63,6 +63,9 @@ STAGE = "deepspeed.zero_optimization.stage"
 # What the command line of a program of hpcrun's begins with; srun's holds it further on.
 PROGRAM = "^[^ ]*python[^ ]* -m hpcrun.run."
 
+# Resources of a run with a node that stands by.
+SPARE: dict[str, Any] = {"spare_nodes": 1, "sbatch": {"exclusive": True}}
+
 # How runs are submitted.
 ARRAY, SINGLE = "array", "single"
 

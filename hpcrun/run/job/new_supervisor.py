@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -28,6 +28,7 @@ from hpcrun.slurm import client, job
 from hpcrun.slurm.queue import JobMark
 from hpcrun.state import ledger
 from hpcrun.state.layout import RunPaths, SubmissionPaths
+from hpcrun.state.ledger import Attempt
 from hpcrun.state.plan import RunPlan
 
 # Of Slurm's variables, those of the job; others are the step's that the agent is in.
@@ -50,15 +51,16 @@ def can_lead(run: RunPlan, paths: RunPaths, attempt: int, lost: str) -> bool:
         return False
     if not run.recovery.in_place:
         return False
-    if any(one.action == recovery.REQUEUE for one in ledger.read(paths) if one.number == attempt):
+    attempts = ledger.read(paths)
+    if any(one.action == recovery.REQUEUE for one in attempts if one.number == attempt):
         return False
-    left = nodes_left(paths, lost)
+    left = nodes_left(attempts, lost)
     return len(left) >= run.nodes or fewer_nodes.to_fit(run, paths, len(left)) is not None
 
 
-def nodes_left(paths: RunPaths, lost: str) -> list[str]:
+def nodes_left(attempts: Sequence[Attempt], lost: str) -> list[str]:
     """Return the nodes that the newest attempt could use, but for ``lost``."""
-    started = next((one.started for one in ledger.read(paths)[::-1] if one.started), None)
+    started = next((one.started for one in attempts[::-1] if one.started), None)
     if started is None:
         return []
     known = {*started["nodes"], *started.get("spare_nodes", ())}
@@ -70,13 +72,9 @@ def claim(paths: RunPaths, attempt: int) -> Path | None:
 
     Returns a directory, whose removal gives it back.
     """
-    attempts = {one.number: one.started for one in ledger.read(paths)}
-    mine = attempts.get(attempt, {})
-    same = [
-        number
-        for number, one in attempts.items()
-        if all(one.get(key) == mine.get(key) for key in ("job_id", "restart_count", "host", "pid"))
-    ]
+    attempts = ledger.read(paths)
+    mine = next((one for one in attempts if one.number == attempt), Attempt(attempt))
+    same = (one.number for one in attempts if ledger.same_supervisor(one, mine))
     place = paths.attempt(min(same, default=attempt)).new_supervisor
     try:
         place.mkdir()
@@ -96,10 +94,10 @@ def has_begun(paths: RunPaths, attempt: int, lost: str, within: float | None = N
     return False
 
 
-def lead(submission: SubmissionPaths, run: RunPlan, job_id: str, lost: str) -> bool:
-    """Run the new supervisor on this node until it ends, and end the job; False if it was killed.
+def lead(submission: SubmissionPaths, run: RunPlan, job_id: str, lost: str) -> None:
+    """Run the new supervisor on this node until it ends, and end the job.
 
-    In that case its own agents have the job requeued.
+    Where it was killed, its own agents have the job requeued.
     """
     log = submission.batch_log(job_id)
     argv = [sys.executable, "-m", "hpcrun.run.supervisor", str(submission.directory)]
@@ -116,7 +114,6 @@ def lead(submission: SubmissionPaths, run: RunPlan, job_id: str, lost: str) -> b
     say(f"the new supervisor ended with exit code {code}")
     if code >= 0 and code != EXIT_SAVED:
         _end_job(submission, run, job_id, lost)
-    return code >= 0
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:

@@ -58,8 +58,8 @@ class Takeover:
         ``silent`` is that of `requeue`; ``leave`` frees what this agent has of the node.
         """
         mine, lost = self._arguments, self._arguments.batch_node
-        is_led = silent and mine.job_id is not None and mine.node != lost
-        if is_led and new_supervisor.can_lead(self._run, self._paths, self.attempt, lost):
+        may_lead = silent and mine.job_id is not None and mine.node != lost
+        if may_lead and new_supervisor.can_lead(self._run, self._paths, self.attempt, lost):
             # The batch host is the first of the nodes.
             turn = max(0, mine.node_rank - 1) * _TURN
             place = self._paths, self.attempt, lost

@@ -61,7 +61,7 @@ def test_not_where_the_supervisor_had_decided_for_a_requeue(paths: RunPaths) -> 
 
 def test_nodes_that_were_lost_before_are_not_used_again(paths: RunPaths) -> None:
     _start(paths, 2, "n1", ["n1", "n3"], [])
-    assert new_supervisor.nodes_left(paths, "n1") == ["n3"]
+    assert new_supervisor.nodes_left(ledger.read(paths), "n1") == ["n3"]
 
 
 def test_one_node_leads(paths: RunPaths) -> None:
