@@ -72,6 +72,14 @@ CASES = (
         power=1,
         steps=60,
     ),
+    Case(
+        "batch host lost, warm spare",
+        TARGET,
+        {"spare_nodes": 1},
+        {"warm_after": "00:00:01"},
+        power=0,
+        steps=60,
+    ),
     Case("rank killed, plain requeue", None, {}, {"in_place": 0}),
 )
 

@@ -53,6 +53,11 @@ KINDS = (
     *(HANG, LAUNCH, UNKNOWN, CANCELLED),
 )
 
+# In the place of a signal's name, where a rank left no exit code and nobody saw how it ended.
+UNSEEN = "a signal that nobody saw"
+# What the kernel ends a process with that takes too much memory.
+KILLING = ("SIGKILL", UNSEEN)
+
 # Ends that the run itself caused: they count against it until it has made progress.
 OWN = frozenset(
     {
@@ -312,7 +317,7 @@ def _rank_failed(evidence: Evidence, failure: Mapping[str, Any]) -> End:
         message = f"{where} ended with exit code {code}"
         if failure.get("permanent"):
             message += f": {failure['permanent']}"
-    by_kernel = failure.get("signal") == "SIGKILL" and evidence.job.out_of_memory
+    by_kernel = failure.get("signal") in KILLING and evidence.job.out_of_memory
     if by_kernel or failure.get("out_of_memory"):
         kind = OUT_OF_MEMORY
         message = f"{where} was killed because its job was out of memory"

@@ -36,7 +36,9 @@ The supervisor asks and the agent answers, in this order::
     supervisor  hurt     fault injection: signal one rank
     supervisor  fall_silent  fault injection: behave like a node that lost its power
     supervisor  call     the warm ranks that an attempt started (of) are those of this attempt
-                         (joins), or not needed
+                         (joins), or not needed; of another supervisor's, which wait for the lock
+                         of another agent: at its directory, to be these ranks
+    agent       ends     rank -> exit code of those that joined so, as they end
     supervisor  attempt  the next one in the same allocation, and so on
     supervisor  dismiss  the agent removes its node-local directory and leaves
 
@@ -61,6 +63,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from dataclasses import asdict, replace
@@ -82,6 +85,7 @@ from hpcrun.run.node.log_sizes import LogSizes
 from hpcrun.run.node.node_dir import NodeDir
 from hpcrun.run.node.prepare import NodePreparation
 from hpcrun.run.node.program_activity import ProgramActivity
+from hpcrun.run.node.rank_ends import RankEnds
 from hpcrun.run.protocol import messages, stop_flag
 from hpcrun.run.protocol.channel import Channel
 from hpcrun.run.protocol.heartbeat import INTERVAL, SILENCE, Heartbeat, PeerLiveness
@@ -98,6 +102,8 @@ if TYPE_CHECKING:
     from hpcrun.run.program.program_reader import ProgramReader
 
 RANKS_GONE = 10.0
+# Seconds for which warm ranks wait for a new supervisor to call them, once it has begun.
+_HAND_OVER = 60.0
 SILENT_FOR = 120.0
 
 
@@ -122,6 +128,9 @@ class Agent:
         # The calls that warm ranks wait for, by the attempt in which these were started.
         self._calls: dict[int, warm_up.WarmRanksLock] = {}
         self._expect_warm_ranks()
+        self._warm_ranks_went = threading.Event()
+        # Those of this attempt that waited under another supervisor.
+        self._joined: RankEnds | None = None
         self._signals: list[int] = []
         self._report_at, self._has_prepared = 0.0, False
         self._progress: dict[int, progress.RankProgress] = {}
@@ -189,17 +198,33 @@ class Agent:
 
         self._arguments.attempt = self.attempt
         place = self.submission, self.run, self._secret, self._began
-        Takeover(self._arguments, *place).go_on(self.leave, silent=not channel.closed)
+        takeover = Takeover(self._arguments, *place)
+        threading.Thread(target=self._let_warm_ranks_go, daemon=True).start()
+        if takeover.go_on(self.release, silent=not channel.closed):
+            self._warm_ranks_went.wait(_HAND_OVER)
+
+    def _let_warm_ranks_go(self) -> None:
+        """Let those go that another agent of this node calls, of a new supervisor."""
+        call = next(iter(reversed(self._calls.values())), None)
+        while call is not None and not call.is_written():
+            time.sleep(0.05)
+        if call is not None:
+            call.close()
+        self._warm_ranks_went.set()
 
     def leave(self) -> None:
         """Remove what is node-local."""
+        self.release()
+        self._copies.close()
+        self._node_dir.remove()
+
+    def release(self) -> None:
+        """Release what another agent of this node needs, but for copies, which it shares."""
         self._stop_telemetry()
         self._stop_reader()
         self._work.close()
         self._link_test.close()
-        self._copies.close()
         self.preparation.release_ports()
-        self._node_dir.remove()
 
     @property
     def _paths(self) -> AttemptPaths:
@@ -229,6 +254,8 @@ class Agent:
         if ranks or logs or programs or self.preparation.watches_link:
             report = {"type": "pulse", "attempt": self.attempt, "ranks": ranks, "fabric": trouble}
             channel.send({**report, "logs": logs, **programs})
+        if self._joined is not None and (ends := self._joined.news()):
+            channel.send({"type": "ends", "attempt": self.attempt, "ranks": ends})
         if files := self._work.writes():
             channel.send({"type": "writes", "attempt": self.attempt, "files": files})
 
@@ -278,8 +305,12 @@ class Agent:
         if kind == "call":
             if (joins := message["joins"]) is not None:
                 messages.number(joins, "joins", range(self.attempt, self.attempt + 1))
-            if (call := self._calls.pop(int(message["of"]), None)) is not None:
-                call.release(None if joins is None else str(self._paths.launch))
+            launch = None if joins is None else str(self._paths.launch)
+            if (at := message.get("at")) is not None:
+                self._joined = RankEnds(self.scratch, message["ranks"])
+                warm_up.call_for(Path(at), launch)
+            elif (call := self._calls.pop(int(message["of"]), None)) is not None:
+                call.release(launch)
             return None
         if kind == "hurt" and self._is_drill:
             rank = int(message["rank"])
@@ -343,6 +374,7 @@ class Agent:
             self.attempt = attempt
             self.scratch = self._node_dir.begin(attempt)
             self._expect_warm_ranks()
+            self._joined = None
             self.preparation.reset()
             self._stop_telemetry()
             self._stop_reader()

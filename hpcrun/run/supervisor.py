@@ -289,6 +289,8 @@ class Supervisor:
             if self._agents is None:
                 self._agents = Agents(self._launcher, self.submission, self.run, attempt)
                 self._warm_ranks = WarmRanks(self._launcher, self._agents)
+                if self._instead_of is not None:
+                    self._warm_ranks.adopt(self.paths.attempt(attempt.number - 1))
             stop_request.attach(self._agents, self._signals)
             parts = self._launcher, self._agents, stop_request, self._warm_ranks
             found = RunningAttempt(self.plan, run, attempt, *parts).bring_to_end(nodes)

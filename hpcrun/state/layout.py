@@ -54,6 +54,7 @@
             kept/NODE/                  on its way into work: written into a node's copy of the code
             orphaned.json               an agent lost its supervisor, and sees to what follows
             new-supervisor/             claimed by the node that leads in place of the batch host
+            warm-ranks.json             where warm ranks wait, for such a supervisor
 """
 
 from __future__ import annotations
@@ -110,6 +111,7 @@ class AttemptPaths(Directory):
     warm_log = NamedFile("warm.log")
     orphaned = NamedFile("orphaned.json")
     new_supervisor = NamedFile("new-supervisor")
+    warm_ranks = NamedFile("warm-ranks.json")
     kept = NamedFile("kept")
     whole_profile = NamedFile("profile.json")
     addresses = NamedFile("addresses.json")

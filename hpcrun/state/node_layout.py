@@ -21,6 +21,7 @@
         modules                       what warm ranks import
         rank-0.pid                    the leader of a rank's process group
         rank-0.pulse                  a rank's progress
+        rank-0.end                    the exit code of one that was warm
         rank-0.stacks                 its stacks, when it was asked for them
     $TMPDIR/hpcrun-data-UID-KEY/      a copy of one source, shared by all jobs of a user; or
                                       data/environment, a frozen environment
@@ -112,6 +113,9 @@ class ScratchPaths(Directory):
 
     def pids(self) -> Iterator[tuple[int, Path]]:
         return self._of_ranks("pid")
+
+    def end(self, rank: int) -> Path:
+        return self._of_rank(rank, "end")
 
     def progress(self, rank: int) -> Path:
         return self._of_rank(rank, "pulse")

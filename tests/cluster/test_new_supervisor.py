@@ -30,20 +30,29 @@ def _sleeping(ward: Ward, name: str, then: str, **changes: Any) -> str:
 
 @pytest.mark.usually("24.11")
 def test_one_batch_host_after_the_other(reference: Reference) -> None:
-    """Elements of an array; the job keeps its allocation, and ends as completed."""
+    """Elements of an array; the job keeps its allocation, and ends as completed.
+
+    Warm ranks go on under the new supervisor, though their srun is lost; one of them is killed.
+    """
     ward, slurm = reference.ward, reference.ward.cluster
-    spares = {**SPARE, "spare_nodes": 2}
-    (run,) = ward.submit_each(ARRAY, "headless", STAGE, [1], resources=spares)
+    changes = {"resources": {**SPARE, "spare_nodes": 2}, "config": {"pause": 1.0}}
+    changes["recovery"] = {"warm_after": "00:00:01"}
+    (run,) = ward.submit_each(ARRAY, "headless", STAGE, [1], **changes)
     lost = []
-    for step in (8, 22):
+    for step in (9, 22):
         (found,) = ward.wait_for_step(run, step)
         lost.append(found["nodes"][0])
         slurm.power_off(lost[-1])
         until(lambda: ward.attempts(run)[-1].started.get("instead_of") == lost[-1], "it", 60)
+        if step == 9:
+            (found,) = ward.wait_for_step(run, 14)
+            ward.hurt_ranks(found["nodes"][1], ward.raw_job_id(str(found["job_id"])))
     ward.wait_for_end(run)
     attempts = ward.attempts(run)
-    assert ward.kinds(run) == ["node_failure", "node_failure", None]
-    assert [one.started.get("instead_of") for one in attempts] == [None, *lost]
+    assert ward.kinds(run) == ["node_failure", "rank_crash", "node_failure", None]
+    assert [one.started.get("instead_of") for one in attempts] == [None, *lost[:1] * 2, lost[1]]
+    assert (attempts[1].warm, attempts[3].warm) == (True, True)
+    assert "was ended by a signal that nobody saw" in (attempts[1].cause or {})["message"]
     assert all(ledger.same_start(attempts[0], one) for one in attempts)
     assert all(0 <= steps <= EVERY for steps in ward.lost_steps(run))
     reference.assert_same(run)
@@ -51,7 +60,7 @@ def test_one_batch_host_after_the_other(reference: Reference) -> None:
     for node in lost:
         slurm.boot(node)
     slurm.wait_job(attempts[0].job_id, "COMPLETED", 120)
-    assert len(ward.attempts(run)) == 3
+    assert len(ward.attempts(run)) == 4
     assert "in place of the batch host" in ward.hpcrun("why", run).stdout
 
 

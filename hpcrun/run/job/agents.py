@@ -89,6 +89,8 @@ class Agents:
         """Files of the working directory that ranks were seen to write, each with the rank."""
         self.gone: list[int] = []
         """Ranks that had ended by themselves when `kill_ranks` was called."""
+        self.ends: dict[int, int | None] = {}
+        """Rank of `call_others` that has ended -> its exit code; None where it left none."""
         self.places = RankPlaces(run, ())
         """The nodes of this attempt's ranks."""
         self._directories: dict[str, Path] = {}
@@ -130,7 +132,7 @@ class Agents:
         Only those that have copied what its ranks read.
         """
         return {
-            node: NodePaths(self._directories[node]).attempt(self._number)
+            node: self.scratch(node)
             for node in self._spares
             if not self.copies.are_wanted or node in self._answers.get("copied", {})
         }
@@ -164,7 +166,7 @@ class Agents:
         for kind in ("ready", "killed", "kept", "stacks", "copied"):
             self._answers.pop(kind, None)
         stale: list[Any] = [self.pulses, self.programs, self.traffic, self.locks, self.log_sizes]
-        for old in (*stale, self.writes, self.gone, self.links, self.reports):
+        for old in (*stale, self.writes, self.gone, self.ends, self.links, self.reports):
             old.clear()
         self._switchboard.broadcast({"type": "attempt", "number": attempt})
         hello = self._gather(nodes, "hello", START_TIMEOUT, between)
@@ -311,6 +313,20 @@ class Agents:
         """Tell the warm ranks of an attempt to join the newest one, or to leave (None)."""
         self._switchboard.broadcast({"type": "call", "of": attempt, "joins": joins})
 
+    def call_others(self, attempt: int, joins: int | None, waiting: Mapping[str, str]) -> None:
+        """Tell warm ranks of another supervisor's attempt to join the newest one, or to leave.
+
+        ``waiting`` are their nodes, each with the directory of that attempt there.
+        """
+        for node, scratch in waiting.items():
+            ranks = [] if joins is None else list(self.places.planned(node))
+            question = {"type": "call", "of": attempt, "joins": joins, "at": scratch}
+            self._ask([node], {**question, "ranks": ranks})
+
+    def scratch(self, node: str) -> Path:
+        """Return the directory of this attempt on a node that has said hello."""
+        return NodePaths(self._directories[node]).attempt(self._number)
+
     def ask_to_stop(self) -> None:
         """Ask all ranks to save and leave after the same step."""
         self._switchboard.broadcast({"type": "stop"})
@@ -432,6 +448,8 @@ class Agents:
             texts, locks = messages.stacks(message, possible), messages.locks(message, ranks)
             answers(kind, {})[node] = places.own(node, texts)
             self.locks.update(locks)
+        elif kind == "ends":
+            self.ends.update(messages.ends(message, ranks))
         elif kind == "met":
             self.met = True
         elif kind in ("listening", "measured"):

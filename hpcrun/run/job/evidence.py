@@ -12,6 +12,7 @@ from typing import Any
 from hpcrun.errors import EXIT_SAVED
 from hpcrun.fields import FLAG, INDEX, TEXT, TEXTS, TIME, WHOLE, wrong
 from hpcrun.policy import log_excerpt, permanent_errors
+from hpcrun.policy.causes import KILLING
 from hpcrun.policy.permanent_errors import PermanentError
 from hpcrun.run.health.progress import COLLECTIVE
 from hpcrun.run.job.rank_places import RankEnd
@@ -165,7 +166,7 @@ def failure(
     return {
         **found,
         "log_tail": lines,
-        "out_of_memory": found.get("signal") == "SIGKILL"
+        "out_of_memory": found.get("signal") in KILLING
         and (by_kernel or bool(found.get("out_of_memory"))),
     }
 

@@ -22,6 +22,7 @@ from hpcrun.errors import EXIT_SAVED, HpcrunError
 from hpcrun.host import start_logged
 from hpcrun.policy import frameworks, recovery
 from hpcrun.run.job import fewer_nodes
+from hpcrun.run.node.rank_processes import FORMER_VARIABLE, START_VARIABLE
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.output import say
 from hpcrun.slurm import client, job
@@ -117,11 +118,12 @@ def lead(submission: SubmissionPaths, run: RunPlan, job_id: str, lost: str) -> N
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
-    return {
+    kept = {
         name: value
         for name, value in environment.items()
         if not name.startswith("SLURM") or name.startswith(_OF_JOB)
     }
+    return {**kept, FORMER_VARIABLE: environment.get(START_VARIABLE, "")}
 
 
 def _end_job(submission: SubmissionPaths, run: RunPlan, job_id: str, lost: str) -> None:

@@ -52,10 +52,11 @@ class Takeover:
         self._paths = submission.experiment.run(run.number)
         self._began = began or time.time()
 
-    def go_on(self, leave: Callable[[], None], *, silent: bool) -> None:
+    def go_on(self, release: Callable[[], None], *, silent: bool) -> bool:
         """Have the job go on without its supervisor: under a new one, or by a requeue.
 
-        ``silent`` is that of `requeue`; ``leave`` frees what this agent has of the node.
+        ``silent`` is that of `requeue`; ``release`` frees what this agent has of the node. Returns
+        whether a new supervisor of another node has begun.
         """
         mine, lost = self._arguments, self._arguments.batch_node
         may_lead = silent and mine.job_id is not None and mine.node != lost
@@ -64,20 +65,23 @@ class Takeover:
             turn = max(0, mine.node_rank - 1) * _TURN
             place = self._paths, self.attempt, lost
             if new_supervisor.has_begun(*place, turn):
-                return
+                release()
+                return True
             claim = new_supervisor.claim(self._paths, self.attempt)
             if claim is None:
+                release()
                 if new_supervisor.has_begun(*place):
-                    return
+                    return True
             elif self._is_ours():
                 self._note([lost])
                 say(f"node {mine.node} leads the job in place of {lost}")
-                leave()
+                release()
                 new_supervisor.lead(self._submission, self._run, mine.job_id, lost)
-                return
+                return False
             else:
                 claim.rmdir()
         self.requeue(silent=silent)
+        return False
 
     def requeue(self, *, silent: bool) -> bool:
         """Have the job start again, unless its run is over or another agent was quicker.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from hpcrun.policy import causes
 from hpcrun.run.health import progress
@@ -14,7 +16,7 @@ from hpcrun.run.job.rank_places import RankEnd, Workers
 from hpcrun.run.job.stop_request import StopRequest
 from hpcrun.run.protocol.output import say
 from hpcrun.run.rank import warm_up
-from hpcrun.state import ledger
+from hpcrun.state import files, ledger
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.plan import RunPlan
 
@@ -29,6 +31,15 @@ class WarmRanks:
         self._groups: list[WarmGroup] = []
         # The attempt in which they were started.
         self._attempt = 0
+        # That of a supervisor before this one: its number, and each node's directory of it.
+        self._left: tuple[int, dict[str, str]] | None = None
+
+    def adopt(self, attempt: AttemptPaths) -> None:
+        """Take over those that wait since an attempt of the supervisor before this one."""
+        with contextlib.suppress(OSError, ValueError):
+            found = files.read_json(attempt.warm_ranks)
+            if isinstance(found, dict) and all(isinstance(one, str) for one in found.values()):
+                self._left = attempt.number, found
 
     def take(
         self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str], stop_request: StopRequest
@@ -39,6 +50,13 @@ class WarmRanks:
         is for this attempt.
         """
         self._current = run, attempt, stop_request
+        if self._left is not None:
+            (former, waiting), self._left = self._left, None
+            joins = attempt.number if waiting.keys() >= {*nodes} else None
+            self._agents.call_others(former, joins, waiting)
+            if joins is not None:
+                say("warm ranks of the former supervisor take over")
+                return RanksOfAgents(attempt, self._agents, run.world_size)
         wanted = {node: place * run.ranks_per_node for place, node in enumerate(nodes)}
         found = [group.called(wanted) for group in self._groups]
         called = CalledRanks(attempt, [group for group in found if group.ranks])
@@ -89,6 +107,10 @@ class WarmRanks:
             return
         each = run.ranks_per_node
         self._groups = [WarmGroup(workers, own, each) for own, workers in started]
+        if run.outlives_nodes:
+            found = {node: str(self._agents.scratch(node)) for node in nodes}
+            write = partial(files.write_json, attempt.warm_ranks, found)
+            files.patiently(write, say, attempt.warm_ranks.name)
 
     def end(self) -> None:
         """Have the warm ranks leave, and do not wait for that."""
@@ -190,3 +212,43 @@ class CalledRanks(Workers):
     def kill(self, *, nodes_are_lost: bool = False) -> None:
         for group in self._groups:
             group.workers.kill(nodes_are_lost=nodes_are_lost or group.has_others)
+
+
+class RanksOfAgents(Workers):
+    """Ranks whose srun was lost with the supervisor before this one: agents tell of their ends.
+
+    Slurm ends their steps with the job, or as the last of a step's processes ends.
+    """
+
+    def __init__(self, attempt: AttemptPaths, agents: Agents, count: int) -> None:
+        super().__init__(attempt)
+        self._agents, self._count = agents, count
+
+    def _look(self) -> dict[int, int | None]:
+        found = dict(self._agents.ends)
+        for rank, code in found.items():
+            if code != 0:
+                how = (code, None) if code is not None else (None, causes.UNSEEN)
+                node = self._agents.places.node_of(rank)
+                self.ends.setdefault(rank, RankEnd(rank, node, *how))
+        return found
+
+    def failure(self) -> RankEnd | None:
+        self._look()
+        # Ranks whose peer was killed fail soon after it, with an exit code.
+        return min(self.ends.values(), key=lambda end: end.signal is None, default=None)
+
+    def exit_code(self) -> int | None:
+        found = self._look()
+        if len(found) < self._count:
+            return None
+        return max(1 if code is None else code for code in found.values())
+
+    def has_ended(self, rank: int) -> bool:
+        return rank in self._look()
+
+    def abandon(self) -> None:
+        """Leave it to the agents, as `kill` does."""
+
+    def kill(self, *, nodes_are_lost: bool = False) -> None:
+        """Do nothing: the agents have ended them."""

@@ -20,6 +20,8 @@ from hpcrun.state.node_layout import ScratchPaths
 SCRATCH_VARIABLE = "HPCRUN_SCRATCH"
 # A public name of one start of a job, which all of its processes inherit.
 START_VARIABLE = "HPCRUN_START"
+# The name that a supervisor's processes have which this one's takes the place of.
+FORMER_VARIABLE = "HPCRUN_FORMER_START"
 _PROC = Path("/proc")
 # Seconds in which processes that were sent SIGKILL end.
 _FORMER_TAKES = 5.0
@@ -119,7 +121,8 @@ def _members(scratch: Path, groups: set[int]) -> Iterator[tuple[int, int]]:
 
     All are this user's.
     """
-    start = f"{START_VARIABLE}={os.environ.get(START_VARIABLE)}".encode()
+    names = (os.environ.get(name) for name in (START_VARIABLE, FORMER_VARIABLE))
+    starts = {f"{START_VARIABLE}={name}".encode() for name in names}
     place = f"{SCRATCH_VARIABLE}={scratch}".encode()
     for process in process_directories(_PROC):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -129,5 +132,5 @@ def _members(scratch: Path, groups: set[int]) -> Iterator[tuple[int, int]]:
                 continue
             variables = (process / "environ").read_bytes().split(b"\0")
             # Ids are reused: a group counts only with the name of this start of the job.
-            if place in variables or (int(group) in groups and start in variables):
+            if place in variables or (int(group) in groups and not starts.isdisjoint(variables)):
                 yield int(group), int(process.name)

@@ -27,6 +27,7 @@ _PHASES = range(len(PHASES))
 _HEALTH = node_health.FAULTS | node_health.DOUBTS | node_health.OF_SITES
 _NUMBERS = range(-(1 << 63), 1 << 63)
 _BYTES = range(1 << 63)
+_CODES = range(256)
 _TEXT_MOST = 10_000
 _FAILED_MOST, _FILES_MOST, _PORTS_MOST = 20, 200, 128
 _KEY = re.compile(r"[0-9a-f]{20}")
@@ -258,6 +259,13 @@ def gone(message: Mapping[str, Any], ranks: Collection[int]) -> list[int]:
     found = message.get("gone")
     _require(isinstance(found, list), "gone")
     return [number(rank, "gone", ranks) for rank in found or ()]
+
+
+def ends(message: Mapping[str, Any], ranks: Collection[int]) -> dict[int, int | None]:
+    """Return rank -> exit code of ranks that have ended; None where it left none."""
+    found = _by_rank(message.get("ranks"), ranks, "ranks")
+    codes = found.items()
+    return {rank: None if code is None else number(code, "ranks", _CODES) for rank, code in codes}
 
 
 def adapters(found: Any) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TextIO
 
 from hpcrun.errors import HpcrunError
 from hpcrun.policy import frameworks
@@ -92,6 +93,10 @@ class WarmPlace:
         if rank is None:
             raise HpcrunError(f"node {self._node} is none of attempt {launch.attempt}")
         self.launch, self.rank = launch, rank
+        # Opened at once: an agent that another one of its node replaces removes its directory.
+        self.call: TextIO | None = None
+        with contextlib.suppress(OSError):
+            self.call = ScratchPaths(self.scratch).call.open()
 
     @property
     def scratch(self) -> Path:
@@ -119,13 +124,35 @@ class WarmRanksLock:
     def release(self, launch: str | None) -> None:
         """Have them become ranks of the attempt with this ``launch.json``, or leave (None)."""
         try:
-            os.write(self._descriptor, (launch or _LEAVE).encode())
+            write_call(self._descriptor, launch)
         finally:
             self.close()
+
+    def is_written(self) -> bool:
+        """Check whether the agent of a new supervisor has written whom they are to join."""
+        return os.fstat(self._descriptor).st_size > 0
 
     def close(self) -> None:
         """Let the lock go; ranks that still wait find that their agent is gone."""
         os.close(self._descriptor)
+
+
+def write_call(descriptor: int, launch: str | None) -> None:
+    """Write to the file of a call which ``launch.json`` is joined; None if none is."""
+    os.write(descriptor, (launch or _LEAVE).encode())
+
+
+def call_for(scratch: Path, launch: str | None) -> None:
+    """Call warm ranks whose lock another agent of this node holds, which lets it go then.
+
+    ``scratch`` is that of the attempt in which they were started. Nothing happens if they are gone.
+    """
+    with contextlib.suppress(OSError):
+        descriptor = os.open(ScratchPaths(scratch).call, os.O_WRONLY | os.O_NOFOLLOW)
+        try:
+            write_call(descriptor, launch)
+        finally:
+            os.close(descriptor)
 
 
 def wait(place: WarmPlace) -> tuple[Launch, int] | None:
@@ -134,12 +161,11 @@ def wait(place: WarmPlace) -> tuple[Launch, int] | None:
     Returns it with the rank, None if that is not needed. Raises `HpcrunError` if the agent is gone
     or could not write which attempt it is, `OSError` if the launch cannot be read.
     """
-    try:
-        with open(ScratchPaths(place.scratch).call) as stream:
-            fcntl.flock(stream, fcntl.LOCK_SH)
-            text = stream.read()
-    except FileNotFoundError:  # the agent has left, and cleaned its node
+    if place.call is None:  # the agent has left, and cleaned its node
         return None
+    with place.call as stream:
+        fcntl.flock(stream, fcntl.LOCK_SH)
+        text = stream.read()
     if not text:
         raise HpcrunError("this node's agent is gone")
     if text == _LEAVE:

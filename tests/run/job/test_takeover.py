@@ -158,9 +158,9 @@ def test_a_supervisor_that_does_not_run_any_more(
 @pytest.mark.parametrize(
     ("ours", "claimed", "done"),
     [
-        (True, False, ["leave", "lead"]),
+        (True, False, ["release", "lead"]),
         (False, False, ["requeue"]),
-        (True, True, []),
+        (True, True, ["release"]),
     ],
 )
 def test_who_leads_in_place_of_the_batch_host(
@@ -176,10 +176,10 @@ def test_who_leads_in_place_of_the_batch_host(
     monkeypatch.setattr(new_supervisor, "lead", lambda *_: calls.append("lead"))
     monkeypatch.setattr(orphan, "_is_ours", lambda: ours)
     monkeypatch.setattr(orphan, "requeue", lambda **_: calls.append("requeue"))
-    orphan.go_on(lambda: calls.append("leave"), silent=True)
+    assert orphan.go_on(lambda: calls.append("release"), silent=True) == claimed
     assert calls == done
     # What was not its own is given back.
     assert (new_supervisor.claim(paths, 2) is None) == (ours or claimed)
     calls.clear()
-    orphan.go_on(lambda: calls.append("leave"), silent=False)
+    assert not orphan.go_on(lambda: calls.append("release"), silent=False)
     assert calls == ["requeue"]

@@ -8,17 +8,20 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
 import pytest
 
 from hpcrun.errors import HpcrunError
+from hpcrun.policy import causes
 from hpcrun.run.job.rank_places import RankEnd, Workers
-from hpcrun.run.job.warm_ranks import CalledRanks, WarmGroup
+from hpcrun.run.job.warm_ranks import CalledRanks, RanksOfAgents, WarmGroup, WarmRanks
 from hpcrun.run.protocol.launch import Launch, LaunchNode
 from hpcrun.run.rank import warm_up
-from hpcrun.state import ledger
-from hpcrun.state.layout import AttemptPaths
+from hpcrun.state import files, ledger
+from hpcrun.state.layout import AttemptPaths, RunPaths
+from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import Entry, RunPlan
 from tests.support.place import REPOSITORY, Place, command_of
 from tests.support.waiting import until
@@ -271,6 +274,86 @@ NODES = [
     LaunchNode(name, f"/tmp/h/{name}/code", f"/tmp/h/{name}", "lo", "127.0.0.1")
     for name in ("n1", "n2")
 ]
+
+
+class Told:
+    """Agents of a new supervisor, and what they are asked."""
+
+    def __init__(self, **ends: int | None) -> None:
+        self.ends = {int(name[1:]): code for name, code in ends.items()}
+        self.places = self
+        self.calls: list[Any] = []
+
+    def node_of(self, rank: int) -> str:
+        return f"n{rank}"
+
+    def call_others(self, *call: object) -> None:
+        self.calls.append(call)
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected", "failed"),
+    [
+        ({}, None, None),
+        ({"r0": 0}, None, None),
+        ({"r0": 0, "r1": 0}, 0, None),
+        ({"r0": 7}, None, (0, 7, None)),
+        ({"r0": 7, "r1": None}, 7, (1, None, causes.UNSEEN)),
+        ({"r0": 0, "r1": None}, 1, (1, None, causes.UNSEEN)),
+    ],
+)
+def test_ends_that_agents_tell_of(
+    ends: dict[str, int | None], expected: int | None, failed: tuple[Any, ...] | None
+) -> None:
+    agents: Any = Told(**ends)
+    ranks = RanksOfAgents(AttemptPaths(Path("2")), agents, 2)
+    assert ranks.exit_code() == expected
+    found = ranks.failure()
+    assert (found and (found.rank, found.exit_code, found.signal)) == failed
+    assert [ranks.has_ended(rank) for rank in (0, 1)] == [f"r{rank}" in ends for rank in (0, 1)]
+
+
+WAITING = {"n2": "/tmp/a/attempt-1", "n3": "/tmp/b/attempt-1"}
+
+
+@pytest.mark.parametrize(
+    ("record", "calls"),
+    [
+        (WAITING, [(1, 2, WAITING)]),
+        # One of its nodes has none: the others leave.
+        ({"n3": "/tmp/b"}, [(1, None, {"n3": "/tmp/b"})]),
+        ({"n2": 3}, []),
+        ([], []),
+        (None, []),
+    ],
+)
+def test_warm_ranks_of_the_supervisor_before(tmp_path: Path, record: Any, calls: Any) -> None:
+    """A record beside the attempt in which they were started tells where they wait."""
+    first, second = (RunPaths(tmp_path).attempt(number) for number in (1, 2))
+    first.directory.mkdir(parents=True)
+    if record is not None:
+        files.write_json(first.warm_ranks, record)
+    agents, run = Told(), SimpleNamespace(world_size=2, ranks_per_node=1)
+    given: Any = agents
+    warm = WarmRanks(SimpleNamespace(), given)  # type: ignore[arg-type]
+    warm.adopt(first)
+    for expected in (RanksOfAgents if calls == [(1, 2, WAITING)] else None, None):
+        found = warm.take(run, second, ["n2", "n3"], SimpleNamespace())  # type: ignore[arg-type]
+        assert (found and type(found)) == expected
+        assert agents.calls == calls
+
+
+def test_another_agent_of_the_node_calls(tmp_path: Path) -> None:
+    """The one that holds the lock sees it; where there is none, nothing happens."""
+    scratch = tmp_path / "attempt-1"
+    warm_up.call_for(scratch, "/launch.json")
+    assert not ScratchPaths(scratch).call.exists()
+    lock = warm_up.WarmRanksLock(scratch)
+    assert not lock.is_written()
+    warm_up.call_for(scratch, "/launch.json")
+    assert lock.is_written()
+    lock.close()
+    assert ScratchPaths(scratch).call.read_text() == "/launch.json"
 
 
 def launch_on(*nodes: LaunchNode) -> Launch:

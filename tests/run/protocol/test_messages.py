@@ -52,6 +52,7 @@ def test_what_sound_agents_say() -> None:
     assert messages.locks({"locks": {"4": "/home/me/lock"}}, RANKS) == {4: "/home/me/lock"}
     assert messages.locks({}, RANKS) == {}
     assert messages.gone({"gone": [4, 7]}, RANKS) == [4, 7]
+    assert messages.ends({"ranks": {"4": None, "7": 255}}, RANKS) == {4: None, 7: 255}
     assert messages.stacks({"ranks": {"4": "Thread"}}, RANKS) == {4: "Thread"}
     assert messages.signal_name({"signal": "SIGUSR2"}) == "SIGUSR2"
     assert messages.extensions({"extensions": "0123456789abcdef0123"}) == "0123456789abcdef0123"
