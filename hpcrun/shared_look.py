@@ -177,7 +177,7 @@ def _at_once(look: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
 
 
 def mark(path: Path) -> list[int] | None:
-    """Return inode, bytes and time of change (ns) of a file or directory, as its server says.
+    """Return inode, bytes, time of change (ns) and owner of a file or directory by its server.
 
     None if there is none. Raises OSError if it cannot be opened.
     """
@@ -193,16 +193,18 @@ def mark(path: Path) -> list[int] | None:
         os.close(descriptor)
 
 
-def known_mark(path: Path) -> list[int]:
-    """Return the same of a file that is never changed, as this host knows it.
-
-    Raises OSError if there is none.
-    """
-    return _mark(path.stat())
+def known_mark(path: Path) -> list[int] | None:
+    """Return the same as this host knows it, which may be as late as `SEEN_WITHIN`."""
+    try:
+        return _mark(path.stat())
+    except OSError as error:
+        if not is_absence(error):
+            raise
+        return None
 
 
 def _mark(found: os.stat_result) -> list[int]:
-    return [found.st_ino, found.st_size, found.st_mtime_ns]
+    return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_uid]
 
 
 def storage_time(directory: Path) -> float:

@@ -93,30 +93,34 @@ def _experiments(search: Finder, warn: Say) -> list[dict[str, Any]]:
     from hpcrun.observe.status.list_cache import ListCache
     from hpcrun.state import layout
 
-    experiments, cache = layout.experiments(search.root), ListCache(search.root)
-    counted = activity.counted(experiments, "looking at experiments")
-    looks = zip(counted, shared_look.each(cache.find, experiments), strict=True)
+    entries, cache = layout.entries(search.root), ListCache(search.root)
+    counted = activity.counted(entries, "looking at experiments")
+    looks = zip(counted, shared_look.each(cache.find, entries), strict=True)
     kept = {one.name: row for one, row in looks if row is not None}
+    left = [one for one in entries if one.name not in kept]
+    exist = shared_look.each(lambda one: one.exists, left)
+    others = [one for one, exists in zip(left, exist, strict=True) if exists]
     refs = [JobRef(job_id) for one in kept.values() for job_id in one.jobs]
     waiting: set[str] = set()
 
-    def ask(others: Sequence[JobRef]) -> Answers:
-        answers = slurm_cache.ask([*others, *refs])
+    def ask(more: Sequence[JobRef]) -> Answers:
+        answers = slurm_cache.ask([*more, *refs])
         waiting.update(job_id for job_id, job in answers.jobs.items() if job.is_waiting)
         return answers
 
-    rows = _rows([one for one in experiments if one.name not in kept], search, cache, warn, ask)
+    rows = _rows(others, search, cache, warn, ask)
     # Runs that had failed, and that somebody has put back into the queue.
     again = [name for name, one in kept.items() if not waiting.isdisjoint(one.jobs)]
     for name in again:
         cache.drop(name)
         del kept[name]
     if again:
-        those = [one for one in experiments if one.name in again]
+        those = [one for one in entries if one.name in again]
         rows += _rows(those, search, cache, warn, slurm_cache.ask)
     cache.write()
-    of = {one["name"]: one for one in [*rows, *(one.row for one in kept.values())]}
-    return sorted((of[one.name] for one in experiments), key=lambda one: -(one["submitted"] or 0))
+    rows += [one.row for one in kept.values()]
+    # Of those that were submitted at once, the first by name comes first.
+    return sorted(rows, key=lambda one: (-(one["submitted"] or 0), one["name"]))
 
 
 def _rows(

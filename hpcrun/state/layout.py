@@ -333,10 +333,15 @@ def experiment(root: Path, name: str) -> ExperimentPaths:
 
 def experiments(root: Path) -> list[ExperimentPaths]:
     """Return every experiment under ``root``, by name."""
-    names = sorted(name for name in shared_look.names(root) if not name.startswith(DELETED))
-    found = [ExperimentPaths(root / name) for name in names]
+    found = entries(root)
     exist = shared_look.each(lambda one: one.exists, found)
     return [one for one, exists in zip(found, exist, strict=True) if exists]
+
+
+def entries(root: Path) -> list[ExperimentPaths]:
+    """Return what has the name of an experiment under ``root``, and may be none, by name."""
+    names = sorted(name for name in shared_look.names(root) if not name.startswith(DELETED))
+    return [ExperimentPaths(root / name) for name in names]
 
 
 def named_run(path: Path) -> tuple[ExperimentPaths, int | None]:

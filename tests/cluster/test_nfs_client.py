@@ -84,6 +84,20 @@ def test_opening_the_directory_mends_an_absent_name(mount: Callable[..., Host]) 
     (b / "late" / "inside").mkdir()
 
 
+def test_opening_the_directory_brings_its_attributes(mount: Callable[..., Host]) -> None:
+    """An open revalidates the inode (fs/nfs/dir.c, nfs_lookup_verify_inode), as of a file."""
+    a, b = mount(), mount()
+    (a / "place").mkdir()
+    os.utime(a / "place", (10**9, 10**9))
+    assert (b / "place").stat().st_mtime == 10**9
+    (a / "place" / "lock").mkdir()
+    (a / "place" / "lock").rmdir()
+    assert (b / "place").stat().st_mtime == 10**9
+    descriptor = os.open(b / "place", os.O_RDONLY)
+    assert os.fstat(descriptor).st_mtime_ns == (a / "place").stat().st_mtime_ns
+    os.close(descriptor)
+
+
 def test_a_blind_client_believes_a_directory_it_opened(mount: Callable[..., Host]) -> None:
     a, b = mount(), mount(TIMES + ",blind")
     assert not (b / "late").exists()

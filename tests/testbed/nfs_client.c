@@ -537,6 +537,7 @@ static void own_opendir(fuse_req_t request, fuse_ino_t ino, struct fuse_file_inf
     struct name *old = NULL;
     begin(request, GETATTR);
     if (held(request, fstat(dir->fd, &found) || !found.st_nlink ? ESTALE : 0)) return;
+    int is_news = !blind && !same_time(found.st_mtim, dir->known.st_mtim);
     if (!blind) heard(dir, &found), old = outdated(dir, &found);
     else if (now() >= dir->until) heard(dir, &found);
     if (dir->listing == NULL || !same_time(dir->listing->as_of, dir->known.st_mtim)) {
@@ -551,6 +552,8 @@ static void own_opendir(fuse_req_t request, fuse_ino_t ino, struct fuse_file_inf
     h->listing = dir->listing, h->listing->users++, info->fh = (uint64_t)h;
     pthread_mutex_unlock(&lock);
     drop(ino, old);
+    /* fs/nfs/dir.c, nfs_lookup_verify_inode: an open revalidates the inode, which fstat(2) tells of. */
+    if (is_news) fuse_lowlevel_notify_inval_inode(session, ino, -1, 0);
     fuse_reply_open(request, info);
 }
 static void own_readdir(fuse_req_t request, fuse_ino_t ino, size_t size, off_t at, struct fuse_file_info *info) {

@@ -19,7 +19,7 @@ from hpcrun.state import history, journal
 from hpcrun.state.layout import ExperimentPaths
 
 # What is kept, and by which rules; another number forgets all.
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)

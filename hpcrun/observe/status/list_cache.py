@@ -1,9 +1,12 @@
 """Rows of `hpcrun list` of experiments whose runs are settled, kept by this user on this host.
 
-A row is used again as long as what it was made of is the same, by its server's word: submissions,
-journals, plans, tags, the directory of runs, and the ledger and intent of each run that has not
-completed. That of one that has is final, and is not looked at: whoever removes it by hand sees the
-row of before.
+A row is used again as long as what it was made of is the same. Whatever submits, deletes, renames
+or takes back a cancellation holds the experiment's submit lock, which is a name in the experiment's
+directory, as the first tag makes one: that directory is opened, so that its server tells whether it
+changed, and so are tags, and ledger and intent of each run that may go on by itself. Journals and
+the directory of runs change beside it where somebody removes files by hand; this host's word is
+enough for them. Plans, and the files of runs that have completed, are final, and not looked at:
+whoever changes them by hand sees the row of before.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from hpcrun.state import ledger, permissions
 from hpcrun.state.layout import ExperimentPaths
 
 # What a row holds, and by which rules; another number forgets all rows.
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,11 @@ class SettledRow:
     """A row, and what it holds for."""
 
     row: dict[str, Any]
-    unfinished: list[int]
-    """The runs that have not completed, whose ledger and intent are part of the mark."""
+    owner: int | None
+    """The id of the user whose last submission it is."""
+    looked: list[Any]
+    """The numbers of its submissions, the files of its tags and notes (None without a directory of
+    them), and the runs that may go on: their ledgers and intents are part of the marks."""
     jobs: list[str]
     """Their jobs in Slurm: one that waits there again makes its run go on."""
     marks: list[Any]
@@ -49,11 +55,10 @@ class ListCache(RootCache[SettledRow]):
     def find(self, experiment: ExperimentPaths) -> SettledRow | None:
         """Return the row of an experiment that is as it was; None without one."""
         kept = self._kept.get(experiment.name)
-        if kept is None or kept.marks != _marks(experiment, kept.unfinished):
+        if kept is None or kept.marks != _marks(experiment, *kept.looked):
             return None
         # What a name service says may be another: it may have been silent.
-        (_, _, uid), *_ = kept.marks
-        kept.row["user"] = None if uid is None else permissions.user_name(uid)
+        kept.row["user"] = None if kept.owner is None else permissions.user_name(kept.owner)
         self._used[experiment.name] = kept
         return kept
 
@@ -75,13 +80,22 @@ class ListCache(RootCache[SettledRow]):
         each = [*observed]
         if not each or not all(_is_settled(*one) for one in each):
             return
-        states = {one.run.number: found.status for one, found in each}
-        unfinished = [run for run, one in states.items() if one.state != run_state.COMPLETED]
-        failed = {one.job_id for one in states.values() if one.state == run_state.FAILED}
+        unfinished = [(one, found.status) for one, found in each if not _is_final(one, found)]
+        failed = {one.job_id for _, one in unfinished if one.state == run_state.FAILED}
         jobs = sorted(job for job in failed if job and not job.startswith("local:"))
-        marks = _marks(experiment, unfinished)
-        if marks is not None and are_old(marks[1:], since):
-            self._used[experiment.name] = SettledRow(row, unfinished, jobs, marks)
+        with contextlib.suppress(OSError, BrokenFile):
+            submissions, notes = experiment.submissions(), experiment.annotations
+            looked: list[Any] = [
+                [one.number for one in submissions],
+                sorted(shared_look.names(notes)) if shared_look.is_directory(notes) else None,
+                [one.run.number for one, _ in unfinished],
+            ]
+            marks = _marks(experiment, *looked)
+            # What holds the lock may be about to change the rest.
+            is_locked = shared_look.is_there(experiment.submit_lock)
+            if marks is not None and are_old(marks, since) and not is_locked:
+                owner = permissions.owner(submissions[-1].directory)
+                self._used[experiment.name] = SettledRow(row, owner, looked, jobs, marks)
 
 
 def _is_settled(one: Selected, observed: Observed) -> bool:
@@ -109,22 +123,31 @@ def _is_settled(one: Selected, observed: Observed) -> bool:
     return status.state == run_state.FAILED and is_last and decided
 
 
-def _marks(experiment: ExperimentPaths, unfinished: Sequence[int]) -> list[Any] | None:
+def _is_final(one: Selected, observed: Observed) -> bool:
+    """Check whether a settled run can go on only by a command that holds the submit lock."""
+    state = observed.status.state
+    if state == run_state.CANCELLED:
+        with contextlib.suppress(BrokenFile):
+            return ledger.intent(one.paths) == ledger.CANCELLED
+    return state == run_state.COMPLETED
+
+
+def _marks(
+    experiment: ExperimentPaths,
+    submissions: Sequence[int],
+    notes: Sequence[str] | None,
+    unfinished: Sequence[int],
+) -> list[Any] | None:
     """Return what tells whether anything that a row was made of has changed; None if unknown."""
+    journals = [experiment.submission(number).journal for number in submissions]
+    asked = [] if notes is None else [experiment.annotations]
+    asked += [experiment.annotations / name for name in notes or ()]
+    runs = [experiment.run(number) for number in unfinished]
+    asked += [path for run in runs for path in (run.ledger, run.intent)]
     try:
-        submissions = experiment.submissions()
-        runs = [experiment.run(number) for number in unfinished]
-        names = sorted(shared_look.names(experiment.annotations))
-        notes = [experiment.annotations / name for name in names]
-        opened = [experiment.runs_directory, *notes, *(one.journal for one in submissions)]
-        opened += [path for run in runs for path in (run.ledger, run.intent)]
-        # Written once, as a whole.
-        whole = [path for one in submissions for path in (one.plan, one.submission)]
-        head = [
-            [one.number for one in submissions],
-            names,
-            permissions.owner(submissions[-1].directory) if submissions else None,
-        ]
-        return [head, *map(shared_look.mark, opened), *map(shared_look.known_mark, whole)]
-    except (OSError, BrokenFile):
+        # Which lets this host look anew for the names below it.
+        found = [shared_look.mark(experiment.directory)]
+        found += map(shared_look.known_mark, (experiment.runs_directory, *journals))
+        return [*found, *map(shared_look.mark, asked)]
+    except OSError:
         return None
