@@ -246,8 +246,8 @@ BUDGETS = {
     "tools/remote": 1_560,
     # With the end of a log below the rows.
     "tools/top": 1_500,
-    # With imports of many nodes.
-    "check": 1_420,
+    # With imports of many nodes, and a save's files on Lustre.
+    "check": 1_470,
     "tools/weights": 900,
     "site": 700,
     "tools/completion": 780,

@@ -17,6 +17,7 @@ from hpcrun.errors import UsageError
 from hpcrun.policy.retention import Retention
 from hpcrun.state import manifest, permissions
 from hpcrun.state.layout import ExperimentPaths, experiment
+from hpcrun.state.manifest import Manifest
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.submission import preflight
 from hpcrun.submission.code import unfrozen
@@ -86,7 +87,9 @@ def findings(
     yield from path_checks.root(compiled.root, runs, plan.cluster)
     yield from path_checks.named(runs, plan.cluster)
     yield from unfrozen_paths(replace(plan, runs=tuple(runs)), paths)
-    yield from room(paths, runs)
+    saved = newest_saves(paths)
+    yield from path_checks.stripes(paths, runs, saved)
+    yield from room(paths, runs, saved)
 
 
 def unfrozen_paths(plan: Plan, paths: ExperimentPaths) -> Iterator[Finding]:
@@ -100,10 +103,18 @@ def unfrozen_paths(plan: Plan, paths: ExperimentPaths) -> Iterator[Finding]:
         yield Finding(WARNING, "code", lacking.message, lacking.hint)
 
 
-def room(paths: ExperimentPaths, runs: Sequence[RunPlan]) -> Iterator[Finding]:
+def newest_saves(paths: ExperimentPaths) -> list[Manifest]:
+    """Return the newest complete checkpoint of each run that has one."""
+    found = map(manifest.complete, paths.runs_directory.glob("*/checkpoints"))
+    return [complete[0][1] for complete in found if complete]
+
+
+def room(
+    paths: ExperimentPaths, runs: Sequence[RunPlan], saved: Sequence[Manifest]
+) -> Iterator[Finding]:
     """Yield a finding where the storage has less room than the runs' checkpoints will take.
 
-    Their size is that of the largest checkpoint that the experiment has so far.
+    Their size is that of the largest of ``saved``, which the experiment has so far.
     """
     there = next((one for one in (paths.directory, *paths.directory.parents) if one.is_dir()), None)
     if there is None:
@@ -116,11 +127,7 @@ def room(paths: ExperimentPaths, runs: Sequence[RunPlan]) -> Iterator[Finding]:
         found = f"the storage of {there} has room for {inodes.f_favail:,} more files; "
         found += f"{plural(len(runs), 'run')} write about {_INODES_OF_A_RUN * len(runs):,}"
         yield Finding(WARNING, "root", found, "remove some, or choose another root")
-    sizes = []
-    for directory in paths.runs_directory.glob("*/checkpoints"):
-        complete = manifest.complete(directory)
-        sizes += [complete[0][1].bytes] if complete else []
-    largest = max(sizes, default=0)
+    largest = max((one.bytes for one in saved), default=0)
     if not largest:
         return
     kept = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
@@ -13,14 +14,19 @@ from hpcrun import mounts
 from hpcrun.check.finding import ERROR, NOTE, WARNING, Finding
 from hpcrun.compile.source.marked_tree import leaves
 from hpcrun.host import is_there
+from hpcrun.state.layout import ExperimentPaths
+from hpcrun.state.manifest import Manifest
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.spec.executors import Executor
-from hpcrun.text import one_line
+from hpcrun.text import one_line, size
 
 # Directories that each machine has of its own.
 _OWN = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/scratch/local")  # noqa: S108 - nothing is written
 # From so many nodes on, a start reads packages from shared storage for minutes.
 _MANY_NODES = 16
+# On Lustre files are spread over its targets (OSTs): so many of one save by their number, each on
+# one target; of fewer, those of more bytes than these are divided among some.
+_MANY_FILES, _LARGE_FILE, _STRIPES = 512, 1 << 30, 4
 _MOST_PATHS, _MOST_NEIGHBOURS = 200, 2_000
 # Nothing that is stored.
 _NO_FILES = ("/proc/", "/sys/", "/dev/null", "/dev/std", "/dev/tty", "/dev/fd/")
@@ -64,6 +70,44 @@ def _imports(runs: Sequence[RunPlan]) -> Iterator[Finding]:
         found += f"storage ({mount.kind})"
         hint = "environment.venv=frozen has each node import from a copy of its own"
         yield Finding(NOTE, "environment.venv", found, hint)
+
+
+def stripes(
+    paths: ExperimentPaths, runs: Sequence[RunPlan], saved: Sequence[Manifest]
+) -> Iterator[Finding]:
+    """Yield a finding with the line that stripes the files of checkpoints on Lustre.
+
+    ``saved`` are checkpoints that the experiment has so far, which tell the sizes of their files.
+    """
+    mount = mounts.of(os.path.realpath(paths.directory), mounts.read())
+    if mount is None or mount.kind != "lustre":
+        return
+    count = max((_files_of_save(run) for run in runs if run.entry.kind == "function"), default=0)
+    largest = max((file.bytes for one in saved for file in one.files.values()), default=0)
+    if count >= _MANY_FILES:
+        found, targets = f"a save has {count:,} files, in one directory on Lustre", 1
+        effect = "has each lie on one storage target"
+    elif largest > _LARGE_FILE:
+        found, targets = f"a checkpoint has a file of {size(largest)}, on Lustre", _STRIPES
+        effect = f"divides new files among {targets} storage targets (now: lfs getstripe -d)"
+    else:
+        return
+    there, line = shlex.quote(str(paths.directory)), f"lfs setstripe -c {targets}"
+    # A directory has what the one above it had as it was made.
+    typed = f"mkdir -p {there} && {line} {there}"
+    if paths.directory.is_dir():
+        typed = f"find {there} -type d -exec {line} {{}} \\;"
+    yield Finding(NOTE, "checkpoint", found, f"`{typed}` {effect}")
+
+
+def _files_of_save(run: RunPlan) -> int:
+    """Return how many files DeepSpeed and hpcrun write into a checkpoint's directory.
+
+    hpcrun writes one of each rank, ZeRO 1 and 2 one more (the optimizer's), ZeRO 3 another one.
+    """
+    zero = run.deepspeed.get("zero_optimization")
+    stage = zero.get("stage") if isinstance(zero, Mapping) else 0
+    return run.world_size * (3 if stage == 3 else 2 if stage in (1, 2) else 1)
 
 
 def _is_of_this_machine(path: Path) -> bool:

@@ -13,6 +13,9 @@ from hpcrun import mounts
 from hpcrun.check import path_checks
 from hpcrun.check.finding import NOTE, WARNING
 from hpcrun.mounts import MountPoint
+from hpcrun.state import layout
+from hpcrun.state.manifest import File, Manifest
+from hpcrun.state.plan import Entry
 from tests.support import plans
 from tests.support.command import hpcrun
 
@@ -108,3 +111,63 @@ def test_many_processes_that_import_from_shared_storage(
     found = [one for one in path_checks.root(tmp_path, [run], SLURM) if one.severity == NOTE]
     assert [one.message.startswith(told or "-") for one in found] == ([True] if told else [])
     assert all("environment.venv=frozen" in str(one.hint) for one in found)
+
+
+LUSTRE = "40 1 0:30 / /scratch rw - lustre 10.0.0.1@o2ib:10.0.0.2@o2ib:/fs rw,flock\n"
+NFS = "40 1 0:30 / /scratch rw - nfs4 server:/scratch rw,hard\n"
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("mounted", "ranks", "stage", "largest", "told", "targets"),
+    [
+        (LUSTRE, 8192, 3, 0, "a save has 24,576 files, in one directory on Lustre", 1),
+        (LUSTRE, 8192, 2, 0, "a save has 16,384 files, in one directory on Lustre", 1),
+        (LUSTRE, 8192, None, 0, "a save has 8,192 files, in one directory on Lustre", 1),
+        (LUSTRE, 256, 1, 5 * GIB, "a save has 512 files, in one directory on Lustre", 1),
+        (LUSTRE, 255, 1, 5 * GIB, "a checkpoint has a file of 5.4 GB, on Lustre", 4),
+        (LUSTRE, 255, 1, GIB, None, 0),
+        (LUSTRE, 8, 3, 0, None, 0),
+        (NFS, 8192, 3, 5 * GIB, None, 0),
+        ("", 8192, 3, 5 * GIB, None, 0),
+    ],
+)
+def test_files_of_a_save_on_lustre(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mounted: str,
+    ranks: int,
+    stage: int | None,
+    largest: int,
+    told: str | None,
+    targets: int,
+) -> None:
+    (tmp_path / "mountinfo").write_text(f"20 1 8:1 / / rw - ext4 /dev/sda1 rw\n{mounted}")
+    read = mounts.read
+    monkeypatch.setattr(mounts, "read", lambda: read(tmp_path / "mountinfo"))
+    deepspeed = {} if stage is None else {"zero_optimization": {"stage": stage}}
+    [run] = plans.command_plan(Path("/code"), {0: ["true"]}, deepspeed=deepspeed).runs
+    resources = {**run.spec["resources"], "nodes": ranks, "ntasks_per_node": 1}
+    command = dataclasses.replace(run, spec={**run.spec, "resources": resources})
+    run = dataclasses.replace(command, entry=Entry("function", module="m", function="f"))
+    saved = [Manifest(1, 1, 0.0, ranks, 1, 8, {"a": File(1), "b": File(largest)})]
+    paths = layout.experiment(Path("/scratch/me's runs"), "study")
+    found = list(path_checks.stripes(paths, [run], saved))
+    line = f"mkdir -p '{paths.directory}' && lfs setstripe -c {targets} '{paths.directory}'"
+    line = line.replace("me's", "me'\"'\"'s")
+    assert [one.message for one in found] == ([told] if told else [])
+    assert all(f"`{line}`" in str(one.hint) for one in found)
+    # A program that saves for itself has files of its own.
+    by_itself = list(path_checks.stripes(paths, [command], []))
+    assert by_itself == []
+
+
+def test_directories_that_are_there_are_striped_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounts, "read", lambda: [MountPoint("/", "lustre")])
+    paths = layout.experiment(tmp_path, "study")
+    paths.runs_directory.mkdir(parents=True)
+    saved = [Manifest(1, 1, 0.0, 1, 0, 8, {"a": File(2 * GIB)})]
+    [found] = path_checks.stripes(paths, [], saved)
+    assert f"`find {paths.directory} -type d -exec lfs setstripe -c 4 {{}} \\;`" in str(found.hint)
