@@ -91,9 +91,12 @@ class ListCache(RootCache[SettledRow]):
                 [one.run.number for one, _ in unfinished],
             ]
             marks = _marks(experiment, *looked)
+            # A run that began as it was cancelled has not said so at once.
+            ended = [one.paths for one, found in each if found.status.state != run_state.COMPLETED]
+            aged = [shared_look.mark(path) for run in ended for path in (run.ledger, run.intent)]
             # What holds the lock may be about to change the rest.
             is_locked = shared_look.is_there(experiment.submit_lock)
-            if marks is not None and are_old(marks, since) and not is_locked:
+            if marks is not None and are_old([*marks, *aged], since) and not is_locked:
                 owner = permissions.owner(submissions[-1].directory)
                 self._used[experiment.name] = SettledRow(row, owner, looked, jobs, marks)
 

@@ -394,9 +394,17 @@ def test_what_may_still_change_is_not_kept(name: str, study: Experiment) -> None
     assert not is_kept(study)
 
 
-def test_what_changed_a_moment_ago_is_not_kept(study: Experiment) -> None:
+@pytest.mark.parametrize("what", ["directory", "journal", "ledger of 1", "intent of 3"])
+def test_what_changed_a_moment_ago_is_not_kept(what: str, study: Experiment) -> None:
     """A second change may leave the same size and time of a file."""
-    os.utime(study.paths.submission(1).journal)
+    path = {
+        "directory": study.paths.directory,
+        "journal": study.paths.submission(1).journal,
+        "ledger of 1": study.run(1).ledger,
+        # It may begin at the same moment.
+        "intent of 3": study.run(3).intent,
+    }[what]
+    os.utime(path)
     listed(study)
     assert not is_kept(study)
 
