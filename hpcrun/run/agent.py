@@ -44,7 +44,8 @@ The supervisor asks and the agent answers, in this order::
 
 Both send ``alive`` every `INTERVAL`, the agent only where nothing else was sent. The agent sends
 the progress of its ranks (``pulse``, of `hpcrun.run.health.progress`; of ranks without a session
-what `hpcrun.run.node.program_activity` sees) with the state of its links to the fabric, and
+what `hpcrun.run.node.program_activity` sees; of a program whose steps are read, the number of slow
+modules that it has ``imported``) with the state of its links to the fabric, and
 ``signal`` when its step receives one; the supervisor sends ``stop`` when the ranks are to save and
 leave.
 An agent that loses its supervisor without a ``dismiss`` ends the ranks of its node and sees to what
@@ -251,9 +252,10 @@ class Agent:
         living = [rank for rank, one in self._progress.items() if one.state != progress.GONE]
         gpu = 0 if self._telemetry is None else self._telemetry.gpu
         programs = self._programs.changed(self.scratch, living, self._log_sizes.output(), gpu)
-        if ranks or logs or programs or self.preparation.watches_link:
+        imported = None if self._reader is None else self._reader.imported
+        if ranks or logs or programs or imported is not None or self.preparation.watches_link:
             report = {"type": "pulse", "attempt": self.attempt, "ranks": ranks, "fabric": trouble}
-            channel.send({**report, "logs": logs, **programs})
+            channel.send({**report, "logs": logs, "imported": imported, **programs})
         if self._joined is not None and (ends := self._joined.news()):
             channel.send({"type": "ends", "attempt": self.attempt, "ranks": ends})
         if files := self._work.writes():
@@ -346,7 +348,8 @@ class Agent:
                 from hpcrun.run.program.program_reader import ProgramReader
 
                 self._stop_reader()
-                self._reader = ProgramReader(self.run, self._paths, self._working_directory)
+                own = self._paths, self._working_directory, self.scratch
+                self._reader = ProgramReader(self.run, *own)
             self._start_telemetry(fabric, found["node"], message["devices"])
             self._programs.begin(*telemetry.links(fabric, found["node"]))
             return {"type": "ready", **found, "health": health}

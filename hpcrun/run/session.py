@@ -340,8 +340,8 @@ class Session(RankView):
                 raise file.error
 
     def _after_step(self, step: int, began: float) -> None:
-        if self._last_step == self.restored_step and self.scratch and self.local_rank == 0:
-            warm_up.note_modules(self.scratch)
+        if self._last_step == self.restored_step and self._launch and self.rank == 0:
+            warm_up.note_modules(self._launch.paths)
         self._last_step = step
         if self._averaged is not None:
             self._averaged.update(step)

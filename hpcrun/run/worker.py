@@ -98,9 +98,8 @@ def wait_to_be_called(
             variables = environment(launch, rank)
             for name in (VARIABLE, rank_processes.SCRATCH_VARIABLE):
                 del variables[name]
-            warm_up.import_all(
-                place.scratch, variables, Path(node.code), import_paths(launch, node)
-            )
+            noted, first = launch.paths.modules, import_paths(launch, node)
+            warm_up.import_all(noted, variables, Path(node.code), first)
         called = warm_up.wait(place)
     except HpcrunError as error:
         tell(error.message)

@@ -41,6 +41,7 @@
             agent-NODE.log              output of one node's agent
             tracker-NAME.log            output of the process that forwards metrics to a tracker
             warm.log                    output of ranks that wait for the next attempt, warm
+            modules.txt                 what these import, because rank 0 did
             universal.log               output of DeepSpeed's conversion of a checkpoint
             log-sizes.jsonl             sizes of the ranks' logs over time
             telemetry-NODE.jsonl        samples of a node's load, by its agent
@@ -109,6 +110,7 @@ class AttemptPaths(Directory):
     log_sizes = NamedFile("log-sizes.jsonl")
     conversion_log = NamedFile("universal.log")
     warm_log = NamedFile("warm.log")
+    modules = NamedFile("modules.txt")
     orphaned = NamedFile("orphaned.json")
     new_supervisor = NamedFile("new-supervisor")
     warm_ranks = NamedFile("warm-ranks.json")

@@ -6,12 +6,15 @@ that only this process has open. A process is sent the signal only while it has 
 handler, as the signal ends any other process. ``HPCRUN_STACKS=0`` leaves the directory out.
 
 The same file has a process that leaves with its process group wait a moment, as a session does,
-begins the profile of a rank that `hpcrun profile` looks at, and ends what waits for MPI's ranks.
+begins the profile of a rank that `hpcrun profile` looks at, and ends what waits for MPI's ranks. On
+the node of a script's rank 0, the first Python notes what it imports of slow packages, for warm
+ranks (`hpcrun.run.rank.warm_up`): a finder is asked at every import, and finds nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -25,6 +28,7 @@ from typing import Any
 from hpcrun.host import process_stat
 from hpcrun.run.health.progress import STACKS_SIGNAL
 from hpcrun.run.program import mpi_world
+from hpcrun.run.rank import warm_up
 from hpcrun.run.rank.process_groups import GLOO_SETTLES
 from hpcrun.state import files
 from hpcrun.state.spec import profiling
@@ -82,6 +86,37 @@ def _profile():
             sys.stderr.write("hpcrun: this Python is not profiled: %s\\n" % error)
 
 
+class _Imports(object):
+    """Notes modules of slow packages, with what the program had changed when it imported them."""
+
+    def __init__(self, path):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        self.path, self.variables, self.places = path, dict(os.environ._data), list(sys.path)
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {packages}:
+            try:
+                self.note(name)
+            except Exception:
+                pass
+
+    def note(self, name):
+        now, before, most = os.environ._data, self.variables, len(self.places)
+        changed = []
+        if now != before:
+            names = set(now) | set(before)
+            changed = [os.fsdecode(one) for one in names if now.get(one) != before.get(one)]
+        # Python puts the directory of the script before them.
+        if sys.path[-most:] != self.places or len(sys.path) > most + 1:
+            changed.append("sys.path")
+        stream = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(stream, (" ".join([name] + changed) + "\\n").encode())
+        finally:
+            os.close(stream)
+
+
 def _run_the_next():
     own = sys.modules.pop("sitecustomize")
     here = os.path.dirname(os.path.abspath(__file__))
@@ -106,12 +141,19 @@ try:
 except Exception:
     pass
 _profile()
-_run_the_next()
+# Not where a warm rank, which has begun long ago, runs this file.
+if __name__ == "sitecustomize":
+    _run_the_next()
+try:
+    if {noted!r}:
+        _Imports({noted!r})
+except Exception:
+    pass
 '''
 
 
-def write_start_up(directory: Path) -> None:
-    """Write the start-up file into a new directory."""
+def write_start_up(directory: Path, noted: Path | None = None) -> None:
+    """Write the start-up file into a new directory; imports are ``noted`` in a file, if any."""
     directory.mkdir(exist_ok=True)
     text = _START_UP.format(
         name=_MEMORY,
@@ -119,8 +161,17 @@ def write_start_up(directory: Path) -> None:
         settles=GLOO_SETTLES,
         profiled=profiling.VARIABLE,
         mpi=mpi_world.VARIABLE,
+        packages=sorted(warm_up.PACKAGES),
+        noted=str(noted or ""),
     )
     (directory / _FILE).write_text(text)
+
+
+def run_start_up(directory: Path) -> None:
+    """Do in this process, which was warm, what it would have done as it began."""
+    spec = importlib.util.spec_from_file_location("hpcrun_start_up", directory / _FILE)
+    if spec is not None and spec.loader is not None and directory.is_dir():
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 def stacks(pids: Collection[int], timeout: float) -> str:

@@ -75,6 +75,8 @@ class Agents:
         """Node -> the bytes that it has moved."""
         self.locks: dict[int, str] = {}
         """Rank that hangs -> the lock of a build that it waits for."""
+        self.imported: int | None = None
+        """Modules of slow packages that a program has whose steps are read; None before any."""
         self.log_sizes: dict[int, int] = {}
         """Rank -> the bytes of its log where it has grown."""
         self.met = False
@@ -162,6 +164,7 @@ class Agents:
         time, NodesLost if one fell silent.
         """
         self._number, self.working, self.met = attempt, tuple(nodes), False
+        self.imported = None
         self.places = RankPlaces(self._run, self.working)
         for kind in ("ready", "killed", "kept", "stacks", "copied"):
             self._answers.pop(kind, None)
@@ -423,7 +426,9 @@ class Agents:
         if kind == "pulse":
             pulses, sizes = messages.progress(message, possible), messages.log_sizes(message, ranks)
             programs, traffic = messages.activity(message, ranks), messages.traffic(message)
-            problem = messages.link_trouble(message)
+            problem, imported = messages.link_trouble(message), messages.imported(message)
+            if node == self.working[0]:
+                self.imported = imported
             self.pulses.update(places.own(node, pulses))
             self.programs.update(programs)
             self.traffic.update({} if traffic is None else {node: traffic})

@@ -78,14 +78,13 @@ class WarmRanks:
             self.end()
         if leaving or self._attempt == attempt.number:
             return
-        due, ranks = warm_up.after(run), self._agents.pulses
-        if due is None or len(ranks) < run.world_size:
+        if (due := warm_up.after(run)) is None:
             return
         known = self._training
         began = known[1] if known is not None and known[0] == attempt.number else None
         if began is not None and time.monotonic() - began < due:
             return
-        if not all(one.step > 0 and one.phase != progress.ENDING for one in ranks.values()):
+        if not self._is_training(run):
             return
         if began is None:
             self._training = attempt.number, time.monotonic()
@@ -94,7 +93,18 @@ class WarmRanks:
             # Warm ranks need memory: not in a run that was killed for the lack of it before.
             if any(one.kind == causes.OUT_OF_MEMORY for one in ledger.read(attempt.run)):
                 return
+            if self._agents.imported == 0 and not self._agents.pulses:
+                say("no warm ranks: rank 0 was not seen to import a package that takes long")
+                return
             self._start(run, attempt)
+
+    def _is_training(self, run: RunPlan) -> bool:
+        """Check for steps: of all ranks with sessions, else of a script whose steps are read."""
+        ranks = self._agents.pulses
+        if not ranks:
+            return run.entry.kind == "script" and self._agents.imported is not None
+        at_work = (one.step > 0 and one.phase != progress.ENDING for one in ranks.values())
+        return len(ranks) >= run.world_size and all(at_work)
 
     def _start(self, run: RunPlan, attempt: AttemptPaths) -> None:
         spares = self._agents.idle()

@@ -23,6 +23,7 @@ from hpcrun.run.node import build_locks, container_start, network, op_cache
 from hpcrun.run.node.rendezvous_port import PortReservation
 from hpcrun.run.protocol.launch import ports_per_rank
 from hpcrun.run.protocol.output import say
+from hpcrun.run.rank import warm_up
 from hpcrun.state import files, history, permissions
 from hpcrun.state.layout import SubmissionPaths, extension_caches
 from hpcrun.state.node_layout import ScratchPaths
@@ -137,9 +138,13 @@ class NodePreparation:
         if self._environment is not None:
             node["python"] = str(self._environment.python)
             shutil.copyfile(self._submission.package, paths.package)
-        is_looked_into = self._is_watched or self._run.spec.get(profiling.KEY)
-        if is_looked_into and self._run.entry.kind != "function":
-            python_stacks.write_start_up(paths.start_up)
+        is_warm = self._run.entry.kind == "script" and warm_up.after(self._run) is not None
+        wanted = self._run.recovery.hang_after or is_warm
+        if os.environ.get(python_stacks.SWITCH) == "0":
+            wanted = is_warm = False
+        if self._run.entry.kind != "function" and (wanted or self._run.spec.get(profiling.KEY)):
+            noted = paths.modules if is_warm and first else None
+            python_stacks.write_start_up(paths.start_up, noted)
         answer: dict[str, Any] = {"node": node}
         self.release_ports()
         if first:
@@ -151,10 +156,6 @@ class NodePreparation:
                 self._ports.append(PortReservation(self._seed + attempt + _APART, count))
                 node["ports"] = self._ports[-1].port
         return answer
-
-    @property
-    def _is_watched(self) -> bool:
-        return bool(self._run.recovery.hang_after) and os.environ.get(python_stacks.SWITCH) != "0"
 
     def _builds_apart(self) -> bool:
         """Deal with locks of builds; return whether torch is to build in the attempt's directory.

@@ -34,6 +34,7 @@ from hpcrun.run.program.sources.log_lines import LogPattern, NewText
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import say
+from hpcrun.run.rank import warm_up
 from hpcrun.state import files, metrics_file, session_log
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.plan import RunPlan
@@ -65,11 +66,14 @@ class ProgramReader:
     """Reads one attempt of a program, until it is stopped.
 
     ``directory`` is the program's working directory, relative to the code's root. What lies there
-    and in the run's directory when this begins is of earlier attempts.
+    and in the run's directory when this begins is of earlier attempts. ``scratch`` is the attempt's
+    directory on this node.
     """
 
-    def __init__(self, run: RunPlan, paths: AttemptPaths, directory: str) -> None:
-        self._run, self._paths = run, paths
+    def __init__(self, run: RunPlan, paths: AttemptPaths, directory: str, scratch: Path) -> None:
+        self._run, self._paths, self._scratch = run, paths, scratch
+        self.imported: int | None = None
+        """Once there was a step: the modules that warm ranks can import (`warm_up.publish`)."""
         mirror = paths.run.rank_work(0) if run.has_rank_directories else paths.run.work
         self._directory = mirror / directory
         self._writer = SeenProgressWriter(paths)
@@ -236,6 +240,8 @@ class ProgramReader:
                 self._fails(moment)
             if not is_last or not (is_more or text) or time.monotonic() > begun + _LAST:
                 break
+        if self.imported is None and self._steps.reached is not None:
+            self.imported = warm_up.publish(self._scratch, self._paths)
         if found is not None:
             well = is_last and self._ended_well()
             moment = time.time()

@@ -235,6 +235,12 @@ def log_sizes(message: Mapping[str, Any], ranks: Collection[int]) -> dict[int, i
     return {rank: number(size, "logs", range(1 << 63)) for rank, size in found.items()}
 
 
+def imported(message: Mapping[str, Any]) -> int | None:
+    """Return the modules that a program whose steps are read has imported of slow packages."""
+    found = message.get("imported")
+    return None if found is None else number(found, "imported", _BYTES)
+
+
 def link_trouble(message: Mapping[str, Any]) -> str | None:
     """Return why a node cannot reach the others."""
     found = message.get("fabric")

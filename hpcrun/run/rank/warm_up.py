@@ -2,41 +2,52 @@
 
 To import torch and DeepSpeed takes seconds, on busy storage many. So once a run has trained for a
 while, as many ranks as it has on each node are started on all of its nodes, the spare ones too.
-They import both and then block on a lock that their node's agent holds, using no processor. On the
-nodes of the next attempt they become its ranks, with the numbers that their node has there;
-on others they leave, as they do when their agent does.
+They import what rank 0 did and then block on a lock that their node's agent holds, using no
+processor. On the nodes of the next attempt they become its ranks, with the numbers that their node
+has there; on others they leave, as they do when their agent does.
+
+What rank 0 imported stands in the attempt's directory, a line a module, written after its first
+step: by its session, else by its agent, from what the start-up file of a script
+(`hpcrun.run.health.python_stacks`) noted on the node. Behind a module that file has the environment
+variables, and ``sys.path``, that the program had changed by then.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib
+import importlib.util
 import os
+import re
+import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from hpcrun.errors import HpcrunError
 from hpcrun.policy import frameworks
 from hpcrun.run.node import cgroup
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Launch
+from hpcrun.run.protocol.output import tell
 from hpcrun.state import files
+from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import RunPlan
+from hpcrun.text import listed
 
+_Read = TypeVar("_Read")
 _LEAVE = "-"
 # Bytes per warm rank, doubled because the training goes on.
 _TAKES = 600 << 20
-# Every rank of a function imports these.
-_MODULES = ("torch", "deepspeed", "hpcrun.run.session")
-# Packages that are slow to import and have no other side effect; imported if the run has them.
-_PACKAGES = frozenset(
+# What every rank with a session imports too.
+_SESSION = "hpcrun.run.session"
+# Packages that are slow to import and have no other side effect; imported if rank 0 has them.
+PACKAGES = frozenset(
     {
         *("torch", "deepspeed", "sympy", "numpy", "scipy", "sklearn", "pandas", "pyarrow"),
         *("transformers", "tokenizers", "datasets", "accelerate", "peft", "huggingface_hub"),
@@ -44,7 +55,13 @@ _PACKAGES = frozenset(
         "triton",
     }
 )
-# Seconds between tries to read a launch.json that another node has just written.
+# Variables that no package reads as it is imported.
+_READ_LATER = re.compile(
+    r"(WANDB|MLFLOW|NCCL|TORCH_NCCL|GLOO|MASTER)_\w+"
+    r"|CUBLAS_WORKSPACE_CONFIG|TOKENIZERS_PARALLELISM|PYTHONHASHSEED"
+)
+_MOST_NOTED = 1 << 22
+# Seconds between tries to read a file that another node has just written.
 _PAUSES = (0.1, 0.5, 1.0, 3.0)
 
 
@@ -170,7 +187,7 @@ def wait(place: WarmPlace) -> tuple[Launch, int] | None:
         raise HpcrunError("this node's agent is gone")
     if text == _LEAVE:
         return None
-    launch = _read_launch(Path(text))
+    launch = _patiently(lambda: Launch.read(Path(text)))
     rank = place.rank_in(launch)
     if rank is None:
         return None
@@ -181,12 +198,12 @@ def wait(place: WarmPlace) -> tuple[Launch, int] | None:
     return launch, rank
 
 
-def _read_launch(path: Path) -> Launch:
+def _patiently(read: Callable[[], _Read]) -> _Read:
     for pause in _PAUSES:
         with contextlib.suppress(OSError):
-            return Launch.read(path)
+            return read()
         time.sleep(pause)
-    return Launch.read(path)
+    return read()
 
 
 def check_room(ranks: int) -> None:
@@ -202,37 +219,83 @@ def ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def note_modules(scratch: Path) -> None:
-    """Record which slow packages a rank has imported, for its warm counterparts."""
-    names = [name for name in list(sys.modules) if name.partition(".")[0] in _PACKAGES]
+def note_modules(paths: AttemptPaths) -> None:
+    """Record which slow packages a rank with a session has imported, for its warm counterparts."""
+    names = [name for name in list(sys.modules) if name.partition(".")[0] in PACKAGES]
     with contextlib.suppress(OSError):
-        ScratchPaths(scratch).modules.write_text("\n".join(names))
+        files.write_bytes(paths.modules, "\n".join([*names, _SESSION]).encode())
 
 
-def import_all(scratch: Path, variables: dict[str, str], code: Path, paths: Sequence[str]) -> None:
-    """Import what the ranks import, in a rank's environment, which is restored afterwards.
+def publish(scratch: Path, paths: AttemptPaths) -> int:
+    """Give warm ranks on all nodes what a script's rank 0 noted on its own; return the lines."""
+    with contextlib.suppress(OSError):
+        if found := files.read_bytes(ScratchPaths(scratch).modules, _MOST_NOTED):
+            files.write_bytes(paths.modules, found)
+        return found.count(b"\n")
+    return 0
 
-    ``scratch`` is that of the running attempt, where a rank has noted its modules; ``variables``
-    (torch reads some as it is imported) and ``paths`` (the first of ``sys.path``) are a rank's;
-    ``code`` is the frozen code on this node. Raises `HpcrunError` if a module comes from that,
-    because the next attempt has another copy, or if an import has begun to use a GPU.
+
+def hand_on(paths: AttemptPaths, scratch: Path) -> None:
+    """Note on the node of rank 0, which was warm, what the attempt before had noted."""
+    with contextlib.suppress(OSError):
+        shutil.copyfile(paths.modules, ScratchPaths(scratch).modules)
+
+
+def import_all(noted: Path, variables: dict[str, str], code: Path, paths: Sequence[str]) -> None:
+    """Import what rank 0 of the running attempt did, in a rank's environment, which is restored.
+
+    Its modules stand in the file ``noted``; ``variables`` (torch reads some as it is imported) and
+    ``paths`` (the first of ``sys.path``) are a rank's; ``code`` is the frozen code on this node, of
+    which nothing is imported. Where the program had changed variables or ``sys.path`` itself, this
+    and what follows is left to be imported after the call.
+
+    Raises `HpcrunError` if nothing can be imported, if a module comes from the frozen code all the
+    same, because the next attempt has another copy, or if an import has begun to use a GPU.
     """
     ignore_signals()
-    noted: list[str] = []
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        noted = files.read_bytes(ScratchPaths(scratch).modules).decode().split()
+    lines = [line.split() for line in _read_noted(noted).splitlines()]
     with _environment(variables, paths):
-        for name in _MODULES:
-            importlib.import_module(name)
-        # In the ranks' order. Some names cannot be imported by themselves.
-        for name in noted:
+        own = {name for name in {one[0].partition(".")[0] for one in lines} if _is_in(code, name)}
+        variables, places = dict(os.environ), list(sys.path)
+        # In the rank's order. Some names cannot be imported by themselves.
+        for name, *changed in lines:
+            if name in sys.modules or name.partition(".")[0] in own:
+                continue
+            by_program = {*changed} - _changed(variables, places)
+            if by_program := {one for one in by_program if not _READ_LATER.fullmatch(one)}:
+                tell(f"the program sets {listed(sorted(by_program), 3)} before it imports {name}")
+                break
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
-    if sys.modules["torch"].cuda.is_initialized():
+    if not any(one[0] in sys.modules for one in lines):
+        raise HpcrunError("nothing can be imported before the program begins")
+    if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
         raise HpcrunError("an import has begun to use the GPU, which the ranks at work need")
     for name, module in list(sys.modules.items()):
         if code in Path(getattr(module, "__file__", None) or "/").parents:
             raise HpcrunError(f"{name} is imported from the frozen code")
+
+
+def _read_noted(path: Path) -> str:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return _patiently(lambda: files.read_bytes(path, _MOST_NOTED)).decode()
+    return ""
+
+
+def _is_in(code: Path, package: str) -> bool:
+    """Check whether a package of this name is the user's own."""
+    with contextlib.suppress(ImportError, ValueError):
+        found = importlib.util.find_spec(package)
+        places = [found.origin, *(found.submodule_search_locations or ())] if found else []
+        return any(code in Path(place).parents for place in places if place)
+    return False
+
+
+def _changed(variables: Mapping[str, str], places: Sequence[str]) -> set[str]:
+    """Return which environment variables, and whether ``sys.path``, are others by now."""
+    now = dict(os.environ)
+    found = {name for name in {*now, *variables} if now.get(name) != variables.get(name)}
+    return found | ({"sys.path"} if sys.path != places else set())
 
 
 @contextlib.contextmanager

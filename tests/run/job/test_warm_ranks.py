@@ -23,7 +23,7 @@ from hpcrun.state import files, ledger
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import Entry, RunPlan
-from tests.support.place import REPOSITORY, Place, command_of
+from tests.support.place import REPOSITORY, RESOURCES, Place, command_of
 from tests.support.waiting import until
 
 Running: TypeAlias = "subprocess.Popen[str]"
@@ -135,28 +135,106 @@ def test_they_leave_when_all_else_is_killed(place: Place, supervised: Running) -
     until(lambda: workers(place, warm=True) == [], timeout=10)
 
 
+PLAIN = """
+import os, sys, time
+
+assert (__name__, sys.argv) == ("__main__", [__file__, "an argument"]), sys.argv
+began = time.time()
+{imports}
+print("begins", time.time() - began < 1, os.environ["HPCRUN_ATTEMPT"], flush=True)
+for step in range(1, 100_000):
+    time.sleep(0.05)
+    print("{prints}", step, "loss", 1 / step, flush=True)
+"""
+PATTERN = r"step (?P<step>\d+) loss (?P<loss>\S+)"
+
+
+def start_plain(place: Place, imports: str, prints: str = "step", spares: int = 0) -> Running:
+    """Start a script that knows nothing of hpcrun, where a package takes two seconds to import."""
+    (place.code / "train.py").write_text(PLAIN.format(imports=imports, prints=prints))
+    packages = place.code.parent / "packages"
+    packages.mkdir()
+    (packages / "einops.py").write_text("import time\ntime.sleep(2)")
+    (packages / "timm.py").write_text("")
+    place.submit(
+        Entry("script", file="train.py", argv=("an argument",)),
+        nodes=2,
+        resources={**RESOURCES, "nodes": 2, "spare_nodes": spares},
+        recovery=RECOVERY,
+        progress={"pattern": PATTERN},
+    )
+    return place.start(PYTHONPATH=f"{REPOSITORY}:{packages}")
+
+
+def waiting_for(place: Place, attempt: int) -> list[int]:
+    """The warm scripts that an attempt has, once they wait."""
+    launch = str(place.run.attempt(attempt).launch).encode()
+    found = [pid for pid in scripts(place, "script") if launch in command_of(pid)]
+    return found if wait(found, len(found)) else []
+
+
+@pytest.mark.parametrize(("lost", "spares"), [("rank", 0), ("node", 1)])
+def test_a_script_that_knows_nothing_of_hpcrun(place: Place, lost: str, spares: int) -> None:
+    supervisor = start_plain(place, "import einops, timm", spares=spares)
+    until(lambda: len(waiting_for(place, 1)) == 2 + spares, timeout=60)
+    if lost == "rank":
+        os.kill(workers(place, warm=False)[1], signal.SIGKILL)
+    else:
+        place.kill_agent("local0")
+    until(lambda: len(place.steps(2)) > 2, timeout=60)
+    second = place.attempt(2)
+    assert second.warm
+    assert second.started["nodes"] == [f"local{(lost == 'node') + place}" for place in range(2)]
+    # The import took no second, and nothing of the program was run ahead.
+    assert [place.output(0, attempt).split()[:3] for attempt in (1, 2)] == [
+        ["begins", "False", "1"],
+        ["begins", "True", "2"],
+    ]
+    assert place.steps(2)[:3] == [1, 2, 3]
+    until(lambda: len(waiting_for(place, 2)) == 2, timeout=60)
+    supervisor.send_signal(signal.SIGUSR2)
+    supervisor.communicate(timeout=60)
+    until(lambda: place.left() == [])
+
+
+@pytest.mark.parametrize(
+    ("imports", "prints", "says"),
+    [
+        ("import json", "step", "no warm ranks: rank 0 was not seen to import a package that"),
+        ("import einops", "at", ""),
+    ],
+    ids=["imports nothing slow", "prints no steps"],
+)
+def test_a_script_without_warm_ranks(place: Place, imports: str, prints: str, says: str) -> None:
+    supervisor = start_plain(place, imports, prints)
+    log = place.run.attempt(1).rank_log(0)
+    until(lambda: log.exists() and log.read_text().count("\n") > 60, timeout=60)
+    assert workers(place, warm=True) == []
+    supervisor.send_signal(signal.SIGUSR2)
+    _, said = place.end(supervisor)
+    assert said.count("no warm ranks") == bool(says)
+    assert says in said
+
+
 IMPORT = """
 import os, signal, sys
 from pathlib import Path
 from hpcrun.run.rank import warm_up as warm
-scratch, code = Path(sys.argv[1]), Path(sys.argv[2])
-warm.import_all(scratch, {"OF_A_RANK": "1", "HOME": sys.argv[1]}, code, [str(code)])
+noted, code = Path(sys.argv[1]), Path(sys.argv[2])
+warm.import_all(noted, {"OF_A_RANK": "1", "HOME": sys.argv[1]}, code, [str(code)])
 assert "OF_A_RANK" not in os.environ and os.environ["HOME"] != sys.argv[1]
 assert str(code) not in sys.path and "scipy" not in sys.modules
 assert signal.getsignal(signal.SIGUSR2) is signal.SIG_IGN
-print("torch.nn.quantized" in sys.modules)
+print(*(name for name in sys.argv[3:] if name in sys.modules))
 """
 
 
 def importing(tmp_path: Path, *noted: str) -> subprocess.CompletedProcess[str]:
-    for name in ("scratch", "code"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "scratch" / "modules").write_text("\n".join(noted))
-    for name in ("deepspeed.py", "sympy.py"):
-        if name in noted:
-            (tmp_path / "code" / name).write_text("")
+    (tmp_path / "code").mkdir(exist_ok=True)
+    (tmp_path / "noted").write_text("\n".join(noted))
+    names = [one.split()[0] for one in noted]
     return subprocess.run(
-        [sys.executable, "-c", IMPORT, tmp_path / "scratch", tmp_path / "code"],
+        [sys.executable, "-c", IMPORT, tmp_path / "noted", tmp_path / "code", *names],
         env={"PYTHONPATH": f"{REPOSITORY}:{tmp_path}", "HOME": "/", "DS_ACCELERATOR": "cpu"},
         capture_output=True,
         text=True,
@@ -166,12 +244,48 @@ def importing(tmp_path: Path, *noted: str) -> subprocess.CompletedProcess[str]:
 
 def test_they_import_what_the_ranks_did(tmp_path: Path) -> None:
     done = importing(tmp_path, "torch", "torch.no_such_module", "torch.nn.quantized")
-    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "torch torch.nn.quantized\n"), done.stderr
 
 
-@pytest.mark.parametrize("name", ["deepspeed.py", "sympy.py"])
-def test_the_users_own_torch_is_not_mistaken(tmp_path: Path, name: str) -> None:
-    done = importing(tmp_path, name, name.removesuffix(".py"))
+@pytest.mark.parametrize(
+    ("noted", "expected", "says"),
+    [
+        # einops sets OWN, and imports timm; nobody reads NCCL's variables as it is imported.
+        (["einops", "timm OWN", "peft OWN"], "einops timm peft", ""),
+        (["einops NCCL_DEBUG TOKENIZERS_PARALLELISM"], "einops", ""),
+        (["peft", "einops HF_HOME"], "peft", "sets HF_HOME before it imports einops"),
+        (["einops", "peft OWN sys.path"], "einops", "sets sys.path before it imports peft"),
+        (["einops sys.path"], None, "nothing can be imported before the program begins"),
+        ([], None, "nothing can be imported before the program begins"),
+    ],
+)
+def test_what_a_program_sets_before_it_imports_is_not_passed_over(
+    tmp_path: Path, noted: list[str], expected: str | None, says: str
+) -> None:
+    (tmp_path / "einops.py").write_text("import os, timm\nos.environ['OWN'] = '1'\n")
+    for name in ("timm", "peft"):
+        (tmp_path / f"{name}.py").write_text("")
+    done = importing(tmp_path, *noted)
+    assert (done.returncode == 0) == (expected is not None), done.stderr
+    assert says in done.stdout + done.stderr
+    assert expected is None or done.stdout.splitlines()[-1] == expected
+
+
+def test_a_package_of_the_users_own_is_never_run(tmp_path: Path) -> None:
+    """Whatever its name: it may be the program."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/peft.py").write_text("raise SystemExit('the program')")
+    (tmp_path / "einops.py").write_text("")
+    done = importing(tmp_path, "peft", "peft.models", "einops")
+    assert (done.returncode, done.stdout) == (0, "einops\n"), done.stderr
+
+
+def test_the_users_own_torch_is_not_mistaken(tmp_path: Path) -> None:
+    """Where a package imports it by another way."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/helper.py").write_text("")
+    (tmp_path / "einops.py").write_text("import helper")
+    done = importing(tmp_path, "einops")
     assert done.returncode == 1
     assert "is imported from the frozen code" in done.stderr
 
