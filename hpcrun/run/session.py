@@ -341,7 +341,7 @@ class Session(RankView):
 
     def _after_step(self, step: int, began: float) -> None:
         if self._last_step == self.restored_step and self._launch and self.rank == 0:
-            warm_up.note_modules(self._launch.paths)
+            warm_up.note_modules(self._launch)
         self._last_step = step
         if self._averaged is not None:
             self._averaged.update(step)

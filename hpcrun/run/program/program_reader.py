@@ -241,7 +241,8 @@ class ProgramReader:
             if not is_last or not (is_more or text) or time.monotonic() > begun + _LAST:
                 break
         if self.imported is None and self._steps.reached is not None:
-            self.imported = warm_up.publish(self._scratch, self._paths)
+            file = self._run.entry.file
+            self.imported = warm_up.publish(file, self._scratch, self._paths) if file else 0
         if found is not None:
             well = is_last and self._ended_well()
             moment = time.time()

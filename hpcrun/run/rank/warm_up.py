@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.util
+import importlib
 import os
 import re
 import shutil
@@ -219,20 +219,39 @@ def ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def note_modules(paths: AttemptPaths) -> None:
+def note_modules(launch: Launch) -> None:
     """Record which slow packages a rank with a session has imported, for its warm counterparts."""
-    names = [name for name in list(sys.modules) if name.partition(".")[0] in PACKAGES]
+    own = {name.partition(".")[0] for name in _of_users(Path(launch.own_node.code))}
+    wanted = PACKAGES - own
+    names = [name for name in list(sys.modules) if name.partition(".")[0] in wanted]
     with contextlib.suppress(OSError):
-        files.write_bytes(paths.modules, "\n".join([*names, _SESSION]).encode())
+        files.write_bytes(launch.paths.modules, "\n".join([*names, _SESSION]).encode())
 
 
-def publish(scratch: Path, paths: AttemptPaths) -> int:
-    """Give warm ranks on all nodes what a script's rank 0 noted on its own; return the lines."""
-    with contextlib.suppress(OSError):
-        if found := files.read_bytes(ScratchPaths(scratch).modules, _MOST_NOTED):
-            files.write_bytes(paths.modules, found)
-        return found.count(b"\n")
+def publish(file: str, scratch: Path, paths: AttemptPaths) -> int:
+    """Give warm ranks on all nodes what rank 0 of a script noted on its own; return the lines.
+
+    ``file`` is the script. A package beside it is the user's own, which a warm rank must not run.
+    """
+    beside = (ScratchPaths(scratch).code / file).parent
+    own = {name for name in PACKAGES if _is_package(beside, name)}
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        text = files.read_bytes(ScratchPaths(scratch).modules, _MOST_NOTED).decode()
+        lines = [one for one in text.splitlines() if re.split("[. ]", one)[0] not in own]
+        if lines:
+            files.write_bytes(paths.modules, "\n".join(lines).encode())
+        return len(lines)
     return 0
+
+
+def _is_package(directory: Path, name: str) -> bool:
+    return (directory / f"{name}.py").exists() or (directory / name / "__init__.py").exists()
+
+
+def _of_users(code: Path) -> list[str]:
+    """Return the modules of this process that come from the frozen code."""
+    paths = {name: getattr(one, "__file__", None) for name, one in list(sys.modules.items())}
+    return [name for name, path in paths.items() if code in Path(path or "/").parents]
 
 
 def hand_on(paths: AttemptPaths, scratch: Path) -> None:
@@ -245,21 +264,20 @@ def import_all(noted: Path, variables: dict[str, str], code: Path, paths: Sequen
     """Import what rank 0 of the running attempt did, in a rank's environment, which is restored.
 
     Its modules stand in the file ``noted``; ``variables`` (torch reads some as it is imported) and
-    ``paths`` (the first of ``sys.path``) are a rank's; ``code`` is the frozen code on this node, of
-    which nothing is imported. Where the program had changed variables or ``sys.path`` itself, this
-    and what follows is left to be imported after the call.
+    ``paths`` (the first of ``sys.path``) are a rank's; ``code`` is the frozen code on this node.
+    Where the program had changed variables or ``sys.path`` itself, this and what follows is left to
+    be imported after the call.
 
-    Raises `HpcrunError` if nothing can be imported, if a module comes from the frozen code all the
-    same, because the next attempt has another copy, or if an import has begun to use a GPU.
+    Raises `HpcrunError` if nothing can be imported, if a module comes from the frozen code,
+    because the next attempt has another copy, or if an import has begun to use a GPU.
     """
     ignore_signals()
     lines = [line.split() for line in _read_noted(noted).splitlines()]
     with _environment(variables, paths):
-        own = {name for name in {one[0].partition(".")[0] for one in lines} if _is_in(code, name)}
         variables, places = dict(os.environ), list(sys.path)
         # In the rank's order. Some names cannot be imported by themselves.
         for name, *changed in lines:
-            if name in sys.modules or name.partition(".")[0] in own:
+            if name in sys.modules:
                 continue
             by_program = {*changed} - _changed(variables, places)
             if by_program := {one for one in by_program if not _READ_LATER.fullmatch(one)}:
@@ -271,24 +289,14 @@ def import_all(noted: Path, variables: dict[str, str], code: Path, paths: Sequen
         raise HpcrunError("nothing can be imported before the program begins")
     if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
         raise HpcrunError("an import has begun to use the GPU, which the ranks at work need")
-    for name, module in list(sys.modules.items()):
-        if code in Path(getattr(module, "__file__", None) or "/").parents:
-            raise HpcrunError(f"{name} is imported from the frozen code")
+    for name in _of_users(code):
+        raise HpcrunError(f"{name} is imported from the frozen code")
 
 
 def _read_noted(path: Path) -> str:
     with contextlib.suppress(OSError, UnicodeDecodeError):
         return _patiently(lambda: files.read_bytes(path, _MOST_NOTED)).decode()
     return ""
-
-
-def _is_in(code: Path, package: str) -> bool:
-    """Check whether a package of this name is the user's own."""
-    with contextlib.suppress(ImportError, ValueError):
-        found = importlib.util.find_spec(package)
-        places = [found.origin, *(found.submodule_search_locations or ())] if found else []
-        return any(code in Path(place).parents for place in places if place)
-    return False
 
 
 def _changed(variables: Mapping[str, str], places: Sequence[str]) -> set[str]:

@@ -75,8 +75,9 @@ class Recovery:
     warm_after: str | None = "00:01:00"
     """How long a run trains, in one of Slurm's forms, before a second set of its ranks, of about
     300 MB each, is started, on spare nodes too, and waits for the next restart. For functions, and
-    scripts that use ``hpcrun.session()``; null for none, as for a program that sets variables which
-    torch reads as it is imported."""
+    scripts that use ``hpcrun.session()`` or show their steps (`progress`); null for none. A
+    function, or a script with a session, that sets variables which torch reads as it is imported
+    needs null; of others this is noticed."""
 
     shrink: bool = False
     """Go on with fewer nodes where nodes were lost and no spare is left. The global batch stays, in

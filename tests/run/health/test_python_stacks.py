@@ -197,6 +197,42 @@ print(json.dumps([sys.path, os.open("/dev/null", 0), sorted(sys.modules)]))
     assert set(found[2]) - set(modules) <= {"atexit", "faulthandler", "fcntl", "sitecustomize"}
 
 
+@pytest.mark.parametrize(
+    ("code", "noted"),
+    [
+        ("import json, einops", ["einops", "timm"]),
+        ("import einops, timm; import einops", ["einops", "timm"]),
+        ("import json", []),
+        # What is tried in vain is tried again, in vain.
+        ("try: import peft\nexcept ImportError: pass", ["peft"]),
+        (
+            "import os; os.environ['HF_HOME'] = '/'; import einops",
+            ["einops HF_HOME", "timm HF_HOME"],
+        ),
+        ("import os, timm; del os.environ['PATH']; import einops", ["timm", "einops PATH"]),
+        ("import sys; sys.path.insert(0, '/x'); import timm", ["timm sys.path"]),
+        ("import sys; sys.path.append('/x'); import timm", ["timm sys.path"]),
+        # A worker of a data loader's; another program has what it imports for itself.
+        ("import os\nif os.fork() == 0: import timm\nelse: os.wait()", ["timm"]),
+        ("import subprocess, sys; subprocess.run([sys.executable, '-c', 'import timm'])", []),
+        ("import os; os.remove({noted!r}); import einops; print('on')", None),
+    ],
+)
+def test_imports_of_slow_packages_are_noted(
+    programs: Programs, tmp_path: Path, code: str, noted: list[str] | None
+) -> None:
+    """Those of the first process, in their order, with what it had changed by then."""
+    path = tmp_path / "noted"
+    python_stacks.write_start_up(programs.start_up, path)
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "einops.py").write_text("import timm")
+    (own / "timm.py").write_text("")
+    said = programs.output(code.replace("{noted!r}", repr(str(path))), PYTHONPATH=str(own))
+    assert said == ("" if noted is not None else "on\n")
+    assert not path.exists() if noted is None else path.read_text().splitlines() == noted
+
+
 def test_py_spy_where_there_is_no_start_up_file(
     programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from hpcrun.errors import HpcrunError
 from hpcrun.policy import causes
+from hpcrun.run.health import python_stacks
 from hpcrun.run.job.rank_places import RankEnd, Workers
 from hpcrun.run.job.warm_ranks import CalledRanks, RanksOfAgents, WarmGroup, WarmRanks
 from hpcrun.run.protocol.launch import Launch, LaunchNode
@@ -177,6 +178,7 @@ def waiting_for(place: Place, attempt: int) -> list[int]:
 def test_a_script_that_knows_nothing_of_hpcrun(place: Place, lost: str, spares: int) -> None:
     supervisor = start_plain(place, "import einops, timm", spares=spares)
     until(lambda: len(waiting_for(place, 1)) == 2 + spares, timeout=60)
+    warm = waiting_for(place, 1)
     if lost == "rank":
         os.kill(workers(place, warm=False)[1], signal.SIGKILL)
     else:
@@ -191,6 +193,10 @@ def test_a_script_that_knows_nothing_of_hpcrun(place: Place, lost: str, spares: 
         ["begins", "True", "2"],
     ]
     assert place.steps(2)[:3] == [1, 2, 3]
+    # Who was warm can say where it hangs, and goes on noting for the third attempt.
+    took_over = [pid for pid in warm if pid in scripts(place, "script")]
+    assert len(took_over) == 2
+    assert all("train.py" in python_stacks.stacks([pid], 5.0) for pid in took_over)
     until(lambda: len(waiting_for(place, 2)) == 2, timeout=60)
     supervisor.send_signal(signal.SIGUSR2)
     supervisor.communicate(timeout=60)
@@ -272,12 +278,18 @@ def test_what_a_program_sets_before_it_imports_is_not_passed_over(
 
 
 def test_a_package_of_the_users_own_is_never_run(tmp_path: Path) -> None:
-    """Whatever its name: it may be the program."""
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code/peft.py").write_text("raise SystemExit('the program')")
-    (tmp_path / "einops.py").write_text("")
-    done = importing(tmp_path, "peft", "peft.models", "einops")
-    assert (done.returncode, done.stdout) == (0, "einops\n"), done.stderr
+    """Whatever its name: it may be the program. A directory without an __init__ hides none."""
+    scratch, attempt = ScratchPaths(tmp_path), AttemptPaths(tmp_path / "1")
+    for path in (scratch.code / "src/datasets", scratch.code / "src/timm", attempt.directory):
+        path.mkdir(parents=True)
+    for name in ("datasets/__init__.py", "peft.py"):
+        (scratch.code / "src" / name).write_text("")
+    assert warm_up.publish("src/train.py", tmp_path, attempt) == 0
+    assert not attempt.modules.exists()
+    names = ["peft HF_HOME", "peft.models", "datasets", "datasets.own", "timm", "timm.layers PATH"]
+    scratch.modules.write_text("\n".join([*names, ""]))
+    assert warm_up.publish("src/train.py", tmp_path, attempt) == 2
+    assert attempt.modules.read_text() == "timm\ntimm.layers PATH"
 
 
 def test_the_users_own_torch_is_not_mistaken(tmp_path: Path) -> None:

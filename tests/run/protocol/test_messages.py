@@ -44,6 +44,8 @@ def test_what_sound_agents_say() -> None:
     assert messages.progress(pulse, RANKS) == {5: RankProgress(**PROGRESS)}  # type: ignore[arg-type]
     assert messages.log_sizes(pulse, RANKS) == {7: 100}
     assert messages.link_trouble(pulse) == "ib0 has no carrier"
+    assert messages.imported(pulse) is None
+    assert messages.imported({"imported": 12}) == 12
     assert messages.link_trouble({}) is None
     pulse = {"programs": {"5": ACTIVITY}, "traffic": {"fabric": 3, "storage": 4, "gpu": 5}}
     assert messages.activity(pulse, RANKS) == {5: RankActivity(5, 7, 9, "D")}
