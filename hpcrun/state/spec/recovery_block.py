@@ -75,9 +75,8 @@ class Recovery:
     warm_after: str | None = "00:01:00"
     """How long a run trains, in one of Slurm's forms, before a second set of its ranks, of about
     300 MB each, is started, on spare nodes too, and waits for the next restart. For functions, and
-    scripts that use ``hpcrun.session()`` or show their steps (`progress`); null for none. A
-    function, or a script with a session, that sets variables which torch reads as it is imported
-    needs null; of others this is noticed."""
+    scripts with ``hpcrun.session()`` or steps that are read; null for none, as for one with a
+    session that sets variables which torch reads as it is imported."""
 
     shrink: bool = False
     """Go on with fewer nodes where nodes were lost and no spare is left. The global batch stays, in
