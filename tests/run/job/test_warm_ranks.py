@@ -214,7 +214,7 @@ def test_a_script_that_knows_nothing_of_hpcrun(place: Place, lost: str, spares: 
 def test_a_script_without_warm_ranks(place: Place, imports: str, prints: str, says: str) -> None:
     supervisor = start_plain(place, imports, prints)
     log = place.run.attempt(1).rank_log(0)
-    until(lambda: log.exists() and log.read_text().count("\n") > 60, timeout=60)
+    until(lambda: log.exists() and log.read_text().count("\n") > 120, timeout=60)
     assert workers(place, warm=True) == []
     supervisor.send_signal(signal.SIGUSR2)
     _, said = place.end(supervisor)
