@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpcrun.fields import Kinds
     from hpcrun.run.copies.node_copies import CopiedData
     from hpcrun.run.protocol.launch import Launch, LaunchNode
-    from hpcrun.state.layout import AttemptPaths, RunPaths
+    from hpcrun.state.layout import AttemptPaths, RunPaths, SubmissionPaths
     from hpcrun.state.ledger import Attempt
     from hpcrun.state.plan import RunPlan
     from hpcrun.state.spec.blocks import SpecBlocks
@@ -62,7 +62,7 @@ class Feature:
     after = ""
     """The key of a spec that its block is listed behind."""
     block = ""
-    """``module:attribute`` of the block's dataclass, made by `spec_dataclass`."""
+    """``module:attribute`` of the block's dataclass, made by `spec_dataclass`; empty for none."""
     absent: Mapping[str, Any] = {}
     """Values of the block for a plan that was frozen before there was one, if not the defaults."""
     of_sessions = False
@@ -94,6 +94,13 @@ class Feature:
     def needs(self, run: RunPlan) -> Mapping[str, str]:
         """Return the packages that the job's Python must have -> what needs them."""
         return {}
+
+    def complete(self, run: RunPlan, submission: SubmissionPaths) -> bool:
+        """Complete a run whose plan has not all of it, as its job begins; raise HpcrunError.
+
+        Returns whether the plan is to be read again.
+        """
+        return False
 
     def mounts(self, run: RunPlan) -> Sequence[str]:
         """Return the absolute paths that a container is to show, to read."""
@@ -140,6 +147,12 @@ def names() -> tuple[str, ...]:
 def every() -> dict[str, Feature]:
     """Return the features that are there, by name."""
     return {name: importlib.import_module(f"hpcrun.features.{name}").FEATURE for name in names()}
+
+
+@functools.cache
+def blocks() -> tuple[str, ...]:
+    """Return the names of the features that have a block of the spec, which is that block's."""
+    return tuple(name for name, one in every().items() if one.block)
 
 
 def session_method(name: str, launch: Launch | None) -> Callable[..., Any] | None:

@@ -12,13 +12,14 @@ from typing import Any
 
 from hpcrun.compile import chain, identity, run_notes
 from hpcrun.compile.freeze import Compiled, CompiledRun
-from hpcrun.compile.run_template import RunTemplates
+from hpcrun.compile.run_template import RunTemplate, RunTemplates
 from hpcrun.compile.source.interpolate import interpolate_one, variables_read
 from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted, get_at
 from hpcrun.compile.source.problems import Problems, Reporter, kind_of
 from hpcrun.compile.spec import compose, misreadings, profile, schema
 from hpcrun.compile.spec.short_keys import ShortKeys
 from hpcrun.compile.spec.spec_text import TypedSpec
+from hpcrun.compile.sweep import late_values
 from hpcrun.compile.sweep.expansion import Expansion
 from hpcrun.compile.sweep.point import Assignment, Point, keys_of, label, short_names
 from hpcrun.compile.sweep.references import has_interpolation, interpolations, overlap, referred
@@ -126,7 +127,12 @@ class _Compiler:
 
         resolve = Resolver(base, self._with_deepspeed)
         expansion = Expansion(report, exists, resolve, short_keys.full)
-        points = expansion.expand(block, sweeps, self.directory)
+        search, space = block.pop("search"), None
+        if search is None:
+            points = expansion.expand(block, sweeps, self.directory)
+        else:
+            space = expansion.space(search, block, sweeps)
+            points = [*space.samples] or [()]
         if any(points):
             if not problems:
                 misreadings.check_swept_overrides(applied, points, problems)
@@ -142,6 +148,13 @@ class _Compiler:
         templates = RunTemplates(self.directory, limits, arrived, is_slurm=is_slurm)
         runs = self._runs(resolve, points, templates)
         problems.check()
+        if space is not None:
+
+            def template_of(point: Point) -> RunTemplate:
+                return templates.of(resolve(point, problems))
+
+            runs = late_values.freeze(runs, space, search, resolve, template_of, report)
+            problems.check()
         assert loaded is not None
         code_root = templates.code_root
         assert code_root is not None
@@ -156,7 +169,7 @@ class _Compiler:
             code_root=str(code_root),
             directory=os.path.relpath(self.directory, code_root) if inside else ".",
             cluster=loaded.data,
-            max_parallel=block["max_parallel"],
+            max_parallel=search["parallel"] if search else block["max_parallel"],
             has_default_cluster=self.has_default_cluster,
             repeats=expansion.repeats,
             extendable=extendable_keys,

@@ -13,6 +13,7 @@ from hpcrun.compile.source.marked_tree import Key, get_at, leaves
 from hpcrun.compile.target import command_line
 from hpcrun.compile.target.entry import MOST_PARSED
 from hpcrun.state import files
+from hpcrun.state.plan import SEARCH
 from hpcrun.state.spec.executors import Executor
 from hpcrun.text import listed, plural
 
@@ -48,7 +49,7 @@ def started_alike(runs: Sequence[CompiledRun]) -> list[str]:
     """Return a note of runs whose program cannot tell which of them it is."""
     alike: dict[tuple[str, ...], list[CompiledRun]] = {}
     for run in runs:
-        if run.entry.kind != "function":
+        if run.entry.kind != "function" and SEARCH not in run.spec:
             alike.setdefault(run.entry.argv, []).append(run)
     notes = []
     for group in alike.values():

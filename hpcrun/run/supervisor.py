@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hpcrun import python_packages
+from hpcrun import feature, python_packages
 from hpcrun.container.rank_python import RankPython, image_facts
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.policy import causes, next_attempt, recovery
@@ -71,6 +71,7 @@ class Supervisor:
             return EXIT_OK
         for number in (*stop_flag.SIGNALS, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
+        self._complete()
         self._ends = AttemptEnd(self.submission, self.run, self._launcher, self.plan.cluster)
         lost = () if self._instead_of is None else (self._instead_of,)
         concluded = self._ends.conclude_earlier(here=bool(lost))
@@ -94,6 +95,18 @@ class Supervisor:
         finally:
             if self._trackers is not None:
                 self._trackers.end()
+
+    def _complete(self) -> None:
+        """Have features complete the run; what they cannot is how its next attempt ends."""
+        self._incomplete: HpcrunError | None = None
+        try:
+            found = [one.complete(self.run, self.submission) for one in feature.every().values()]
+        except HpcrunError as error:
+            self._incomplete = error
+            return
+        if any(found):
+            self.plan = plan_file.read(self.submission.plan)
+            self.run = self.plan.run(self.run.number)
 
     def _bring_to_end(self) -> int:
         run: RunPlan | None = self.run
@@ -284,6 +297,8 @@ class Supervisor:
     ) -> End:
         """Run one attempt and return how it ended."""
         try:
+            if self._incomplete is not None:
+                raise self._incomplete
             if self.run.environment.is_frozen:
                 frozen_environment.of_submission(self.submission)
             if self._agents is None:

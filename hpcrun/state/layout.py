@@ -202,6 +202,7 @@ class RunPaths(Directory):
     intent = NamedFile("intent.json")
     ledger = NamedFile("ledger.jsonl")
     trials = NamedFile("trials.jsonl")
+    point = NamedFile("point.json")
     origin = NamedFile("origin.json")
     work = NamedFile("work")
     tracking = NamedFile("tracking")

@@ -44,6 +44,8 @@ FORMAT = 1
 TYPED = ".typed"
 # The key of a spec by which a tool has its own function call the program: ``module:function``.
 CALLED_BY = "called_by"
+# The key of a spec that has how a run of a search gets its values.
+SEARCH = "search"
 
 
 @dataclass(frozen=True)
@@ -283,7 +285,7 @@ _UMASK = Kind(
 )
 _RUN: Kinds = {"number": INDEX, "identity": TEXT, "label": TEXT, "swept": MAPPING, "spec": MAPPING}
 _SPEC: Kinds = {
-    **dict.fromkeys((*BLOCKS, "config", "deepspeed", "tracking", ROLES), MAPPING),
+    **dict.fromkeys((*BLOCKS, "config", "deepspeed", "tracking", ROLES, SEARCH), MAPPING),
     **dict.fromkeys(("framework", "notes", "precision"), TEXT),
     "model_parallel_size": INDEX,
     "tags": TEXTS,

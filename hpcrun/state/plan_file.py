@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcrun import bounded_json
 from hpcrun.errors import BrokenFile, UsageError
-from hpcrun.state import files
+from hpcrun.state import chosen_point, files
 from hpcrun.state.patched import Patched
 from hpcrun.state.plan import Entry, Plan, RunPlan, check_format, check_spec
 from hpcrun.state.role_plan import ROLES
@@ -56,7 +56,7 @@ def read(path: Path) -> Plan:
     plan; UsageError as from `unpack`.
     """
     try:
-        return unpack(files.read_json(path))
+        return chosen_point.applied(unpack(files.read_json(path)), path)
     except FileNotFoundError:
         raise
     except UsageError as error:

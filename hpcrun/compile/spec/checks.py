@@ -39,7 +39,7 @@ ADDRESS = re.compile(r"[^\s,@]+(?:@[^\s,@]+)?")
 _PLAN_TIME = (
     *("name", "cluster", "resources", "parallel", "model_parallel_size", "deepspeed_config"),
     *("checkpoint", "environment", "objective", "notify", "tracking", "code"),
-    *feature.names(),
+    *feature.blocks(),
 )
 _SIZES = ("layers", "hidden_size", "heads", "vocabulary", "sequence_length", "total_steps")
 AT_LEAST = {

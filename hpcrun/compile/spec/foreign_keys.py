@@ -66,7 +66,7 @@ _COUNTS = ("samples", "num_samples", "n_samples", "n", "n_trials", "trials", "co
 _PARAMETERS = ("parameters", "parameter", "params", "keys")
 _BLOCK_OF_SWEEP = re.compile(r"sweep(?:\.(?:union|when)\.\d+)*")
 _OF_RANDOM = "as in random: {samples: 20, keys: {lr: {loguniform: [1e-5, 1e-2]}}}"
-_NO_SEARCH = "hpcrun has no Bayesian search"
+_SEARCH = "search: {space: {lr: {loguniform: [1e-5, 1e-1]}}, trials: 40}"
 _NO_EARLY_END = "hpcrun ends no run early for its metric: delete it"
 # W&B's, with which it makes a command.
 _MACROS = ("${env}", "${interpreter}", "${program}", "${args}", "${args_no_hyphens}")
@@ -144,8 +144,9 @@ def _of_defaults(groups: list[Any]) -> str:
 def _of_method(value: Any) -> str:
     if value == "grid":
         return "delete it: keys below sweep: {grid: …} are a grid"
-    none = f"{_NO_SEARCH}, and " if value == "bayes" else "delete it: "
-    return f"{none}points are drawn below sweep: {{random: …}}, {_OF_RANDOM}"
+    if value == "bayes":
+        return f"delete it: write sweep: {{{_SEARCH}}}"
+    return f"delete it: points are drawn below sweep: {{random: …}}, {_OF_RANDOM}"
 
 
 def _objective(metric: Mapping[str, Any]) -> str:
@@ -176,7 +177,7 @@ def _in_sweep(word: str, value: Any, above: str) -> str | None:
         found = value if isinstance(value, dict) else {"name": value or "loss"}
         return f"at the top of the spec write {_objective(found)}"
     if word in _BAYES:
-        return f"{_NO_SEARCH}; points are drawn, {_OF_RANDOM}"
+        return f"write {_SEARCH}"
     if word in _EARLY:
         return _NO_EARLY_END
     if word in _COUNTS and form is None:

@@ -97,6 +97,9 @@ class ShortKeys:
             result[part] = [
                 self._block(one, (*place, part, str(n)), report, renamed) for n, one in inner
             ]
+        if block.get("search") is not None:
+            named = mapping(block["search"]["space"], (*place, "search", "space"))
+            result["search"] = {**block["search"], "space": named}
         if block["random"] is not None:
             named = mapping(block["random"]["keys"], (*place, "random", "keys"))
             result["random"] = {**block["random"], "keys": named}
@@ -132,6 +135,7 @@ def _names(block: dict[str, Any]) -> Iterator[str]:
         for one in block[part]:
             yield from _names(one)
     yield from (block["random"] or {}).get("keys", ())
+    yield from (block.get("search") or {}).get("space", ())
 
 
 def _moved(key: Key, renamed: dict[Key, str]) -> Key:

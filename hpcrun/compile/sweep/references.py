@@ -6,9 +6,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from hpcrun.compile.source.marked_tree import Key, get_at, leaves
 
 _TOKEN = re.compile(r"\$\{([^${}]*)\}")
@@ -94,6 +91,16 @@ class Interpolation:
             return None
         return cls(key, parts)
 
+    @classmethod
+    def from_data(cls, data: list[Any]) -> Interpolation:
+        """Return what `to_data` described."""
+        key, parts = data
+        return cls(tuple(key), [part if isinstance(part, str) else tuple(part) for part in parts])
+
+    def to_data(self) -> list[Any]:
+        """Return plain data."""
+        return [self.key, self._parts]
+
     def refers_to(self, keys: KeySet) -> bool:
         """Return whether it refers to one of the keys, or to a key inside or around it."""
         return any(map(keys.overlap, self.references))
@@ -137,6 +144,10 @@ def _referring(nodes: Iterable[Interpolation], keys: Iterable[Key]) -> list[Inte
 
 def _part(text: str, inner: str, key: Key) -> str | Key | None:
     if inner.startswith(_CONSTANT):
+        # Not for jobs, whose Python need not have it.
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+
         try:
             value = OmegaConf.create({"value": text})["value"]
         except OmegaConfBaseException:

@@ -85,6 +85,14 @@ class Resolver:
             self._failing += 1
         return found
 
+    def following(self, point: Point) -> list[Interpolation] | None:
+        """Return what changes with the keys of a resolved point, in the order of its references.
+
+        None where only OmegaConf can tell.
+        """
+        structure = self._structures.get(self._structure_of(point)[0])
+        return None if structure is None else structure.nodes
+
     def slowly(self, point: Point, problems: Problems) -> Resolved:
         """Resolve with OmegaConf alone."""
         tree = self._base
@@ -132,7 +140,7 @@ class _Structure:
     def __init__(
         self, number: int, first: Resolved, keys: frozenset[Key], nodes: list[Interpolation]
     ) -> None:
-        self._number, self._first, self._keys, self._nodes = number, first, keys, nodes
+        self._number, self._first, self._keys, self.nodes = number, first, keys, nodes
         changing = [*keys, *(node.key for node in nodes)]
         self._elsewhere = sorted(key for key in changing if key[0] != "config")
 
@@ -163,7 +171,7 @@ class _Structure:
         for one in point:
             if one.key in self._keys:
                 patched.put(one.key, one.value)
-        for node in self._nodes:
+        for node in self.nodes:
             value = node.value(data)
             if value is UNKNOWN:
                 return None

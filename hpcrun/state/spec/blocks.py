@@ -35,7 +35,7 @@ _BLOCKS_TEXT = """
 resources checkpoint recovery progress environment objective optimization notify parallel telemetry
 code
 """
-BLOCKS = frozenset((*_BLOCKS_TEXT.split(), *feature.names()))
+BLOCKS = frozenset((*_BLOCKS_TEXT.split(), *feature.blocks()))
 # A plan that was frozen before such a key existed does without what it switches on.
 _ABSENT: dict[str, dict[str, Any]] = {
     "recovery": {"hang_after": None, "warm_after": None},
@@ -130,14 +130,14 @@ def _kind(name: str) -> Any:
     """Return the dataclass of a block."""
     from hpcrun.state.spec import experiment
 
-    if name in feature.names():
+    if name in feature.blocks():
         return attribute_at(feature.every()[name].block)
     return getattr(experiment, name.capitalize())
 
 
 def _absent(name: str) -> Mapping[str, Any]:
     """Return what a plan does that was frozen before a block's key existed."""
-    return feature.every()[name].absent if name in feature.names() else _ABSENT.get(name, {})
+    return feature.every()[name].absent if name in feature.blocks() else _ABSENT.get(name, {})
 
 
 def _block(kind: Any, data: Mapping[str, Any]) -> Any:
@@ -260,7 +260,7 @@ def when_absent() -> dict[str, Any]:
     from hpcrun.state.spec.experiment import Spec
 
     spec = asdict(Spec())
-    for name in (*_ABSENT, *feature.names()):
+    for name in (*_ABSENT, *feature.blocks()):
         spec[name].update(_absent(name))
     return spec
 

@@ -29,7 +29,8 @@ else:
 def with_features(cls: type[T]) -> type[T]:
     """Add the block of each feature to a class, behind the key that it names."""
     annotations = [*cls.__annotations__.items()]
-    for name, one in feature.every().items():
+    for name in feature.blocks():
+        one = feature.every()[name]
         block = attribute_at(one.block)
         keys = [key for key, _ in annotations]
         annotations.insert(keys.index(one.after) + 1, (name, block))

@@ -75,9 +75,36 @@ class When(Block):
 
 
 @spec_dataclass
+class Search:
+    """A search in place of a grid: each run asks for its values as it starts, in view of the
+    objective of those that have ended. Needs Optuna in the job's Python: the extra ``search``."""
+
+    space: dict[str, Any] = field(default_factory=dict)
+    """Key of ``config`` -> ``{uniform: [low, high]}``, ``{loguniform: [low, high]}``, ``{int: [low,
+    high]}``, ``{int_loguniform: [low, high]}`` (both ends included), ``{choice: [value, …]}`` or a
+    list of values."""
+
+    trials: int = 0
+    """How many runs. More of them later go on with the search."""
+
+    parallel: int | None = None
+    """How many of them may run at once; null for as many as the cluster takes."""
+
+    sampler: Literal["tpe", "random"] = "tpe"
+    """``tpe`` models where good values lie (Optuna's, once ten trials have ended); ``random``
+    looks at none."""
+
+    seed: int = 0
+    """Another one chooses other values."""
+
+
+@spec_dataclass
 class Sweep(Block):
     """Fans the spec out into runs: the product of its parts, which are ``grid``, ``zip``,
     ``points``, ``random`` and ``union`` in this order."""
 
     max_parallel: int | None = None
     """How many of the submitted runs may run at once; null for as many as the cluster takes."""
+
+    search: Search | None = None
+    """In place of all other parts: values that are chosen as runs start."""

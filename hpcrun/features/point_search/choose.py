@@ -1,0 +1,39 @@
+"""Chooses the values of one run of a search, and writes them: a program in the job's Python."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from hpcrun.ask_python import MARK
+from hpcrun.compile.sweep.late_run import complete
+from hpcrun.errors import HpcrunError
+from hpcrun.features.point_search import study
+from hpcrun.state import chosen_point, plan_file
+from hpcrun.state.layout import SubmissionPaths
+
+
+def main() -> None:
+    """Choose for the run of a submission; print its label, marked as an answer."""
+    parser = argparse.ArgumentParser(prog="hpcrun.features.point_search.choose")
+    parser.add_argument("submission", type=Path)
+    parser.add_argument("run", type=int)
+    arguments = parser.parse_args()
+    submission = SubmissionPaths(arguments.submission)
+    try:
+        plan = plan_file.read(submission.plan)
+        run, paths = plan.run(arguments.run), submission.experiment.run(arguments.run)
+        values = study.choose(plan, run, submission.experiment)
+        chosen_point.write(paths, complete(run, values))
+        found = chosen_point.read(paths)
+        if found is None:
+            raise HpcrunError(f"{paths.point} was written, and cannot be read")
+    except (HpcrunError, OSError) as error:
+        sys.exit(f"error: {error}")
+    print(f"\n{MARK}{json.dumps(found.label)}")
+
+
+if __name__ == "__main__":
+    main()

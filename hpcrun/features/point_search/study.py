@@ -1,0 +1,133 @@
+"""The study of a search, rebuilt from its runs, and what it says of the next point.
+
+Optuna keeps nothing between two questions, so that there is no database to lock or to lose. A run
+that was given values and has not ended counts as running: others are asked for points that it does
+not cover (the constant liar). The same history gives a run the same values.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from hpcrun.errors import BrokenFile, HpcrunError
+from hpcrun.observe.read import metric_curves
+from hpcrun.policy import recovery
+from hpcrun.run.protocol.output import say
+from hpcrun.state import chosen_point, ledger
+from hpcrun.state.chosen_point import ChosenPoint
+from hpcrun.state.layout import ExperimentPaths, RunPaths
+from hpcrun.state.plan import SEARCH, Plan, RunPlan
+
+if TYPE_CHECKING:
+    import optuna
+
+# Tries at a point that no run has yet.
+_TRIES = 20
+_SEEDS = 1 << 32
+# Significant digits of a value.
+_DIGITS = 6
+
+
+def choose(plan: Plan, run: RunPlan, experiment: ExperimentPaths) -> dict[str, Any]:
+    """Return the values of a run, by full key; raise HpcrunError without Optuna."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise HpcrunError(
+            f"Optuna cannot be imported: {error}", hint="pip install 'hpcrun[search]'"
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # It warns of each option that may change.
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    search = run.spec[SEARCH]
+    space = {key: _distribution(form) for key, form in search["space"].items()}
+    objective = run.objective
+    wants_more = objective is not None and objective.better == "max"
+    direction: Literal["maximize", "minimize"] = "maximize" if wants_more else "minimize"
+    known = [*_trials(plan, run, experiment, space)]
+    taken = [trial.params for trial in known]
+    values: dict[str, Any] = {}
+    for attempt in range(_TRIES):
+        seed = (int(search["seed"]) * 1_000_003 + run.number * _TRIES + attempt) % _SEEDS
+        study = optuna.create_study(direction=direction, sampler=_sampler(search["sampler"], seed))
+        study.add_trials(known)
+        asked = study.ask(space).params
+        values = {key: _short(value, space[key]) for key, value in asked.items()}
+        if values not in taken:
+            return values
+    say(f"{', '.join(f'{key}={value}' for key, value in values.items())} has been tried already")
+    return values
+
+
+def _trials(
+    plan: Plan, run: RunPlan, experiment: ExperimentPaths, space: Mapping[str, Any]
+) -> Iterator[optuna.trial.FrozenTrial]:
+    """Yield the other runs that were given values in this space, as Optuna's trials."""
+    import optuna
+
+    for other in plan.runs:
+        if other.number == run.number or SEARCH not in other.spec:
+            continue
+        paths = experiment.run(other.number)
+        point = chosen_point.read(paths)
+        if point is None or point.swept.keys() != space.keys():
+            continue
+        state, value = _state_of(other, paths, point)
+        try:
+            yield optuna.trial.create_trial(
+                state=optuna.trial.TrialState[state],
+                params=point.swept,
+                distributions=dict(space),
+                value=value,
+            )
+        except ValueError as error:
+            say(f"run {other.number} does not count in the search: {error}")
+
+
+def _state_of(run: RunPlan, paths: RunPaths, point: ChosenPoint) -> tuple[str, float | None]:
+    """Return the name of Optuna's state of a run, and its value where it is complete."""
+    intent, objective = ledger.intent(paths), run.objective
+    if intent is None:
+        ended = [one.action for one in ledger.read(paths)][-1:]
+        goes_on = not ended or ended[0] in (None, *recovery.GOES_ON)
+        return "RUNNING" if goes_on else "FAIL", None
+    if intent != ledger.FINISHED or objective is None:
+        return "FAIL", None
+    try:
+        found = metric_curves.read(paths).best(objective.metric, objective.better)
+    except BrokenFile as error:
+        say(f"run {run.number} ({point.label}): {error}")
+        found = None
+    if found is None or not math.isfinite(found[1]):
+        return "FAIL", None
+    return "COMPLETE", found[1]
+
+
+def _distribution(form: Mapping[str, Any]) -> optuna.distributions.BaseDistribution:
+    from optuna import distributions
+
+    ((name, bounds),) = form.items()
+    if name == "choice":
+        return distributions.CategoricalDistribution(bounds)
+    low, high = bounds
+    if name.startswith("int"):
+        return distributions.IntDistribution(low, high, log=name == "int_loguniform")
+    return distributions.FloatDistribution(low, high, log=name == "loguniform")
+
+
+def _short(value: Any, distribution: Any) -> Any:
+    """Round a number to what a person reads, between its bounds."""
+    if not isinstance(value, float) or not hasattr(distribution, "low"):
+        return value
+    return min(max(float(f"{value:.{_DIGITS}g}"), distribution.low), distribution.high)
+
+
+def _sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
+    from optuna import samplers
+
+    if name == "random":
+        return samplers.RandomSampler(seed=seed)
+    return samplers.TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)

@@ -1,0 +1,81 @@
+"""The values that a run of a search was given as it started, ``point.json`` in its directory.
+
+Until then its plan has none: it knows only how they are chosen, under `SEARCH` in its spec.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpcrun.fields import MAPPING, TEXT, Kinds, wrong
+from hpcrun.state import files
+from hpcrun.state.layout import ExperimentPaths, RunPaths
+from hpcrun.state.plan import SEARCH, Plan, RunPlan
+from hpcrun.state.role_plan import Entry
+
+_KINDS: Kinds = {**dict.fromkeys(("swept", "spec", "entry"), MAPPING), "label": TEXT}
+
+
+@dataclass(frozen=True)
+class ChosenPoint:
+    """What a run of a search has instead of what its plan has."""
+
+    label: str
+    swept: dict[str, Any]
+    spec: dict[str, Any]
+    """The parts of the spec that changed."""
+    entry: Entry
+
+    def of(self, run: RunPlan) -> RunPlan:
+        """Return the run with its values."""
+        spec = {**run.spec, **self.spec}
+        return replace(run, label=self.label, swept=self.swept, spec=spec, entry=self.entry)
+
+
+def is_open(run: RunPlan, paths: RunPaths) -> bool:
+    """Check whether a run has yet to be given its values."""
+    return SEARCH in run.spec and read(paths) is None
+
+
+def read(run: RunPaths) -> ChosenPoint | None:
+    """Return the point of a run; None if it was given none, or it cannot be read."""
+    try:
+        found = files.read_json(run.point)
+    except (OSError, ValueError):
+        return None
+    if not isinstance(found, dict) or wrong(found, _KINDS, _KINDS):
+        return None
+    with contextlib.suppress(LookupError, TypeError, AttributeError, ValueError):
+        return ChosenPoint(**{**found, "entry": Entry.from_data(found["entry"])})
+    return None
+
+
+def write(run: RunPaths, point: ChosenPoint) -> None:
+    """Write the point of a run, unless it has one: the first one stays."""
+    run.directory.mkdir(parents=True, exist_ok=True)
+    new = run.point.with_name(f".{run.point.name}.{os.urandom(4).hex()}.tmp")
+    try:
+        files.write_json(new, asdict(point))
+        with contextlib.suppress(FileExistsError):
+            os.link(new, run.point)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def applied(plan: Plan, path: Path) -> Plan:
+    """Return a plan that was read, of a search with the points that its runs have by now."""
+    if not any(SEARCH in run.spec for run in plan.runs):
+        return plan
+    experiment = ExperimentPaths(path.parent.parent.parent)
+    points = {run.number: read(experiment.run(run.number)) for run in plan.runs}
+    return replace(plan, runs=tuple(_with(run, points) for run in plan.runs))
+
+
+def _with(run: RunPlan, points: Mapping[int, ChosenPoint | None]) -> RunPlan:
+    point = points[run.number]
+    return run if point is None or SEARCH not in run.spec else point.of(run)
