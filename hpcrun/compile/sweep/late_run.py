@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hpcrun.compile.freeze import CompiledRun
 
 # Parts of the spec that may follow from a value: what the program is given.
-LATE = ("config", "entry", "args")
+LATE = ("config", "deepspeed", "entry", "args")
 
 
 def complete(run: RunPlan | CompiledRun, values: Mapping[str, Any]) -> ChosenPoint:

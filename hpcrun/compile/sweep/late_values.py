@@ -125,7 +125,7 @@ def freeze(
     report: Reporter,
 ) -> list[CompiledRun]:
     """Return a run for each trial, without values, from the compiled samples of the space."""
-    first, last = runs[0], runs[-1]
+    first = runs[0]
     place = (*_PLACE, "space")
     if first.spec["objective"] is None:
         hint = "as in objective: {metric: eval/loss, mode: min}"
@@ -140,14 +140,6 @@ def freeze(
     if refused:
         found = f"does not go together with {listing(refused)}: that is not tested"
         report.at(_PLACE, found, "leave it out, or sweep a grid")
-        return []
-    elsewhere = {node.key[0] for node in nodes if node.key[0] not in LATE}
-    elsewhere |= {name for name in first.spec if first.spec[name] != last.spec[name]} - {*LATE}
-    if isinstance(first.spec["entry"], str) and first.spec["entry"] != last.spec["entry"]:
-        elsewhere.add("entry")
-    if elsewhere:
-        hint = "only config, args and the words of a command may follow from what is chosen"
-        report.at(place, f"{listing(sorted(elsewhere))} would change with these keys", hint)
         return []
     template = template_of(space.samples[0])
     assert template.located is not None
@@ -164,6 +156,10 @@ def freeze(
         "recipe": template.recipe,
     }
     spec = {**first.spec, SEARCH: json.loads(json.dumps(frozen))}
+    if differing := _not_reached(replace(first, spec=spec), runs, space):
+        hint = f"only {listing(LATE)} may follow from what is chosen, value by value"
+        report.at(place, f"{listing(differing)} would change with these keys", hint)
+        return []
     # No program takes these names for values.
     names = short_ends(map(dotted, space.keys))
     shown = complete(replace(first, spec=spec), {name: f"<{names[name]}>" for name in names})
@@ -181,3 +177,14 @@ def freeze(
         )
         for index in range(block["trials"])
     ]
+
+
+def _not_reached(late: CompiledRun, runs: Sequence[CompiledRun], space: Space) -> list[str]:
+    """Return the parts of the compiled samples that `complete` does not make of their values."""
+    found: dict[str, None] = {}
+    for run, sample in zip(runs, space.samples, strict=True):
+        point = complete(late, {dotted(one.key): one.value for one in sample})
+        spec = {**late.spec, **point.spec}
+        found |= dict.fromkeys(name for name in run.spec if run.spec[name] != spec[name])
+        found |= {"entry": None} if point.entry != run.entry else {}
+    return [*found]
