@@ -87,7 +87,10 @@ MAY_IMPORT: dict[str, set[str]] = {
 ON_COMPUTE_NODES = {"base", "state", "policy", "slurm", "container", "run", "features"}
 TRAINING = {"torch", "deepspeed", "numpy", "xxhash"}
 # Of the job's Python too, and done without where they are not.
-OPTIONAL = {"fsspec", "mlflow", "pynvml", "tensorboard", "torchao", "transformer_engine", "wandb"}
+OPTIONAL = {
+    *("fsspec", "mlflow", "optuna", "pynvml", "tensorboard", "torchao", "transformer_engine"),
+    "wandb",
+}
 NEVER = {"torch", "deepspeed", "submitit", "textual", *OPTIONAL}
 NOT_FOR_HELP = {*NEVER, "omegaconf", "rich", "jinja2", "yaml", "pathspec"}
 
@@ -273,7 +276,7 @@ def test_every_library_is_declared() -> None:
             *project["dependencies"],
             *(
                 line
-                for name in ("train", "tensorboard", "wandb", "mlflow", "top", "s3")
+                for name in ("train", "tensorboard", "wandb", "mlflow", "top", "s3", "search")
                 for line in extras[name]
             ),
         ]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from hpcrun import shared_look
 from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.fields import FLAG, MAPPING, NAME, TEXT, TEXTS, TIME, WHOLE, Kinds, mapping, wrong
-from hpcrun.state import annotation_log, files, journal, permissions, plan_file
+from hpcrun.state import annotation_log, chosen_point, files, journal, permissions, plan_file
 from hpcrun.state.annotation_log import Annotation
 from hpcrun.state.journal import Job
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
@@ -125,12 +125,13 @@ def read_plan(paths: SubmissionPaths) -> Plan:
         raise
     except OSError as error:
         raise BrokenFile.of(paths.plan, error) from None
-    return _read_plan(paths, (found.st_ino, found.st_size, found.st_mtime_ns))
+    plan = _read_plan(paths, (found.st_ino, found.st_size, found.st_mtime_ns))
+    return chosen_point.applied(plan, paths.plan)
 
 
 @lru_cache(maxsize=16)
 def _read_plan(paths: SubmissionPaths, file: tuple[int, int, int]) -> Plan:
-    return plan_file.read(paths.plan)
+    return plan_file.read_frozen(paths.plan)
 
 
 def readable_plan(paths: SubmissionPaths) -> Plan | None:

@@ -50,13 +50,18 @@ def write(plan: Plan, path: Path) -> None:
 
 
 def read(path: Path) -> Plan:
-    """Read a frozen plan.
+    """Read a plan with the values that runs of a search have by now; raise as `read_frozen`."""
+    return chosen_point.applied(read_frozen(path), path)
+
+
+def read_frozen(path: Path) -> Plan:
+    """Read a plan as it was frozen.
 
     Raises FileNotFoundError if there is no such file; BrokenFile if it cannot be read, or is not a
     plan; UsageError as from `unpack`.
     """
     try:
-        return chosen_point.applied(unpack(files.read_json(path)), path)
+        return unpack(files.read_json(path))
     except FileNotFoundError:
         raise
     except UsageError as error:

@@ -3,7 +3,9 @@
 In reading order: `point` (a point and its label), `bounds` (numbers, and those of distributions),
 `values` (lists, choices, ranges and random samples), `foreign_forms` (what others write in their
 place), `references` (the graph of interpolations), `resolver` (the data of a point, patched from
-that of a similar one) and `expansion` (the product of a block's parts, and its rules).
+that of a similar one) and `expansion` (the product of a block's parts, and its rules). In place of
+all that, a search: `late_values` (its block, and what is frozen of a run that has no values yet)
+and `late_run` (which a job completes).
 
 To add a kind of sweep, add its field to `hpcrun.state.spec.sweep_block` and its dimension to
 ``_block`` in `expansion`; a range or a distribution goes to `values`.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hpcrun.compile.freeze import CompiledRun
 
 # Parts of the spec that may follow from a value: what the program is given.
+_WORDS = ("entry", "args")
 LATE = ("config", "deepspeed", "entry", "args")
 
 
@@ -35,7 +36,8 @@ def complete(run: RunPlan | CompiledRun, values: Mapping[str, Any]) -> ChosenPoi
         value = node.value(patched.data)
         if value is UNKNOWN:
             raise HpcrunError(f"{dotted(node.key)} does not follow from {', '.join(values)}")
-        patched.put(node.key, value)
+        # These are lists of words.
+        patched.put(node.key, str(value) if node.key[0] in _WORDS else value)
     spec, problems = patched.data, Problems()
     located: dict[str, Any] = {
         name: Path(one) if one is not None and name in ("file", "import_root") else one

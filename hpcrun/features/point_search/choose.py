@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 from hpcrun.ask_python import MARK
-from hpcrun.compile.sweep.late_run import complete
 from hpcrun.errors import HpcrunError
 from hpcrun.features.point_search import study
 from hpcrun.state import chosen_point, plan_file
@@ -17,6 +16,8 @@ from hpcrun.state.layout import SubmissionPaths
 
 def main() -> None:
     """Choose for the run of a submission; print its label, marked as an answer."""
+    from hpcrun.compile.sweep.late_run import complete
+
     parser = argparse.ArgumentParser(prog="hpcrun.features.point_search.choose")
     parser.add_argument("submission", type=Path)
     parser.add_argument("run", type=int)

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcrun.errors import BrokenFile, HpcrunError
-from hpcrun.observe.read import metric_curves
 from hpcrun.policy import recovery
 from hpcrun.run.protocol.output import say
 from hpcrun.state import chosen_point, ledger
@@ -96,6 +95,8 @@ def _state_of(run: RunPlan, paths: RunPaths, point: ChosenPoint) -> tuple[str, f
         return "RUNNING" if goes_on else "FAIL", None
     if intent != ledger.FINISHED or objective is None:
         return "FAIL", None
+    from hpcrun.observe.read import metric_curves
+
     try:
         found = metric_curves.read(paths).best(objective.metric, objective.better)
     except BrokenFile as error:

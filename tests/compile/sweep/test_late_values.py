@@ -1,0 +1,151 @@
+"""Searches: what a spec may say, and that a run completed later is the one of a grid."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from hpcrun.compile import Compiled, compile_spec
+from hpcrun.compile.freeze import freeze
+from hpcrun.compile.sweep.late_run import complete
+from hpcrun.errors import SpecError
+from hpcrun.state.plan import SEARCH
+
+BASE = """\
+cluster: slurm
+objective: {metric: eval/loss}
+config: {lr: 0.1, width: 8, opt: adam, name: 'run-${config.lr}', wider: '${config.width}'}
+"""
+FUNCTION = """\
+entry: train:main
+deepspeed_config: ds.json
+deepspeed: {train_batch_size: 8, optimizer: {type: Adam, params: {lr: '${config.lr}'}}}
+"""
+SCRIPT = "entry: train.py\nargs: [--twice, '${config.width}']\n"
+COMMAND = "entry: [python, train.py, 'lr=${config.lr}', '${config.name}']\n"
+SPACE = {
+    "lr": "{loguniform: [1.0e-5, 0.1]}",
+    "width": "{int: [1, 64]}",
+    "opt": "[adam, null, 3, true]",
+}
+
+
+def _search(**changes: Any) -> str:
+    space = ", ".join(f"{key}: {form}" for key, form in {**SPACE, **changes}.items() if form)
+    return f"sweep: {{search: {{space: {{{space}}}, trials: 6, parallel: 2}}}}\n"
+
+
+def _in_full(text: str) -> str:
+    for key in SPACE:
+        text = text.replace(f"{key}:", f"config.{key}:", 1)
+    return text
+
+
+def _compiled(project: Any, text: str) -> Compiled:
+    return compile_spec(project.write("demo.yaml", BASE + text))
+
+
+@pytest.mark.parametrize("entry", [FUNCTION, SCRIPT, COMMAND])
+def test_a_run_with_its_values_is_what_a_grid_makes_of_them(project: Any, entry: str) -> None:
+    late = _compiled(project, entry + _in_full(_search()))
+    plan = freeze(late)
+    assert [run.label for run in plan.runs] == [f"trial {number}" for number in range(6)]
+    assert len({run.identity for run in plan.runs}) == 6
+    assert late.max_parallel == 2
+    assert plan.runs[0].spec["config"]["lr"] == "<lr>"
+    assert plan.runs[0].swept == {}
+    draw = random.Random(7)
+    for _ in range(5):
+        values: dict[str, Any] = {
+            "config.lr": draw.choice([1e-05, 0.1, draw.uniform(1e-5, 0.1)]),
+            "config.width": draw.randint(1, 64),
+            "config.opt": draw.choice(["adam", None, 3, True]),
+        }
+        forms = {key: ("null" if one is None else str(one)) for key, one in values.items()}
+        grid = ", ".join(f"{key}: [{one}]" for key, one in forms.items())
+        (expected,) = _compiled(project, f"{entry}sweep: {{grid: {{{grid}}}}}\n").runs
+        point = complete(plan.runs[2], values)
+        found = point.of(plan.runs[2])
+        assert {k: v for k, v in found.spec.items() if k != SEARCH} == expected.spec
+        assert found.entry == expected.entry
+        assert found.label == expected.label
+        assert found.swept == expected.swept == values
+
+
+def test_more_trials_are_the_same_runs_and_further_ones(project: Any) -> None:
+    few = [run.identity for run in _compiled(project, SCRIPT + _search()).runs]
+    more = _compiled(project, SCRIPT + _search().replace("trials: 6", "trials: 9, sampler: random"))
+    assert [run.identity for run in more.runs][:6] == few
+    other = _compiled(project, SCRIPT + _search(width="{int: [1, 65]}")).runs
+    assert not {run.identity for run in other} & {*few}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"lr": "{loguniform: [0, 1]}"}, "which do not begin above 0"),
+        ({"lr": "{uniform: [1, 0]}"}, "the first is not below the second"),
+        ({"lr": "{uniform: 3}"}, "accepted is {uniform: [low, high]}"),
+        ({"width": "{int: [1, 6.5]}"}, "which are not whole numbers"),
+        ({"width": "{int_uniform: [1, 6]}"}, "write config.width: {int: [1, 6]}"),
+        ({"lr": "{distribution: uniform, min: 0, max: 1.5}"}, "write config.lr: {uniform: [0,"),
+        ({"lr": "0.3"}, "found a number; accepted are {loguniform"),
+        ({"opt": "[adam]"}, "a list of two values or more"),
+        ({"opt": "{choice: adam}"}, "a list of two values or more"),
+        ({"opt": "[adam, adam]"}, "a value is given twice"),
+        ({"opt": "[{a: 1}, {a: 2}]"}, "a choice has plain values"),
+        ({"wdth": "[1, 2]"}, "there is no key wdth"),
+        ({"resources.nodes": "[1, 2]"}, "a search chooses values of config"),
+        ({"config": "[1, 2]"}, ""),
+        ({"lr": "", "width": "", "opt": ""}, "sweep.search.space: is missing"),
+    ],
+)
+def test_what_is_wrong_with_a_space(project: Any, changes: dict[str, str], expected: str) -> None:
+    with pytest.raises(SpecError) as found:
+        _compiled(project, SCRIPT + _search(**changes))
+    assert expected in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            SCRIPT + _search().replace("{search:", "{grid: {opt: [a, b]}, search:"),
+            "a search stands alone, and there is grid too",
+        ),
+        (
+            SCRIPT + _search().replace("{search:", "{max_parallel: 3, search:"),
+            "a search has its own: sweep.search.parallel",
+        ),
+        (SCRIPT + _search().replace("trials: 6", "trials: 0"), "a whole number from 1"),
+        (SCRIPT + _search().replace("trials: 6", "trials: 100001"), "accepted are 100,000"),
+        (SCRIPT + _search().replace("parallel: 2", "parallel: 0"), "a whole number from 1"),
+        (SCRIPT + "tags: ['a-${config.opt}']\n" + _search(), "tags would change with these keys"),
+        ("entry: '${config.opt}.py'\n" + _search(opt="[train, other]"), "entry would change"),
+        (
+            SCRIPT + "resources: {nodes: '${config.width}'}\n" + _search(width="{int: [1, 4]}"),
+            "resources would change",
+        ),
+        (
+            SCRIPT + "notes: '${oc.select:config.lr}'\n" + _search(),
+            "goes through resolvers, relative or nested",
+        ),
+        (
+            SCRIPT + "environment: {container: {image: /i.sif, runtime: apptainer}}\n" + _search(),
+            "does not go together with environment.container.image",
+        ),
+    ],
+)
+def test_what_does_not_go_together_with_a_search(project: Any, text: str, expected: str) -> None:
+    project.write("other.py", "")
+    with pytest.raises(SpecError) as found:
+        _compiled(project, text)
+    assert expected in str(found.value)
+
+
+def test_a_search_needs_what_it_searches_for(project: Any) -> None:
+    text = BASE.replace("objective: {metric: eval/loss}\n", "")
+    with pytest.raises(SpecError, match="needs the objective that is searched for"):
+        compile_spec(project.write("demo.yaml", text + SCRIPT + _search()))

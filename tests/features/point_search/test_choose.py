@@ -1,0 +1,98 @@
+"""Searches under the local executor, by the command line alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.state import chosen_point, ledger
+from hpcrun.state.layout import ExperimentPaths
+from tests.support import command
+
+pytestmark = pytest.mark.timeout(240)
+
+PROGRAM = """\
+import argparse, os, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--kind")
+parser.add_argument("--name")
+given = parser.parse_args()
+assert given.name == f"run-{given.lr}", given
+number = int(os.environ["HPCRUN_RUN"].rpartition("/")[2])
+if number == 2 and os.environ["HPCRUN_ATTEMPT"] == "1":
+    sys.exit(3)
+print(f"step 1 loss {(given.lr - 0.3) ** 2 + (given.kind == 'b')}")
+"""
+SPEC = """\
+cluster: local
+entry: train.py
+objective: {metric: loss}
+progress: {pattern: 'step (?P<step>\\d+) loss (?P<loss>\\S+)'}
+config: {lr: 0.1, kind: a, name: 'run-${config.lr}'}
+recovery: {max_failures: 1}
+sweep: {search: {space: {lr: {uniform: [0, 1]}, kind: [a, b]}, trials: 4, parallel: 2}}
+"""
+
+Hpcrun = Callable[..., Any]
+
+
+@pytest.fixture
+def hpcrun(tmp_path: Path) -> Hpcrun:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "e.yaml").write_text(SPEC)
+
+    def call(*arguments: str, **options: Any) -> Any:
+        return command.hpcrun(*arguments, cwd=tmp_path, root=tmp_path / "runs", **options)
+
+    return call
+
+
+def _rows(hpcrun: Hpcrun) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(hpcrun("results", "e", "--json").stdout)
+    return found
+
+
+def test_a_search_goes_on_with_more_trials(hpcrun: Hpcrun, tmp_path: Path) -> None:
+    planned = hpcrun("plan", "e.yaml")
+    assert planned.returncode == 0, planned.stderr
+    assert "train.py '--lr=<lr>' '--kind=<kind>' '--name=run-<lr>'" in planned.stdout
+    assert "4 runs get values of lr, kind, each as it starts" in planned.stderr
+    assert hpcrun("submit", "e.yaml", "--wait").returncode == 1
+    rows = _rows(hpcrun)
+    assert [row["state"] for row in rows] == ["completed", "completed", "failed", "completed"]
+    experiment = ExperimentPaths(tmp_path / "runs" / "e")
+    points = [chosen_point.read(experiment.run(number)) for number in range(4)]
+    assert [row["config.lr"] for row in rows] == [one.swept["config.lr"] for one in points if one]
+    assert len({row["config.lr"] for row in rows}) == 4
+    # One that failed keeps its values, and further trials come behind.
+    done = hpcrun("submit", "e.yaml", "sweep.search.trials=6", "--wait")
+    assert done.returncode == 0, done.stderr
+    assert "6 runs (2 new, 1 starts again, 3 completed already)" in done.stderr
+    more = _rows(hpcrun)
+    assert [row["config.lr"] for row in more][:4] == [row["config.lr"] for row in rows]
+    assert {row["state"] for row in more} == {"completed"}
+    loss = {row["run"]: (row["config.lr"] - 0.3) ** 2 + (row["config.kind"] == "b") for row in more}
+    assert {row["run"]: row["loss"] for row in more} == pytest.approx(loss)
+    assert len(ledger.read(experiment.run(2))) == 2
+
+
+def test_a_python_without_optuna(hpcrun: Hpcrun, tmp_path: Path) -> None:
+    """It is told before a submission; where it is taken away later, the run ends so."""
+    hidden = tmp_path / "hidden" / "optuna"
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").write_text("raise ImportError('a broken Optuna')")
+    paths = os.pathsep.join([str(hidden.parent), os.environ.get("PYTHONPATH", "")])
+    text = (tmp_path / "e.yaml").read_text()
+    environment = f"environment: {{variables: {{PYTHONPATH: '{paths}'}}}}\n"
+    (tmp_path / "e.yaml").write_text(text.replace("trials: 4", "trials: 1") + environment)
+    hpcrun("submit", "e.yaml", "--wait")
+    (attempt,) = ledger.read(ExperimentPaths(tmp_path / "runs" / "e").run(0))
+    said = (attempt.cause or {})["message"]
+    assert "the search did not give this run its values" in said
+    assert "Optuna cannot be imported: a broken Optuna" in said
