@@ -101,6 +101,7 @@ def page() -> str:
         if name == "sweep":
             parts.append(_SWEEPS)
             parts += _section(sweep_block.Draw, "random.", "`sweep.random`")
+            parts += _section(sweep_block.Search, "search.", "`sweep.search`")
             parts += _section(sweep_block.When, "", "`sweep.when`", sweep_block.Block)
     parts.append("\n## sbatch options that hpcrun owns\n")
     parts.append("`resources.sbatch` takes every long option of sbatch but these.\n\n")
