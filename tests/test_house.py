@@ -214,7 +214,7 @@ BUDGETS = {
     # rank's share of a manifest; warm ranks on spare nodes, in steps that outlive a lost one;
     # archives that are sent to the nodes; the node that leads in place of a lost batch host, and
     # the warm ranks that go on there without their srun.
-    "run": 27_570,
+    "run": 27_790,
     # With what is active in all experiments, totals of what they cost (which cli and the report had
     # twice), what is kept of experiments in which nothing changed (rows of `list`, journals), and
     # the looks of many runs at once, with how long a line of many logs may go unseen.
@@ -228,7 +228,7 @@ BUDGETS = {
     # With the default root and the one of before, and what is changed of queued jobs.
     # And what removes a checkpoint of thousands of files; names of what is sent to nodes.
     # And the values that runs of a search were given.
-    "state": 6_370,
+    "state": 6_400,
     # With the search of `hpcrun help`, what to type for the options of others, `update`, and
     # programs in a spec's place.
     "cli": 5_680,
