@@ -9,10 +9,10 @@ import contextlib
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hpcrun import host
+from hpcrun.shared_dataclass import dataclass
 
 MARK = "hpcrun-answer:"
 # A list of the sizes of a model's parameters is the longest answer.

@@ -20,8 +20,8 @@ Workers end with ``EXIT_SAVED`` (75) when they saved and want to be started agai
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.text import entry, one_line
 
 EXIT_OK = 0

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+from hpcrun.shared_dataclass import dataclass
 
 _NETWORK_TEXT = """
 nfs nfs4 lustre gpfs beegfs ceph cifs smb3 afs 9p orangefs pvfs2 panfs wekafs glusterfs virtiofs

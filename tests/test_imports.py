@@ -41,6 +41,7 @@ BASE = {
         "mounts",
         "text",
         "resources",
+        "shared_dataclass",
         "shared_look",
         "slurm_state",
         "owner_lock",

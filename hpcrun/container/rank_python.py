@@ -8,7 +8,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from datetime import datetime
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from hpcrun import feature
 from hpcrun.container import runtimes
 from hpcrun.container.runtimes import Mount
 from hpcrun.host import expand_home
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.state.environment.environment_block import Container
 from hpcrun.state.init_from import Origin
 from hpcrun.state.layout import SubmissionPaths, named_run

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpcrun.extensions import RUNTIMES
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.state.environment.environment_block import Container
 
 # A directory that a program of a name in PATH is looked up in inside.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpcrun.extensions import FRAMEWORKS
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.state.spec.blocks import BATCH as BATCH
 
 if TYPE_CHECKING:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from hpcrun.extensions import RECIPES
 from hpcrun.policy import frameworks
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.spec.recovery_block import Resume
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.slurm.hostlist import parse_ranges, write_out
 
 _TASK_ENDED = re.compile(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpcrun.errors import UsageError
 from hpcrun.host import expand_home
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.state import manifest, plan_file
 from hpcrun.state.layout import ExperimentPaths, RunPaths, named_run
 from hpcrun.state.manifest import Manifest

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.state.patched import Patched
 
 TIME, PARTITION, QOS, NICE = "time", "partition", "qos", "nice"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from hpcrun.fields import (
     shown,
     wrong,
 )
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.state import role_plan
 from hpcrun.state.role_plan import ROLES, Entry
 from hpcrun.state.spec import blocks
@@ -48,7 +48,8 @@ CALLED_BY = "called_by"
 SEARCH = "search"
 
 
-@dataclass(frozen=True)
+# One for each run of a sweep.
+@dataclasses.dataclass(frozen=True)
 class RunPlan(RunSpec):
     """One fully resolved configuration."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from hpcrun.fields import FLAG, INDEX, MAPPING, PATH, TEXT, TEXTS, Kinds, wrong
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.text import plural, range_text
 
 ROLES = "roles"
@@ -19,7 +21,8 @@ _ENTRY_KINDS: Kinds = {
 }
 
 
-@dataclass(frozen=True)
+# One for each run of a sweep.
+@dataclasses.dataclass(frozen=True)
 class Entry:
     """The program of a run; found at compile time, imported only by the workers."""
 

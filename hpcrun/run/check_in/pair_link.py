@@ -15,10 +15,10 @@ import socket
 import struct
 import threading
 import time
-from dataclasses import dataclass
 
 from hpcrun.run.protocol.channel import listen
 from hpcrun.run.protocol.job_secret import JobSecret
+from hpcrun.shared_dataclass import dataclass
 
 # Seconds to reach a peer, and of the whole proof; of one direction, and after which it is given up.
 REACH, SECONDS, MOST_SECONDS = 4.0, 0.4, 6.0

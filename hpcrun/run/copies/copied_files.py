@@ -8,10 +8,10 @@ import os
 import stat
 import threading
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from hpcrun.errors import HpcrunError, UsageError
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.text import one_line
 
 _CHUNK = 1 << 22

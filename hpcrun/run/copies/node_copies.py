@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,6 +31,7 @@ from hpcrun.run.copies.environment_copy import EnvironmentCopy
 from hpcrun.run.copies.shared_copy import SharedCopy
 from hpcrun.run.node import cgroup
 from hpcrun.run.protocol.output import say
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.text import one_line, size
 
 # Of the disk's size, and at most: what is left free for checkpoints and what the program writes.

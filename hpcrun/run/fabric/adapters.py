@@ -11,8 +11,9 @@ import re
 import stat
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+from hpcrun.shared_dataclass import dataclass
 
 # Seconds in which all files are read; bytes of each; ports, and addresses of a port.
 PATIENCE = 5.0

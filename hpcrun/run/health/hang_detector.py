@@ -10,10 +10,10 @@ looks like computing.)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from hpcrun.run.health.progress import ENDING, GONE, PHASES, SAVING, STEPPING, RankProgress
 from hpcrun.run.protocol.heartbeat import INTERVAL
+from hpcrun.shared_dataclass import dataclass
 
 # Multiple of `recovery.hang_after` in which ranks may move, or wait in a phase that may be long,
 # without a finished step.

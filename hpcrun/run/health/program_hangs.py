@@ -17,10 +17,10 @@ One process that computes in silence is never one, nor are several that never wr
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from hpcrun.run.health.hang_detector import GAP, PATIENCE, STEPS, STOPPED, Hang, since
 from hpcrun.run.health.progress import GONE
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.text import agreeing
 
 # Share of a processor, and bytes a second, that a rank may use while it does nothing: it polls.

@@ -6,10 +6,10 @@ import os
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from hpcrun.errors import HpcrunError
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.slurm import steps
 from hpcrun.slurm.steps import TaskEnd
 from hpcrun.state.layout import AttemptPaths

@@ -8,12 +8,13 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcrun import feature
 from hpcrun.errors import HpcrunError
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import Entry

@@ -19,13 +19,14 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from hpcrun import python_packages, shared_look
 from hpcrun.errors import HpcrunError
 from hpcrun.fields import COUNT, MAPPING, TEXT, Kinds, wrong
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.state import files
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 
