@@ -173,6 +173,7 @@ COVERED_BY: dict[str, str] = {
     "state/plan_file": "state/test_plan.py",
     "state/spec/cluster_profile": "compile/spec/test_reference.py",
     "state/spec/experiment": "state/spec/test_blocks.py",
+    "state/spec/run_blocks": "state/spec/test_blocks.py",
     "run/parallel/pipeline_stages": "run/parallel/test_engine_setup.py",
     "run/parallel/rank_groups": "run/parallel/test_engine_setup.py",
     "run/parallel/tensor_rules": "run/parallel/test_engine_setup.py",

@@ -11,7 +11,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from hpcrun.errors import HpcrunError
 from hpcrun.extensions import FRAMEWORKS, READERS, RUNTIMES, TRACKERS, Registry
 from hpcrun.state.environment.environment_block import Container
-from hpcrun.state.spec.experiment import Progress, Spec, Tracking
+from hpcrun.state.spec.experiment import Spec, Tracking
+from hpcrun.state.spec.run_blocks import Progress
 
 # A block -> the kind of entry of which each adds a key by its own name.
 _ADDED: dict[type, Registry[Any]] = {Tracking: TRACKERS}

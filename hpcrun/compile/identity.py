@@ -29,7 +29,7 @@ from hpcrun.compile.target.deepspeed_keys import is_comment
 from hpcrun.policy.batch import ACCUMULATION, AUTO, MICRO, TRAIN
 from hpcrun.state.plan import Entry, Plan, RunPlan
 from hpcrun.state.role_plan import ROLES
-from hpcrun.state.spec.experiment import Optimization
+from hpcrun.state.spec.run_blocks import Optimization
 from hpcrun.text import whole_number
 
 _MAY_EXTEND = ("config", "deepspeed")

@@ -6,10 +6,8 @@ import json
 import os
 import stat
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field
-from datetime import datetime
 from pathlib import Path
 
 from hpcrun import feature
@@ -18,7 +16,6 @@ from hpcrun.container.runtimes import Mount
 from hpcrun.host import expand_home
 from hpcrun.shared_dataclass import dataclass
 from hpcrun.state.environment.environment_block import Container
-from hpcrun.state.init_from import Origin
 from hpcrun.state.layout import SubmissionPaths, named_run
 from hpcrun.state.plan import Plan, RunPlan
 
@@ -73,6 +70,8 @@ def image_facts(container: Container) -> dict[str, str]:
         return {}
     if not stat.S_ISREG(found.st_mode):
         return {}
+    from datetime import datetime
+
     written = datetime.fromtimestamp(found.st_mtime).isoformat(" ", "seconds")
     return {"container image": f"of {written}, {found.st_size:,} bytes"}
 
@@ -96,6 +95,8 @@ def of_container(
     python = ("env", path if paths else f"-u{PYTHONPATH}", container.python)
     runtime = runtimes.of(container)
     if runtime.is_of_srun:
+        import tempfile
+
         base = tempfile.gettempdir()
         shown = [Mount(base, base), *mounts]
         return RankPython((), tuple(runtime.srun_options(container, shown)), python)
@@ -124,6 +125,8 @@ def run_mounts(
     if run.environment.secrets_file:
         own.append(Mount(str(expand_home(run.environment.secrets_file)), "", True))
     if run.checkpoint.initialize_from:
+        from hpcrun.state.init_from import Origin
+
         path = expand_home(Origin.parse(run.checkpoint.initialize_from).run)
         if path.is_absolute():
             own.append(Mount(str(named_run(path)[0].directory), "", True))

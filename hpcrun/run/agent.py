@@ -66,7 +66,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -80,7 +79,7 @@ from hpcrun.run.check_in import node_report, patient_look
 from hpcrun.run.check_in.link_test import LinkTest
 from hpcrun.run.copies.environment_copy import EnvironmentCopy
 from hpcrun.run.copies.node_copies import DataCopies
-from hpcrun.run.health import progress, rank_stacks
+from hpcrun.run.health import progress
 from hpcrun.run.node import network, program_activity, rank_processes, rendezvous_port, telemetry
 from hpcrun.run.node.log_sizes import LogSizes
 from hpcrun.run.node.node_dir import NodeDir
@@ -279,15 +278,17 @@ class Agent:
             about = patient_look.about(self.submission, message["type"], error)
             answer = {"type": "failed", "message": str(error), "about": about}
         except Exception as error:
-            traceback.print_exc()
+            _print_traceback()
             answer = {"type": "failed", "message": f"{type(error).__name__}: {error}"}
         if answer is not None:
             channel.send({**answer, "attempt": self.attempt})
         if message["type"] == "stacks":
+            from hpcrun.run.health import rank_stacks
+
             try:
                 rank_stacks.keep_native(self._paths, self.scratch, self._programs.processes)
             except Exception:
-                traceback.print_exc()
+                _print_traceback()
 
     def answer(self, message: dict[str, Any], channel: Channel) -> dict[str, Any] | None:
         """Do what one message asks, and return the answer if there is one."""
@@ -328,6 +329,8 @@ class Agent:
         if kind == "keep":
             return {"type": "kept", "failed": self._work.close()}
         if kind == "stacks":
+            from hpcrun.run.health import rank_stacks
+
             texts = rank_stacks.collect(self._paths, self.scratch, self._programs.processes)
             locks = self._programs.locks(self.scratch, texts)
             return {"type": "stacks", "ranks": texts, "locks": locks}
@@ -421,6 +424,12 @@ class Agent:
         with contextlib.suppress(OSError):
             ScratchPaths(self.scratch).heard(number).touch()
         self._signals.append(number)
+
+
+def _print_traceback() -> None:
+    import traceback
+
+    traceback.print_exc()
 
 
 def find_node(arguments: argparse.Namespace) -> None:

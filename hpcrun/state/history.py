@@ -6,12 +6,18 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hpcrun import shared_look
 from hpcrun.errors import BrokenFile, UsageError
-from hpcrun.fields import FLAG, MAPPING, NAME, TEXT, TEXTS, TIME, WHOLE, Kinds, mapping, wrong
-from hpcrun.state import annotation_log, chosen_point, files, journal, permissions, plan_file
+from hpcrun.state import (
+    annotation_log,
+    chosen_point,
+    journal,
+    permissions,
+    plan_file,
+    submission_facts,
+)
 from hpcrun.state.annotation_log import Annotation
 from hpcrun.state.journal import Job
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
@@ -173,46 +179,6 @@ def numbers(plans: Mapping[int, Plan]) -> dict[str, int]:
     return {run.identity: run.number for plan in plans.values() for run in plan.runs}
 
 
-# `submission.json`.
-_KINDS: Kinds = {
-    **dict.fromkeys(("user", "host", "hpcrun"), TEXT),
-    **dict.fromkeys(("argv", "variables"), TEXTS),
-    "time": TIME,
-    "python": MAPPING,
-    "code": mapping(
-        {
-            "archive": NAME,
-            "digest": TEXT,
-            "bytes": WHOLE,
-            "files": WHOLE,
-            "git": mapping({"commit": TEXT, "branch": TEXT, "dirty": FLAG}),
-            "left_out": TEXTS,
-        }
-    ),
-}
-
-
-def describe(paths: SubmissionPaths) -> dict[str, Any]:
-    """Read ``submission.json``; empty if it cannot be read, or is not what a submit wrote."""
-    try:
-        return facts(paths)
-    except BrokenFile:
-        return {}
-
-
-def facts(paths: SubmissionPaths) -> dict[str, Any]:
-    """Read ``submission.json``; raise BrokenFile if that is not possible."""
-    path = paths.submission
-    try:
-        data = files.read_json(path, files.MOST_LINE)
-        problem = wrong(data, _KINDS) if isinstance(data, dict) else "no mapping"
-    except (OSError, ValueError) as error:
-        raise BrokenFile.of(path, error) from None
-    if problem:
-        raise BrokenFile.of(path, problem)
-    return dict(data)
-
-
 class LastSubmission(NamedTuple):
     """When an experiment was last submitted, and whose it is."""
 
@@ -234,7 +200,7 @@ def last_submission(experiment: ExperimentPaths) -> LastSubmission:
         newest = experiment.submissions()[-1]
     except (BrokenFile, IndexError):
         return LastSubmission(0.0, permissions.owner(experiment.directory), False)
-    when = float(describe(newest).get("time") or 0.0)
+    when = float(submission_facts.describe(newest).get("time") or 0.0)
     is_told = bool(when)
     if not is_told:
         with contextlib.suppress(OSError):

@@ -17,7 +17,7 @@ import hpcrun
 from hpcrun import activity
 from hpcrun.errors import UsageError
 from hpcrun.host import current_user
-from hpcrun.state import files, history, ledger, permissions, plan_file
+from hpcrun.state import files, ledger, permissions, plan_file, submission_facts
 from hpcrun.state.environment import frozen_environment
 from hpcrun.state.environment.frozen_environment import FrozenEnvironment
 from hpcrun.state.journal import job_of
@@ -85,7 +85,7 @@ class Draft:
             with permissions.owner_writes():
                 if earlier is not None:
                     code = snapshot.recorded(earlier)
-                    kept = _of_shell(history.describe(earlier).get("variables") or ())
+                    kept = _of_shell(submission_facts.describe(earlier).get("variables") or ())
                     if plan.runs[0].environment.is_frozen:
                         environment, _ = frozen_environment.of_submission(earlier)
                 else:

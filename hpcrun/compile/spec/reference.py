@@ -24,7 +24,14 @@ from hpcrun.compile.sweep import expansion, values
 from hpcrun.compile.target import slurm_options
 from hpcrun.compile.target.slurm_options import OWNED, OWNED_BY_FIELD
 from hpcrun.extensions import RECIPES
-from hpcrun.state.spec import cluster_profile, experiment, recovery_block, role_block, sweep_block
+from hpcrun.state.spec import (
+    cluster_profile,
+    experiment,
+    recovery_block,
+    role_block,
+    run_blocks,
+    sweep_block,
+)
 from hpcrun.text import size
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "spec.md"
@@ -111,7 +118,7 @@ def page() -> str:
     parts += _section(cluster_profile.Profile, "", "Profile")
     for name, annotation in schema.hints(cluster_profile.Profile).items():
         block = schema.dataclass_of(annotation)
-        if block and block is not experiment.Resources:
+        if block and block is not run_blocks.Resources:
             parts += _section(block, f"{name}.", f"Profile: `{name}`")
     return "".join(parts)
 
@@ -211,7 +218,7 @@ def _section(cls: type, prefix: str, title: str, but: type | None = None) -> Ite
 def _has_table(cls: type, field: dataclasses.Field[Any]) -> bool:
     """Whether a field is a block that is always there, and whose keys have a table of their own."""
     block = schema.dataclass_of(schema.hints(cls)[field.name])
-    is_repeated = block is experiment.Resources and cls is not experiment.Spec
+    is_repeated = block is run_blocks.Resources and cls is not experiment.Spec
     return block is not None and field.default is dataclasses.MISSING and not is_repeated
 
 

@@ -23,7 +23,7 @@ from hpcrun.host import expand_home, is_there
 from hpcrun.policy import frameworks, resume
 from hpcrun.state import files
 from hpcrun.state.plan import Entry
-from hpcrun.state.spec.experiment import Progress
+from hpcrun.state.spec.run_blocks import Progress
 
 FORMS = (
     "a script (train.py), a function (package.module:function or path/file.py:function), or a "

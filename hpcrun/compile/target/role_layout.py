@@ -20,7 +20,8 @@ from hpcrun.compile.target import entry
 from hpcrun.compile.target.slurm_options import check_gpus, check_resources, check_words
 from hpcrun.policy import frameworks
 from hpcrun.state.role_plan import IGNORE, ROLES, SHAPE
-from hpcrun.state.spec.experiment import Resources, Spec
+from hpcrun.state.spec.experiment import Spec
+from hpcrun.state.spec.run_blocks import Resources
 from hpcrun.text import plural
 
 # It becomes a part of file names and of environment variables.

@@ -15,7 +15,7 @@ from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.role_plan import RolePlan
 from hpcrun.state.spec.blocks import early
-from hpcrun.state.spec.experiment import Resources
+from hpcrun.state.spec.run_blocks import Resources
 from hpcrun.text import ranges, visible
 
 TEMPLATE = "job.sbatch.j2"

@@ -12,7 +12,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.policy.secret_names import VARIABLE
 from hpcrun.slurm import hostlist
 from hpcrun.slurm.parse import megabytes, parse_duration
-from hpcrun.state.spec.experiment import Resources
+from hpcrun.state.spec.run_blocks import Resources
 from hpcrun.text import agreeing
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from hpcrun.policy import secret_names
-from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
 
 if TYPE_CHECKING:
@@ -69,6 +67,8 @@ def check(data: Mapping[str, Any], report: Reporter) -> None:
     block = asked_copies(data)
     if block is None:
         return
+    from hpcrun.slurm.parse import parse_duration
+
     to = str(block.to)
     scheme, separator, rest = to.partition("://")
     if not separator or scheme not in LIBRARIES:
@@ -110,6 +110,9 @@ def _check_entry(data: Mapping[str, Any], report: Reporter) -> None:
 
 
 def _secrets(options: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    # Agents of thousands of nodes import this module, to read a plan.
+    from hpcrun.policy import secret_names
+
     for name, value in options.items():
         if isinstance(value, Mapping):
             yield from _secrets(value, f"{above}{name}.")

@@ -12,7 +12,7 @@ from hpcrun.observe.diagnosis import left_behind
 from hpcrun.observe.diagnosis.attempts import CANCELLED, NO_END, RunStory
 from hpcrun.observe.status import bad_batches, run_state
 from hpcrun.policy import batch, causes, node_health, recovery, resume
-from hpcrun.state import history, job_changes
+from hpcrun.state import job_changes, submission_facts
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import listed
 
@@ -165,7 +165,7 @@ class _Case:
     def submit(self) -> str:
         """The command that submitted the run."""
         planned = self.run.selected.planned
-        words = history.describe(planned.paths).get("argv") or ()
+        words = submission_facts.describe(planned.paths).get("argv") or ()
         if list(words[1:2]) not in (["submit"], ["run"]):
             words = ("", "submit", planned.plan.spec_file)
         return shlex.join(["hpcrun", *words[1:]])
@@ -177,7 +177,7 @@ class _Case:
         number = bad.attempt.submission if bad else None
         if number is None:
             return None
-        facts = history.describe(selected.experiment.submission(number))
+        facts = submission_facts.describe(selected.experiment.submission(number))
         return left_behind.explanation(self.cause, facts, selected.plan, selected.paths.work)
 
     @property

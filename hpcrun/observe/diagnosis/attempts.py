@@ -17,7 +17,15 @@ from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state, slurm_cache
 from hpcrun.observe.status.status import Ask, Observed, RunStatus, observe
 from hpcrun.policy import next_attempt
-from hpcrun.state import files, history, journal, metrics_file, permissions, session_log
+from hpcrun.state import (
+    files,
+    history,
+    journal,
+    metrics_file,
+    permissions,
+    session_log,
+    submission_facts,
+)
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.plan import RunPlan
@@ -189,7 +197,7 @@ class RunStory:
             number: float(when)
             for number in {attempt.submission for attempt in attempts}
             if number is not None
-            and (when := history.describe(experiment.submission(number)).get("time"))
+            and (when := submission_facts.describe(experiment.submission(number)).get("time"))
         }
         is_program = self.selected.run.entry.kind != "function"
         stands = self._standing()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcrun.errors import UsageError
 from hpcrun.observe.read.selection import Selected
-from hpcrun.state import files, history, permissions
+from hpcrun.state import files, permissions, submission_facts
 from hpcrun.submission.code import frozen_code
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def summary(one: Selected, status: RunStatus) -> dict[str, Any]:
     """Return the facts about a run: how it is doing, and what was settled at its submission."""
-    facts = history.describe(one.planned.paths)
+    facts = submission_facts.describe(one.planned.paths)
     arrays = [index for index, array in enumerate(one.plan.arrays) if one.run.number in array.runs]
     scripts = [path for path in map(one.planned.paths.script, arrays) if os.path.exists(path)]  # noqa: PTH110
     uid = permissions.owner(one.planned.paths.directory)
@@ -132,7 +132,7 @@ def code(one: Selected) -> dict[str, Any]:
 
     Raises UsageError if the submission did not record its code, or the archive cannot be read.
     """
-    facts = history.describe(one.planned.paths).get("code")
+    facts = submission_facts.describe(one.planned.paths).get("code")
     archive = one.experiment.frozen_code(facts)
     if facts is None or archive is None:
         raise UsageError(f"{one.planned.paths.submission} names no frozen code")

@@ -9,14 +9,11 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from pathlib import Path
 
+from hpcrun.run.check_in.patient_look import BUILD, EXIT_STORAGE, STORAGE
 from hpcrun.run.job.rank_places import NotBuilt, StorageUnseen
 from hpcrun.state import files
 from hpcrun.text import listed
 
-# What a failure may be about, in an agent's word for it.
-STORAGE, BUILD = "storage", "build"
-# The exit code of an agent that cannot see its submission (EX_IOERR).
-EXIT_STORAGE = 74
 _TAIL = 2_000
 _SAID = {"": "cannot be used", STORAGE: "cannot use shared storage", BUILD: "cannot compile"}
 

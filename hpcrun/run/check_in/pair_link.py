@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import secrets
+import os
 import socket
 import struct
 import threading
@@ -76,7 +76,7 @@ class PairListener:
             with connection, contextlib.suppress(OSError):
                 until = _prepare(connection)
                 theirs = _exactly(connection, _NUMBER, until)
-                mine = secrets.token_hex(16).encode()
+                mine = os.urandom(16).hex().encode()
                 connection.sendall(mine + _digest(self._secret, "server", theirs, mine))
                 proof = _exactly(connection, _PROOF, until)
                 if not hmac.compare_digest(proof, _digest(self._secret, "client", theirs, mine)):
@@ -102,7 +102,7 @@ def measure(
     """
     with socket.create_connection(peer, timeout=REACH, source_address=(own, 0)) as connection:
         until = _prepare(connection)
-        mine = secrets.token_hex(16).encode()
+        mine = os.urandom(16).hex().encode()
         connection.sendall(mine)
         answer = _exactly(connection, _NUMBER + _PROOF, until)
         theirs, proof = answer[:_NUMBER], answer[_NUMBER:]

@@ -16,12 +16,15 @@ from typing import TypeVar
 
 from hpcrun import shared_look
 from hpcrun.errors import HpcrunError
-from hpcrun.run.check_in.node_failures import BUILD, EXIT_STORAGE, STORAGE
 from hpcrun.run.protocol.output import say
 from hpcrun.state import plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import Plan
 
+# What a failure may be about, in an agent's word for it.
+STORAGE, BUILD = "storage", "build"
+# The exit code of an agent that cannot see its submission (EX_IOERR).
+EXIT_STORAGE = 74
 # Seconds between looks: together `shared_look.SEEN_WITHIN` and more.
 PAUSES = (0.1, 0.5, 2.0, 5.0, 10.0, 20.0, 38.0)
 # What no cache explains.

@@ -20,12 +20,13 @@ from hpcrun.run.copies.shared_copy import SharedCopy
 from hpcrun.run.protocol.output import say
 from hpcrun.state import files
 from hpcrun.state.environment.environment_names import PYTHON
-from hpcrun.state.environment.frozen_environment import FrozenEnvironment, of_submission
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import RunPlan
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
+
+    from hpcrun.state.environment.frozen_environment import FrozenEnvironment
 
 NAME = "environment"
 # Of the archive: what is read at once, files that are written by one of the threads, and how many.
@@ -68,6 +69,8 @@ class EnvironmentCopy(SharedCopy):
         """
         if not run.environment.is_frozen:
             return None
+        from hpcrun.state.environment.frozen_environment import of_submission
+
         return cls(base, *of_submission(submission), sent)
 
     @property

@@ -8,7 +8,6 @@ cannot write its own.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import shutil
 import subprocess
@@ -17,16 +16,17 @@ from pathlib import Path
 
 from hpcrun.host import process_stat
 
-# prctl(2): any process may attach.
+# prctl(2), by which -1 lets any process attach.
 _PR_SET_PTRACER = 0x59616D61
-_ANYBODY = ctypes.c_ulong(-1)
 _FRAMES = 40
 
 
 def allow() -> None:
     """Let the user's other processes look at this one, where Yama (ptrace_scope 1) forbids it."""
+    import ctypes
+
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANYBODY, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
 
 
 def stacks(pid: int, timeout: float) -> str:

@@ -21,7 +21,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.run.protocol.output import say
 from hpcrun.slurm import client
 from hpcrun.slurm.background import BackgroundCall
-from hpcrun.state import history
+from hpcrun.state import submission_facts
 from hpcrun.state.environment import frozen_environment
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.node_layout import NodePaths
@@ -93,7 +93,7 @@ class ArchiveSending:
     def _archives(self) -> Iterator[_Archive]:
         """Yield what is to be sent; agents tell what is gone."""
         with contextlib.suppress(HpcrunError, OSError):
-            frozen = history.facts(self._submission).get("code")
+            frozen = submission_facts.facts(self._submission).get("code")
             code = self._submission.experiment.frozen_code(frozen)
             if code is not None:
                 bytes_ = code.stat().st_size

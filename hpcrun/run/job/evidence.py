@@ -17,7 +17,7 @@ from hpcrun.policy.permanent_errors import PermanentError
 from hpcrun.run.health.progress import COLLECTIVE
 from hpcrun.run.job.rank_places import RankEnd
 from hpcrun.run.protocol.output import say
-from hpcrun.state import files, history, ledger, manifest, metrics_file, session_log
+from hpcrun.state import files, ledger, manifest, metrics_file, session_log, submission_facts
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.session_log import SessionLog
@@ -302,7 +302,7 @@ def _is_missing_elsewhere(attempt: AttemptPaths, found: Mapping[str, Any]) -> bo
     module = permanent_errors.missing_module(found)
     for one in ledger.read(attempt.run) if module else ():
         if one.number == attempt.number and isinstance(one.submission, int):
-            facts = history.describe(attempt.run.experiment.submission(one.submission))
+            facts = submission_facts.describe(attempt.run.experiment.submission(one.submission))
             missing = facts.get("python", {}).get("missing")
             return isinstance(missing, list) and module in missing
     return False

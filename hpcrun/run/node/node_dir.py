@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import re
-import secrets
 import shutil
 import tempfile
 import threading
@@ -152,7 +151,7 @@ def _remove_if_free(directory: Path) -> None:
 
 def discard(directory: Path) -> None:
     """Remove a directory under another name, so that nobody takes it for one that stays."""
-    name = directory.with_name(_REMOVED + secrets.token_hex(8))
+    name = directory.with_name(_REMOVED + os.urandom(8).hex())
     with contextlib.suppress(OSError):
         directory.rename(name)
         shutil.rmtree(name, ignore_errors=True)

@@ -16,14 +16,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import platform
 import re
 import secrets
 import shlex
 import shutil
 import signal
 import subprocess
-import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -81,6 +79,8 @@ def key(builders: list[str], installed: Sequence[str] | None = None) -> str | No
     processor's features, because DeepSpeed compiles with ``-march=native``.
     """
     # Agents of programs without DeepSpeed do not pay for it.
+    import platform
+    import sysconfig
     from importlib import metadata
 
     try:

@@ -24,7 +24,7 @@ from hpcrun.run.node.rendezvous_port import PortReservation
 from hpcrun.run.protocol.launch import ports_per_rank
 from hpcrun.run.protocol.output import say
 from hpcrun.run.rank import warm_up
-from hpcrun.state import files, history, permissions
+from hpcrun.state import files, permissions, submission_facts
 from hpcrun.state.layout import SubmissionPaths, extension_caches
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import Plan, RunPlan
@@ -206,7 +206,7 @@ class NodePreparation:
         """Unpack the frozen code, and link the data directories that the spec names."""
         shutil.rmtree(destination, ignore_errors=True)
         destination.mkdir()
-        frozen = history.facts(self._submission).get("code")
+        frozen = submission_facts.facts(self._submission).get("code")
         archive = self._submission.experiment.frozen_code(frozen)
         if archive is None and frozen:
             raise HpcrunError(f"{self._submission.submission} names no archive of frozen code")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hmac
 import json
-import secrets
+import os
 import socket
 import struct
 import threading
@@ -131,7 +131,7 @@ class Channel:
     def _introduce(
         cls, connection: socket.socket, node: str, secret: JobSecret, deadline: float
     ) -> Channel:
-        mine = secrets.token_hex(16)
+        mine = os.urandom(16).hex()
         hello = f"{AGENT} {node} {mine} {secret.digest(AGENT, node, mine)}\n"
         connection.sendall(hello.encode())
         words = _greeting(connection, deadline).split(" ")

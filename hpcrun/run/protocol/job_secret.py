@@ -16,12 +16,14 @@ import contextlib
 import hmac
 import os
 import re
-import secrets
 import select
-import subprocess
 import time
+from typing import TYPE_CHECKING
 
 from hpcrun.errors import HpcrunError
+
+if TYPE_CHECKING:
+    import subprocess
 
 _FORM = re.compile(rb"[0-9a-f]{64}\n")
 # Seconds in which it is there; srun may be slow to connect a step.
@@ -36,7 +38,7 @@ class JobSecret:
 
     @classmethod
     def new(cls) -> JobSecret:
-        return cls(secrets.token_hex(32))
+        return cls(os.urandom(32).hex())
 
     @property
     def start(self) -> str:

@@ -11,16 +11,18 @@ import re
 import socket
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcrun.fields import LAST_TIME
 from hpcrun.policy import node_health
 from hpcrun.run.fabric.link_check import KINDS
-from hpcrun.run.health.program_hangs import NodeTraffic, RankActivity
 from hpcrun.run.health.progress import PHASES, RankProgress
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Interface, LaunchNode
 from hpcrun.state.node_layout import PREFIX, NodePaths, ScratchPaths
+
+if TYPE_CHECKING:
+    from hpcrun.run.health.program_hangs import NodeTraffic, RankActivity
 
 _PORTS = range(1, 1 << 16)
 _PHASES = range(len(PHASES))
@@ -39,7 +41,7 @@ _COPIED_PYTHON = re.compile(
 _PROGRESS = {field.name for field in dataclasses.fields(RankProgress)}
 
 
-_Counts = TypeVar("_Counts", RankActivity, NodeTraffic)
+_Counts = TypeVar("_Counts", "RankActivity", "NodeTraffic")
 
 
 class BadMessage(ValueError):
@@ -205,6 +207,8 @@ def progress(message: Mapping[str, Any], ranks: Collection[int]) -> dict[int, Ra
 
 def activity(message: Mapping[str, Any], ranks: Collection[int]) -> dict[int, RankActivity]:
     """Return the activity of ranks without a session, where it has changed."""
+    from hpcrun.run.health.program_hangs import RankActivity
+
     return {
         rank: _counts(RankActivity, fields, "programs")
         for rank, fields in _by_rank(message.get("programs", {}), ranks, "programs").items()
@@ -213,6 +217,8 @@ def activity(message: Mapping[str, Any], ranks: Collection[int]) -> dict[int, Ra
 
 def traffic(message: Mapping[str, Any]) -> NodeTraffic | None:
     """Return what a node has moved; None if it does not say."""
+    from hpcrun.run.health.program_hangs import NodeTraffic
+
     found = message.get("traffic")
     return None if found is None else _counts(NodeTraffic, found, "traffic")
 

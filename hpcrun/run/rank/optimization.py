@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.state.spec.experiment import Optimization
+from hpcrun.state.spec.run_blocks import Optimization
 
 
 def fill(model: Any, arguments: dict[str, Any], wanted: Optimization) -> dict[str, Any]:

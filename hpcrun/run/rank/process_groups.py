@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from datetime import timedelta
 from typing import Any
 
 # For metrics and stop votes; for the thread of asynchronous saves; for copies between nodes.
 HOST, SAVES, COPIES = "host", "saves", "copies"
 # A file server may stand still for long, and other ranks wait for the slowest.
-_TIMEOUTS = {SAVES: timedelta(days=1), COPIES: timedelta(days=1)}
+_LONG = (SAVES, COPIES)
 _groups: dict[str, Any] = {}
 
 # Seconds that a process which leaves gives gloo's threads to end.
@@ -39,7 +38,9 @@ def own_group(name: str) -> Any:
     if initialized and name not in _groups and name == HOST:
         _groups[name] = _on_the_same_device(initialized)
     if initialized and _groups.get(name) is None:
-        timeout = {"timeout": _TIMEOUTS[name]} if name in _TIMEOUTS else {}
+        from datetime import timedelta
+
+        timeout = {"timeout": timedelta(days=1)} if name in _LONG else {}
         _groups[name] = initialized.new_group(backend="gloo", **timeout)
     return _groups.get(name) if initialized else None
 

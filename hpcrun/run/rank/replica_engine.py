@@ -15,7 +15,7 @@ from hpcrun.errors import UsageError
 from hpcrun.policy.batch import Triple
 from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.rank import optimization
-from hpcrun.state.spec.experiment import Optimization
+from hpcrun.state.spec.run_blocks import Optimization
 
 AVERAGE, DILOCO = "average", "diloco"
 FP16, POWERSGD = "fp16", "powersgd"

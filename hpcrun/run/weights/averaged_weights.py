@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcrun.errors import HpcrunError, UsageError
-from hpcrun.state.spec.experiment import Optimization
+from hpcrun.state.spec.run_blocks import Optimization
 
 STATE = "hpcrun_averaged_weights"
 """Its name among a rank's states in a checkpoint."""

@@ -19,7 +19,7 @@ from hpcrun import shared_look
 from hpcrun.errors import HpcrunError
 from hpcrun.run.protocol.output import say
 from hpcrun.run.work import links
-from hpcrun.state import files, history, ledger
+from hpcrun.state import files, ledger, submission_facts
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.text import listed, plural
 
@@ -224,7 +224,7 @@ def _same(one: Path, other: Path) -> bool:
 def _archive(run: RunPaths, attempt: ledger.Attempt) -> Path | None:
     assert attempt.submission is not None
     submission = run.experiment.submission(attempt.submission)
-    return run.experiment.frozen_code(history.facts(submission).get("code"))
+    return run.experiment.frozen_code(submission_facts.facts(submission).get("code"))
 
 
 def _digests(archive: Path, work: Path) -> dict[str, str]:

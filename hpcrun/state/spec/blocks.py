@@ -14,7 +14,10 @@ from hpcrun.fields import shown
 if TYPE_CHECKING:
     from hpcrun.state.environment.environment_block import Container, Environment
     from hpcrun.state.role_plan import RolePlan
-    from hpcrun.state.spec.experiment import (
+    from hpcrun.state.spec.notify_block import Notify
+    from hpcrun.state.spec.parallel_block import Parallel
+    from hpcrun.state.spec.recovery_block import Recovery
+    from hpcrun.state.spec.run_blocks import (
         Checkpoint,
         Code,
         Objective,
@@ -23,9 +26,6 @@ if TYPE_CHECKING:
         Resources,
         Telemetry,
     )
-    from hpcrun.state.spec.notify_block import Notify
-    from hpcrun.state.spec.parallel_block import Parallel
-    from hpcrun.state.spec.recovery_block import Recovery
 
 # The framework of an entry that starts the ranks of all nodes itself.
 BATCH = "batch"
@@ -36,6 +36,14 @@ resources checkpoint recovery progress environment objective optimization notify
 code
 """
 BLOCKS = frozenset((*_BLOCKS_TEXT.split(), *feature.blocks()))
+# Not all in `experiment`, which has those of no run too: 500 agents of a job begin at once.
+_RUN_BLOCKS = "hpcrun.state.spec.run_blocks"
+_MODULES = {
+    "environment": "hpcrun.state.environment.environment_block",
+    "notify": "hpcrun.state.spec.notify_block",
+    "parallel": "hpcrun.state.spec.parallel_block",
+    "recovery": "hpcrun.state.spec.recovery_block",
+}
 # A plan that was frozen before such a key existed does without what it switches on.
 _ABSENT: dict[str, dict[str, Any]] = {
     "recovery": {"hang_after": None, "warm_after": None},
@@ -77,7 +85,7 @@ class SpecBlocks:
     @property
     def effective_objective(self) -> Objective:
         """The objective, or the default one."""
-        from hpcrun.state.spec.experiment import Objective
+        from hpcrun.state.spec.run_blocks import Objective
 
         return self.objective or Objective()
 
@@ -128,11 +136,9 @@ def _typed(name: str, given: dict[str, Any] | None) -> Any:
 
 def _kind(name: str) -> Any:
     """Return the dataclass of a block."""
-    from hpcrun.state.spec import experiment
-
     if name in feature.blocks():
         return attribute_at(feature.every()[name].block)
-    return getattr(experiment, name.capitalize())
+    return attribute_at(f"{_MODULES.get(name, _RUN_BLOCKS)}:{name.capitalize()}")
 
 
 def _absent(name: str) -> Mapping[str, Any]:
@@ -195,7 +201,7 @@ class RunSpec(SpecBlocks):
 
     def resources_of(self, node: int) -> Resources:
         """Return what was asked of Slurm for one of the job's nodes, by its number."""
-        from hpcrun.state.spec.experiment import Resources
+        from hpcrun.state.spec.run_blocks import Resources
 
         own = (role for role in self.own_parts if role.first_node <= node)
         last = max(own, key=lambda role: role.first_node, default=None)
@@ -272,10 +278,10 @@ def check(spec: Mapping[str, Any], blocks: Collection[str] = BLOCKS) -> None:
     """
     from hpcrun.state.environment.environment_block import Container
     from hpcrun.state.role_plan import ROLES
-    from hpcrun.state.spec import experiment
+    from hpcrun.state.spec.run_blocks import Resources
 
     given = {name: spec.get(name) or {} for name in blocks}
-    kinds: dict[str, Any] = {name: _kind(name) for name in blocks}
+    kinds: dict[str, Any] = {name: _kind(name) for name in blocks if given[name]}
     environment = given.get("environment", {})
     if isinstance(environment, dict) and isinstance(environment.get("container"), dict):
         key = "environment.container"
@@ -283,7 +289,7 @@ def check(spec: Mapping[str, Any], blocks: Collection[str] = BLOCKS) -> None:
     for name, role in (spec.get(ROLES) or {}).items():
         if isinstance(role, dict) and isinstance(role.get("resources"), dict):
             key = f"{ROLES}.{name}.resources"
-            given[key], kinds[key] = role["resources"], experiment.Resources
+            given[key], kinds[key] = role["resources"], Resources
     for name, kind in kinds.items():
         fields = kind.__dataclass_fields__
         for key, value in given[name].items():

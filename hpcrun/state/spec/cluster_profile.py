@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any, Literal
 
-from hpcrun.state.spec.experiment import Resources
+from hpcrun.state.spec.run_blocks import Resources
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
 
 

@@ -24,7 +24,7 @@ from hpcrun.slurm.queue import JobState
 from hpcrun.state import files, permissions
 from hpcrun.state.layout import slurm_path
 from hpcrun.state.spec.blocks import early
-from hpcrun.state.spec.experiment import Resources
+from hpcrun.state.spec.run_blocks import Resources
 from hpcrun.submission import sbatch
 from hpcrun.submission.code import own_package
 from hpcrun.text import Say, duration, plural

@@ -28,7 +28,7 @@ from hpcrun.observe import results
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.state import files as state_files
-from hpcrun.state import history, session_log
+from hpcrun.state import history, session_log, submission_facts
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.submission.code import code_files, frozen_code
 from hpcrun.submission.code.inside import LeftOut, open_inside
@@ -165,7 +165,7 @@ def _of_experiment(
         {paths for one in runs for paths in one.submissions()},
         key=lambda paths: paths.number,
     )
-    facts = {paths: history.describe(paths) for paths in submissions}
+    facts = {paths: submission_facts.describe(paths) for paths in submissions}
     paths = {path for each in submissions for path in _of_submission(each, facts[each], say)}
     paths.update(path for one in runs for path in _of_run(one, logs))
     paths.update(experiment.annotations.glob("*.jsonl"))

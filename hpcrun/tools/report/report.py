@@ -28,7 +28,7 @@ from hpcrun.observe.results import Results
 from hpcrun.observe.step_profile import StepProfile
 from hpcrun.policy import log_excerpt
 from hpcrun.policy.log_excerpt import LINES, folded
-from hpcrun.state import files, history
+from hpcrun.state import files, submission_facts
 from hpcrun.state.layout import RunPaths, SubmissionPaths
 from hpcrun.state.spec import profiling
 from hpcrun.submission.code.code_diff import ADDED, CHANGED, REMOVED
@@ -234,7 +234,7 @@ def _code(selected: Sequence[Selected]) -> Iterator[CodeVersion]:
     for paths in sorted(groups, key=lambda paths: paths.number):
         first, name = groups[paths][0], paths.experiment.name
         differs = _differs(before[name], first) if name in before else ()
-        yield CodeVersion(tuple(groups[paths]), history.describe(paths), differs)
+        yield CodeVersion(tuple(groups[paths]), submission_facts.describe(paths), differs)
         before[name] = first
 
 

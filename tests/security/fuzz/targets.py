@@ -213,7 +213,7 @@ def _directly(kind: str, path: Path) -> None:
     from hpcrun.policy import causes, recovery
     from hpcrun.run.job import evidence
     from hpcrun.run.tracking.metrics_feed import FeedPosition, read_after
-    from hpcrun.state import history, journal, ledger, manifest, session_log
+    from hpcrun.state import history, journal, ledger, manifest, session_log, submission_facts
     from hpcrun.state.layout import AttemptPaths, RunPaths, SubmissionPaths
     from hpcrun.state.spec.experiment import Recovery
 
@@ -233,7 +233,7 @@ def _directly(kind: str, path: Path) -> None:
                 for one in history.read_plan(submission).runs:
                     _ = one.recovery, one.resources, one.environment, one.checkpoint, one.nodes
         elif kind == "submission":
-            history.describe(submission)
+            submission_facts.describe(submission)
         elif kind == "manifest":
             manifest.scan(path.parent.parent)
         elif kind == "telemetry":
