@@ -150,7 +150,6 @@ COVERED_BY: dict[str, str] = {
     "run/job/attempt_end": "run/test_supervisor.py",
     "run/node/gpus": "run/node/test_telemetry.py",
     "run/node/prepare": "run/test_supervisor.py",
-    "run/node/rank_processes": "run/test_supervisor.py",
     "run/protocol/attempt_fence": "run/protocol/test_stop_flag.py",
     "run/rank/async_allreduce": "run/rank/test_metrics.py",
     "run/rank/rank_environment": "run/test_worker.py",

@@ -54,10 +54,14 @@ becomes of the job: `hpcrun.run.job.takeover`.
 
 from __future__ import annotations
 
+import gc
+
 from hpcrun.run import own_archive
 
 if __name__ == "__main__":
     own_archive.read_once()
+    # Imports leave no garbage behind: nobody looks for it until `main`.
+    gc.disable()
 
 import argparse
 import contextlib
@@ -237,14 +241,15 @@ class Agent:
         self._report_at = time.monotonic() + INTERVAL
         self._look_for_meeting(channel)
         before, self._progress = self._progress, progress.read(self.scratch)
-        for rank, found in self._progress.items():
-            # What a rank waits for may be a program that it has started.
-            still = rank in before and found.moves == before[rank].moves
-            if still and found.state != progress.GONE:
-                with contextlib.suppress(OSError, ValueError):
-                    group = rank_processes.leader(self.scratch, rank)
-                    others = rank_processes.processor(group, found.pid)
-                    self._progress[rank] = replace(found, processor=found.processor + others)
+        still = {
+            rank: found.pid
+            for rank, found in self._progress.items()
+            if found.state != progress.GONE and rank in before and found.moves == before[rank].moves
+        }
+        # What a rank waits for may be a program that it has started.
+        for rank, others in rank_processes.processor(self.scratch, still).items():
+            found = self._progress[rank]
+            self._progress[rank] = replace(found, processor=found.processor + others)
         ranks = {rank: asdict(found) for rank, found in self._progress.items()}
         trouble = self.preparation.link_trouble()
         logs = self._log_sizes.changed(self.scratch, self._paths)
@@ -447,6 +452,7 @@ def find_node(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
+    gc.enable()
     parser = argparse.ArgumentParser(prog="hpcrun.run.agent")
     parser.add_argument("submission", type=Path)
     parser.add_argument("--run", type=int, required=True)

@@ -6,10 +6,14 @@ record however it ends.
 
 from __future__ import annotations
 
+import gc
+
 from hpcrun.run import own_archive
 
 if __name__ == "__main__":
     own_archive.read_once()
+    # Imports leave no garbage behind: nobody looks for it until `main`.
+    gc.disable()
 
 import argparse
 import atexit
@@ -325,6 +329,7 @@ def work(launch: Launch, rank: int, child: Child | None = None) -> int:
 
 
 def main() -> None:
+    gc.enable()
     parser = argparse.ArgumentParser(prog="hpcrun.run.worker")
     parser.add_argument("launch", type=Path)
     parser.add_argument("--rank", type=int)

@@ -6,7 +6,6 @@ release.
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Mapping, Sequence
 
@@ -68,6 +67,8 @@ def parse_time(text: str) -> float | None:
     """Return seconds since the epoch, from that number or from ISO 8601 in local time."""
     if _SECONDS.fullmatch(text):
         return float(text) or None
+    import datetime  # agents need the durations alone
+
     try:
         return datetime.datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):

@@ -11,7 +11,6 @@ import contextlib
 import shutil
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field
 from functools import partial
@@ -156,6 +155,8 @@ class DataCopies:
         except HpcrunError as error:
             self._problem, self._about = error.message, self._about_of(error)
         except Exception as error:
+            import traceback
+
             traceback.print_exc()
             self._problem = f"copying failed: {type(error).__name__}: {error}"
             self._about = self._about_of(error)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
 import stat
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -34,7 +33,7 @@ class SharedCopy:
         self._source, self._files = source, listed
         name = f"{PREFIX}data-{os.geteuid()}-{key(source, listed)}"
         # Whoever has made a directory of the usual name costs the name, and the sharing at most.
-        for more in ("", "-1", "-2", f"-{secrets.token_hex(4)}"):
+        for more in ("", "-1", "-2", f"-{os.urandom(4).hex()}"):
             self._paths = SharedCopyPaths(base / f"{name}{more}")
             if self._is_private():
                 break
@@ -65,6 +64,8 @@ class SharedCopy:
         how = "shared" if self._lock is None else "kept"
         for tried in range(_TRIES):
             if tried:
+                import secrets
+
                 # Two agents that both hold it, to copy, must not take turns at once for ever.
                 meter.stop.wait(secrets.randbelow(tried + 1) * _PAUSE)
             if self._lock is None:

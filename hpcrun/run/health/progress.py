@@ -24,7 +24,6 @@ from pathlib import Path
 from types import FrameType
 
 from hpcrun.host import process_stat
-from hpcrun.run.health import native_stack
 from hpcrun.run.protocol.output import tell
 from hpcrun.state import files
 from hpcrun.state.node_layout import ScratchPaths
@@ -87,6 +86,9 @@ class ProgressWriter:
             tell(f"hangs of this rank will not be noticed: {error}")
 
     def _begin(self, scratch: Path, rank: int) -> None:
+        # Agents import this module, too.
+        from hpcrun.run.health import native_stack
+
         self._pid = os.getpid()
         native_stack.allow()
         self._watched = threading.main_thread().ident

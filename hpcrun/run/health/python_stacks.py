@@ -18,7 +18,6 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Collection
@@ -259,6 +258,8 @@ def _handles(pid: int) -> bool:
 
 def _by_py_spy(pid: int, timeout: float) -> str:
     """Return what py-spy reads from a process's memory, in the form of `faulthandler`."""
+    import subprocess
+
     try:
         beside = Path(_command(pid).split(b"\0")[0].decode()).parent
         places = [str(Path(sys.executable).parent), str(beside), os.environ.get("PATH", "")]

@@ -14,15 +14,11 @@ who is in doubt whether its owner lives compiles too, and the first to be done i
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import re
-import secrets
 import shlex
 import shutil
 import signal
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -79,6 +75,7 @@ def key(builders: list[str], installed: Sequence[str] | None = None) -> str | No
     processor's features, because DeepSpeed compiles with ``-march=native``.
     """
     # Agents of programs without DeepSpeed do not pay for it.
+    import hashlib
     import platform
     import sysconfig
     from importlib import metadata
@@ -112,6 +109,8 @@ def _installation(name: str) -> tuple[str, str, str]:
 
 def _compiler() -> tuple[str, ...]:
     """Return what torch would call to compile, and the version that it reports."""
+    import subprocess
+
     names = [os.environ.get(name, "") for name in ("CXX", "CUDA_HOME", "TORCH_CUDA_ARCH_LIST")]
     version = ""
     with suppress(OSError, ValueError, subprocess.SubprocessError):
@@ -221,7 +220,7 @@ def _directory(cache: Path, name: str) -> Iterator[Path]:
     An exception in the block leaves nothing behind.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    temporary = cache / f".{name}.{secrets.token_hex(4)}"
+    temporary = cache / f".{name}.{os.urandom(4).hex()}"
     temporary.mkdir()
     try:
         yield temporary
@@ -300,6 +299,9 @@ def _run(
     environment: Mapping[str, str],
 ) -> tuple[int, str]:
     """Run a command, and end its whole session with it; return its exit code and output."""
+    import subprocess
+    import tempfile
+
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         process = subprocess.Popen(
             command,

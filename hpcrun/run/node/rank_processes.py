@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from hpcrun.host import process_directories, process_stat
@@ -72,15 +72,22 @@ def leaders(scratch: Path) -> dict[int, int]:
     return found
 
 
-def processor(group: int, but: int) -> int:
-    """Return the processor time, in clock ticks, of all processes of a group but one."""
-    ticks = 0
-    for process in process_directories(_PROC):
-        if int(process.name) != but:
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                fields = process_stat(process)
-                if int(fields[2]) == group:
-                    ticks += int(fields[11]) + int(fields[12])
+def processor(scratch: Path, own: Mapping[int, int]) -> dict[int, int]:
+    """Return the processor time, in clock ticks, of all processes of ranks' groups but one each.
+
+    ``own`` are ranks, each with the process id that does not count.
+    """
+    groups: dict[int, int] = {}
+    for rank in own:
+        with contextlib.suppress(OSError, ValueError):
+            groups[leader(scratch, rank)] = rank
+    ticks = dict.fromkeys(groups.values(), 0)
+    for process in process_directories(_PROC) if groups else ():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = process_stat(process)
+            of = groups.get(int(fields[2]))
+            if of is not None and int(process.name) != own[of]:
+                ticks[of] += int(fields[11]) + int(fields[12])
     return ticks
 
 
@@ -126,9 +133,11 @@ def _members(scratch: Path, groups: set[int]) -> Iterator[tuple[int, int]]:
     place = f"{SCRATCH_VARIABLE}={scratch}".encode()
     for process in process_directories(_PROC):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            state, _, group = process_stat(process)[:3]
             # Root could read and end those of others, which anybody may start with such variables.
-            if state in "ZX" or process.stat().st_uid != os.geteuid():
+            if process.stat().st_uid != os.geteuid():
+                continue
+            state, _, group = process_stat(process)[:3]
+            if state in "ZX":
                 continue
             variables = (process / "environ").read_bytes().split(b"\0")
             # Ids are reused: a group counts only with the name of this start of the job.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 from collections import deque
 from collections.abc import Collection, Iterable
 from pathlib import Path, PurePosixPath
@@ -194,6 +193,8 @@ def adopt(work: Path, code: Path, *, of_ranks: bool = False) -> None:
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(name)
                     continue
+                import shutil  # which most ranks never need
+
                 shutil.rmtree(local)
             elif os.path.lexists(local):
                 local.unlink()

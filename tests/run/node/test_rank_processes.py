@@ -1,0 +1,79 @@
+"""The processes of ranks are found, with what they started, and nobody looks where are none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcrun.run.node import rank_processes
+from hpcrun.run.node.node_dir import NodeDir
+from hpcrun.state.node_layout import ScratchPaths
+from tests.support.waiting import until
+
+START = "test-rank-processes"
+WORKS = "import time\nuntil = time.process_time() + 0.3\nwhile time.process_time() < until: pass\n"
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a session of its own, as a rank of this start of a job."""
+    monkeypatch.setenv(rank_processes.START_VARIABLE, START)
+    variables = {**os.environ, rank_processes.SCRATCH_VARIABLE: str(tmp_path)}
+    words = [sys.executable, "-S", "-c", f"{WORKS}print(1, flush=True)\ntime.sleep(600)"]
+    with subprocess.Popen(
+        words, env=variables, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def test_a_registered_rank_is_ended(tmp_path: Path, started: subprocess.Popen[bytes]) -> None:
+    ScratchPaths(tmp_path).pid(3).write_text(str(started.pid))
+    assert rank_processes.leaders(tmp_path) == {3: started.pid}
+    assert not rank_processes.gone(tmp_path, 0)
+    rank_processes.kill(tmp_path)
+    assert rank_processes.gone(tmp_path, 10)
+
+
+@pytest.mark.parametrize("is_former", [False, True])
+def test_ranks_of_an_agent_before(
+    tmp_path: Path, started: subprocess.Popen[bytes], is_former: bool
+) -> None:
+    """Their registrations are gone; where there was no such agent, no process is looked at."""
+    if is_former:
+        ScratchPaths(tmp_path).former.touch()
+    assert rank_processes.gone(tmp_path, 0) is not is_former
+    rank_processes.kill(tmp_path)
+    if is_former:
+        until(lambda: started.poll() is not None, "its end", 10)
+    else:
+        assert started.poll() is None
+
+
+def test_an_agent_that_takes_over_its_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    directory = NodeDir("0123456789ab", "n1")
+    assert not ScratchPaths(directory.begin(1)).former.exists()
+    assert ScratchPaths(directory.begin(1)).former.exists()
+    assert not ScratchPaths(directory.begin(2)).former.exists()
+    directory.remove()
+
+
+def test_processor_time_of_what_ranks_started(
+    tmp_path: Path, started: subprocess.Popen[bytes]
+) -> None:
+    """The rank's own process reports its own."""
+    for rank in (3, 4):
+        ScratchPaths(tmp_path).pid(rank).write_text(str(started.pid if rank == 3 else 1 << 30))
+    assert rank_processes.processor(tmp_path, {3: 0, 4: 0})[3] >= 20
+    assert rank_processes.processor(tmp_path, {3: started.pid, 4: 0}) == {3: 0, 4: 0}
+    assert rank_processes.processor(tmp_path, {5: 0}) == {}
