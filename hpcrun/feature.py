@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-import pkgutil
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hpcrun.compile.source.problems import Reporter
     from hpcrun.fields import Kinds
     from hpcrun.run.copies.node_copies import CopiedData
@@ -139,8 +138,17 @@ class Feature:
 @functools.cache
 def names() -> tuple[str, ...]:
     """Return the names of the features that are there, those of their folders."""
-    folders = importlib.import_module("hpcrun.features").__path__
-    return tuple(sorted(one.name for one in pkgutil.iter_modules(folders) if one.ispkg))
+    package: Any = importlib.import_module("hpcrun.features")
+    folder = package.__path__[0]
+    # Of a zip file, by the path inside. `pkgutil` reads the same, and imports much for it.
+    files = getattr(package.__loader__, "_files", None)
+    if files is None:
+        inside = ((one.name, Path(one, "__init__.py")) for one in os.scandir(folder))
+        return tuple(sorted(name for name, path in inside if path.exists()))
+    depth = "hpcrun/features/NAME/__init__.py".count("/")
+    paths = (one.replace(os.sep, "/") for one in files if one.endswith("__init__.py"))
+    packages = [one.split("/") for one in paths if one.count("/") == depth]
+    return tuple(sorted(one[2] for one in packages if one[:2] == ["hpcrun", "features"]))
 
 
 @functools.cache

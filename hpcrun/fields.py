@@ -7,27 +7,39 @@ fields that nobody knows may hold anything, so that records of other versions ca
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass(slots=True)
 class Kind:
     """The condition on a field, a quick test that most values pass, and the words for both.
 
     No named tuple: thousands of records are checked, and its fields are slow to take.
+
+    Attributes
+    ----------
+    words
+        A noun for the values.
+    accepts
+        The whole condition.
+    usual
+        The type that most values have; between ``low`` and ``high`` they pass.
+    fields
+        The fields of a mapping.
     """
 
-    words: str
-    """A noun for the values."""
-    accepts: Callable[[Any], bool]
-    """The whole condition."""
-    usual: type | None = None
-    """The type that most values have; between ``low`` and ``high`` they pass."""
-    low: Any = None
-    high: Any = None
-    fields: Mapping[str, Kind] | None = None
-    """The fields of a mapping."""
+    __slots__ = ("accepts", "fields", "high", "low", "usual", "words")
+
+    def __init__(
+        self,
+        words: str,
+        accepts: Callable[[Any], bool],
+        usual: type | None = None,
+        low: Any = None,
+        high: Any = None,
+        fields: Mapping[str, Kind] | None = None,
+    ) -> None:
+        self.words, self.accepts, self.usual = words, accepts, usual
+        self.low, self.high, self.fields = low, high, fields
 
 
 Kinds = Mapping[str, Kind]

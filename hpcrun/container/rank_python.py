@@ -7,14 +7,13 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, field
 from pathlib import Path
 
 from hpcrun import feature
 from hpcrun.container import runtimes
 from hpcrun.container.runtimes import Mount
 from hpcrun.host import expand_home
-from hpcrun.shared_dataclass import dataclass
+from hpcrun.shared_dataclass import asdict, dataclass, field
 from hpcrun.state.environment.environment_block import Container
 from hpcrun.state.layout import SubmissionPaths, named_run
 from hpcrun.state.plan import Plan, RunPlan

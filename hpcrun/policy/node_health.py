@@ -9,10 +9,9 @@ times, so that no misjudgement requeues a run for ever.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, field
 from typing import Any
 
-from hpcrun.shared_dataclass import dataclass
+from hpcrun.shared_dataclass import asdict, dataclass, field
 from hpcrun.text import listed, plural
 
 # Kinds of findings. The first are those of `hpcrun.run.fabric.link_check`.

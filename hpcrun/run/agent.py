@@ -57,6 +57,7 @@ from __future__ import annotations
 import gc
 
 from hpcrun.run import own_archive
+from hpcrun.shared_dataclass import asdict, replace
 
 if __name__ == "__main__":
     own_archive.read_once()
@@ -70,7 +71,6 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType

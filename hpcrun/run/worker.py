@@ -25,7 +25,6 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 import warnings
 from functools import partial
 from pathlib import Path
@@ -34,7 +33,7 @@ from typing import TypeAlias
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.extensions import attribute_at
 from hpcrun.policy import frameworks
-from hpcrun.run.node import cgroup, rank_ends, rank_processes
+from hpcrun.run.node import rank_ends, rank_processes
 from hpcrun.run.program import mpi_world
 from hpcrun.run.protocol import batch_script, output, stop_flag
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
@@ -49,6 +48,8 @@ from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import CALLED_BY
 from hpcrun.text import signal_name
 
+# Without a width, argparse would import shutil to ask the terminal, once for each argument.
+PLAIN_HELP = partial(argparse.HelpFormatter, width=100)
 _LOOK_EVERY = 0.2
 # Each rank asks the file server so often whether its attempt was replaced.
 _STALE_EVERY = 5.0
@@ -206,6 +207,8 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
         if wanted and not asked and ScratchPaths(scratch).stop.exists():
             asked = True
             number = signal.Signals[wanted]
+            from hpcrun.run.node import cgroup
+
             if cgroup.signals_only_tasks() or not ScratchPaths(scratch).heard(number).exists():
                 child.send_signal(number)
         waiting.join(_LOOK_EVERY)
@@ -274,11 +277,15 @@ def record_end(launch: Launch, rank: int, code: int, error: BaseException | None
         "signal": signal_name(-code) if code < 0 else None,
         "exception": None if error is None else type(error).__name__,
         "message": None if error is None else _words(error),
-        "traceback": None
-        if error is None
-        else _printable("".join(traceback.format_exception(error))),
+        "traceback": None if error is None else _printable(_traceback_of(error)),
     }
     files.patiently(lambda: files.write_json(path, record), tell, path.name)
+
+
+def _traceback_of(error: BaseException) -> str:
+    import traceback
+
+    return "".join(traceback.format_exception(error))
 
 
 def _words(error: BaseException) -> str:
@@ -321,7 +328,7 @@ def work(launch: Launch, rank: int, child: Child | None = None) -> int:
         code = EXIT_FAILED
         # Before a script or command there is no line of the user's in a traceback.
         is_ours = isinstance(error, HpcrunError) and launch.entry.kind != "function"
-        text = f"error: {error}\n" if is_ours else traceback.format_exc()
+        text = f"error: {error}\n" if is_ours else _traceback_of(error)
         with contextlib.suppress(OSError):
             print(text, end="", file=sys.stderr, flush=True)
         record_end(launch, rank, code, error)
@@ -330,7 +337,7 @@ def work(launch: Launch, rank: int, child: Child | None = None) -> int:
 
 def main() -> None:
     gc.enable()
-    parser = argparse.ArgumentParser(prog="hpcrun.run.worker")
+    parser = argparse.ArgumentParser(prog="hpcrun.run.worker", formatter_class=PLAIN_HELP)
     parser.add_argument("launch", type=Path)
     parser.add_argument("--rank", type=int)
     add_warm_arguments(parser)

@@ -61,12 +61,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcrun import shared_look
 from hpcrun.errors import BrokenFile
+from hpcrun.shared_dataclass import dataclass
 
 # Slurm's and the local executor's; a step's, `123_4.batch`, is of use to Slurm alone.
 _JOB_ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,18})?|local:[0-9]{1,18}")

@@ -6,7 +6,6 @@ observes.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -30,7 +29,7 @@ from hpcrun.fields import (
     shown,
     wrong,
 )
-from hpcrun.shared_dataclass import dataclass
+from hpcrun.shared_dataclass import dataclass, names
 from hpcrun.state import role_plan
 from hpcrun.state.role_plan import ROLES, Entry
 from hpcrun.state.spec import blocks
@@ -48,8 +47,7 @@ CALLED_BY = "called_by"
 SEARCH = "search"
 
 
-# One for each run of a sweep.
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RunPlan(RunSpec):
     """One fully resolved configuration."""
 
@@ -254,7 +252,7 @@ class Plan:
 
 
 def _fields(one: Any) -> dict[str, Any]:
-    return {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
+    return {name: getattr(one, name) for name in names(type(one))}
 
 
 def check_format(data: dict[str, Any], known: int) -> None:

@@ -6,13 +6,13 @@ that differs.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 from hpcrun import bounded_json
 from hpcrun.errors import BrokenFile, UsageError
+from hpcrun.shared_dataclass import names
 from hpcrun.state import chosen_point, files
 from hpcrun.state.patched import Patched
 from hpcrun.state.plan import Entry, Plan, RunPlan, check_format, check_spec
@@ -78,9 +78,9 @@ def read_frozen(path: Path) -> Plan:
 def pack(plan: Plan) -> dict[str, Any]:
     """Return plain data that `unpack` makes the same plan of."""
     rest = {
-        field.name: getattr(plan, field.name)
-        for field in dataclasses.fields(plan)
-        if field.name not in ("runs", "arrays", "depends_on")
+        name: getattr(plan, name)
+        for name in names(Plan)
+        if name not in ("runs", "arrays", "depends_on")
     }
     models: list[dict[str, Any]] = []
     runs: list[list[Any]] = []

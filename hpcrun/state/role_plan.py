@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import field, fields
 from typing import Any
 
 from hpcrun.fields import FLAG, INDEX, MAPPING, PATH, TEXT, TEXTS, Kinds, wrong
-from hpcrun.shared_dataclass import dataclass
+from hpcrun.shared_dataclass import dataclass, field, names
 from hpcrun.text import plural, range_text
 
 ROLES = "roles"
@@ -21,8 +19,7 @@ _ENTRY_KINDS: Kinds = {
 }
 
 
-# One for each run of a sweep.
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Entry:
     """The program of a run; found at compile time, imported only by the workers."""
 
@@ -189,7 +186,7 @@ def check(spec: Mapping[str, Any]) -> None:
 
 
 def _role(name: str, data: Mapping[str, Any]) -> RolePlan:
-    given = {one.name: data[one.name] for one in fields(RolePlan) if data.get(one.name) is not None}
+    given = {key: data[key] for key in names(RolePlan) if data.get(key) is not None}
     given |= {
         "name": name,
         "is_main": bool(data.get("main")),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from hpcrun.shared_dataclass import field
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
 
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcrun.shared_dataclass import field
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,7 +29,7 @@ from hpcrun.run.copies.environment_copy import EnvironmentCopy
 from hpcrun.run.copies.shared_copy import SharedCopy
 from hpcrun.run.node import cgroup
 from hpcrun.run.protocol.output import say
-from hpcrun.shared_dataclass import dataclass
+from hpcrun.shared_dataclass import asdict, dataclass, field
 from hpcrun.text import one_line, size
 
 # Of the disk's size, and at most: what is left free for checkpoints and what the program writes.

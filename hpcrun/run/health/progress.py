@@ -19,12 +19,12 @@ import struct
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from hpcrun.host import process_stat
 from hpcrun.run.protocol.output import tell
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.state import files
 from hpcrun.state.node_layout import ScratchPaths
 

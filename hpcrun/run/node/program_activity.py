@@ -11,7 +11,6 @@ import os
 import re
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from hpcrun.run.health.progress import GONE
 from hpcrun.run.node import build_locks, rank_processes
 from hpcrun.run.node.counters import Counters
 from hpcrun.run.protocol.heartbeat import INTERVAL
-from hpcrun.shared_dataclass import dataclass
+from hpcrun.shared_dataclass import asdict, dataclass
 from hpcrun.state import files
 from hpcrun.state.node_layout import ScratchPaths
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, HpcrunError
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import say
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.spec.blocks import RANKS
@@ -72,6 +71,8 @@ class BatchScript:
 
     def around(self, ranks: Sequence[str]) -> list[str]:
         """Return the command that runs the file, whose line starts ``ranks``."""
+        import shlex
+
         starter = self.attempt.directory / "ranks.sh"
         package = os.environ.get("PYTHONPATH", "").split(os.pathsep)[0]
         lines = (

@@ -5,16 +5,14 @@ Workers read this file first, so that thousands of ranks never parse a whole pla
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
-from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcrun import feature
 from hpcrun.errors import HpcrunError
-from hpcrun.shared_dataclass import dataclass
+from hpcrun.shared_dataclass import asdict, dataclass, field
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import Entry
@@ -165,7 +163,7 @@ class Launch(SpecBlocks):
         return self.paths.launch if self.is_main else self.paths.role_launch(str(self.role))
 
     def write(self) -> None:
-        files.write_json(self.file, dataclasses.asdict(self))
+        files.write_json(self.file, asdict(self))
 
     @classmethod
     def read(cls, path: Path) -> Launch:

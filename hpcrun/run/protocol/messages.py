@@ -6,7 +6,6 @@ ranks, of the right types, and names no path but those that its node's directory
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import socket
 from collections.abc import Collection, Mapping
@@ -19,6 +18,7 @@ from hpcrun.run.fabric.link_check import KINDS
 from hpcrun.run.health.progress import PHASES, RankProgress
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Interface, LaunchNode
+from hpcrun.shared_dataclass import names
 from hpcrun.state.node_layout import PREFIX, NodePaths, ScratchPaths
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _ADAPTERS = re.compile(r"=[!-~]{1,4000}")
 _COPIED_PYTHON = re.compile(
     rf"{PREFIX}data-[0-9]+-[0-9a-f]{{20}}(?:-[0-9a-f]{{1,8}})?/data/environment/bin/python"
 )
-_PROGRESS = {field.name for field in dataclasses.fields(RankProgress)}
+_PROGRESS = {*names(RankProgress)}
 
 
 _Counts = TypeVar("_Counts", "RankActivity", "NodeTraffic")
@@ -225,8 +225,7 @@ def traffic(message: Mapping[str, Any]) -> NodeTraffic | None:
 
 def _counts(kind: type[_Counts], fields: Any, what: str) -> _Counts:
     """Return a dataclass of whole numbers and the letter of a state."""
-    names = {field.name for field in dataclasses.fields(kind)}
-    _require(isinstance(fields, dict) and fields.keys() == names, what)
+    _require(isinstance(fields, dict) and fields.keys() == {*names(kind)}, what)
     for name, value in fields.items():
         if name == "state":
             _require(isinstance(value, str) and len(value) == 1, name)

@@ -24,7 +24,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TextIO, TypeVar
 
@@ -34,6 +33,7 @@ from hpcrun.run.node import cgroup
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import tell
+from hpcrun.shared_dataclass import replace
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.node_layout import ScratchPaths

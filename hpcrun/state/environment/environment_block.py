@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Literal
 
+from hpcrun.shared_dataclass import field
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hpcrun import feature
 from hpcrun.extensions import attribute_at
 from hpcrun.fields import shown
+from hpcrun.shared_dataclass import asdict
 
 if TYPE_CHECKING:
     from hpcrun.state.environment.environment_block import Container, Environment
@@ -147,12 +148,12 @@ def _absent(name: str) -> Mapping[str, Any]:
 
 
 def _block(kind: Any, data: Mapping[str, Any]) -> Any:
-    fields = kind.__dataclass_fields__
+    types = kind.__annotations__
     return kind(
         **{
             key: value
             for key, value in data.items()
-            if key in fields and (value is not None or "None" in fields[key].type)
+            if key in types and (value is not None or "None" in types[key])
         }
     )
 
@@ -261,8 +262,6 @@ class RunSpec(SpecBlocks):
 
 def when_absent() -> dict[str, Any]:
     """Return what a plan does that was frozen before a key existed, as the data of a whole spec."""
-    from dataclasses import asdict
-
     from hpcrun.state.spec.experiment import Spec
 
     spec = asdict(Spec())
@@ -291,10 +290,10 @@ def check(spec: Mapping[str, Any], blocks: Collection[str] = BLOCKS) -> None:
             key = f"{ROLES}.{name}.resources"
             given[key], kinds[key] = role["resources"], Resources
     for name, kind in kinds.items():
-        fields = kind.__dataclass_fields__
+        types = kind.__annotations__
         for key, value in given[name].items():
-            if key in fields and value is not None and not _fits(value, fields[key].type):
-                raise ValueError(f"{name}.{key} is {shown(value)}, not {fields[key].type}")
+            if key in types and value is not None and not _fits(value, types[key]):
+                raise ValueError(f"{name}.{key} is {shown(value)}, not {types[key]}")
 
 
 _TYPES: dict[str, tuple[type, ...]] = {

@@ -6,9 +6,9 @@ The reference page docs/spec.md is generated from this file, the other blocks of
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Any, Literal
 
+from hpcrun.shared_dataclass import field
 from hpcrun.state.environment.environment_block import Environment
 from hpcrun.state.spec.notify_block import Notify
 from hpcrun.state.spec.parallel_block import Parallel

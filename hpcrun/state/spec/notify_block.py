@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
+from hpcrun.shared_dataclass import field
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
 
 FINISHED = "finished"

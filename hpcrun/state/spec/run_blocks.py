@@ -5,9 +5,9 @@ The others, and the keys of a spec, are in `hpcrun.state.spec.experiment`.
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Any, Literal
 
+from hpcrun.shared_dataclass import field
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import TypeVar
 
 from hpcrun import feature
 from hpcrun.extensions import attribute_at
 from hpcrun.shared_dataclass import dataclass as spec_dataclass
+from hpcrun.shared_dataclass import field
 
 __all__ = ["spec_dataclass", "with_features"]
 
