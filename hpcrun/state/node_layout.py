@@ -92,8 +92,6 @@ class ScratchPaths(Directory):
     start_up = NamedFile("python")
     stop = NamedFile("stop")
     left = NamedFile("left")
-    # An agent before this one had the attempt, whose ranks may live.
-    former = NamedFile("former")
     mpi_met = NamedFile("mpi-met")
     mpi_alone = NamedFile("mpi-alone")
     modules = NamedFile("modules")

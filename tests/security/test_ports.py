@@ -27,7 +27,6 @@ import pytest
 from hpcrun.run.node.node_dir import NodeDir
 from hpcrun.run.node.rendezvous_port import PortReservation
 from hpcrun.state import files
-from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import Entry
 from tests.run.conftest import place as place
 from tests.security import broken_agent
@@ -542,7 +541,6 @@ def test_a_process_of_somebody_else_is_no_ranks(
     from hpcrun.run.node import rank_processes
 
     monkeypatch.setattr(rank_processes, "leaders", lambda scratch: {})
-    ScratchPaths(tmp_path).former.touch()
     options = STRANGER.options(Path("/"), env={"HPCRUN_SCRATCH": str(tmp_path)})
     with subprocess.Popen(["sleep", "60"], cwd="/", **options) as theirs:
         until(lambda: b"HPCRUN" in Path(f"/proc/{theirs.pid}/environ").read_bytes(), "sleep", 10)

@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from hpcrun.state.node_layout import PREFIX, NodePaths, ScratchPaths
+from hpcrun.state.node_layout import PREFIX, NodePaths
 
 _REMOVED = f"{PREFIX}removed-"
 # Of the name of an agent's directory the part that tells the start of its job.
@@ -52,14 +52,11 @@ class NodeDir:
         """Make the directory of an attempt, and remove those before it in the background."""
         node = NodePaths(self.path)
         before, path = node.attempts(), node.attempt(attempt)
-        is_former = path in before
-        if is_former:
+        if path in before:
             # Of an agent that was killed in this very attempt.
             shutil.rmtree(path, ignore_errors=True)
             before.remove(path)
         path.mkdir()
-        if is_former:
-            ScratchPaths(path).former.touch()
         for old in before:
             threading.Thread(target=shutil.rmtree, args=(old, True), daemon=True).start()
         return path

@@ -19,7 +19,7 @@ from hpcrun.run.copies import sent_code
 from hpcrun.run.copies.environment_copy import EnvironmentCopy
 from hpcrun.run.fabric import adapters, compute_ports, link_check
 from hpcrun.run.health import python_stacks
-from hpcrun.run.node import build_locks, container_start, network, op_cache
+from hpcrun.run.node import build_locks, network, op_cache
 from hpcrun.run.node.rendezvous_port import PortReservation
 from hpcrun.run.protocol.launch import ports_per_rank
 from hpcrun.run.protocol.output import say
@@ -76,6 +76,8 @@ class NodePreparation:
         if not self._python.is_anywhere:
             # srun alone starts such a container, and DeepSpeed compiles in each attempt.
             return None
+        from hpcrun.run.node import container_start
+
         try:
             return container_start.operators_key(self._python, self._builders)
         except HpcrunError as error:

@@ -1,4 +1,4 @@
-"""The processes of ranks are found, with what they started, and nobody looks where are none."""
+"""The processes of ranks are found, with what they started."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from hpcrun.run.node import rank_processes
-from hpcrun.run.node.node_dir import NodeDir
 from hpcrun.state.node_layout import ScratchPaths
 from tests.support.waiting import until
 
@@ -42,30 +41,11 @@ def test_a_registered_rank_is_ended(tmp_path: Path, started: subprocess.Popen[by
     assert rank_processes.gone(tmp_path, 10)
 
 
-@pytest.mark.parametrize("is_former", [False, True])
-def test_ranks_of_an_agent_before(
-    tmp_path: Path, started: subprocess.Popen[bytes], is_former: bool
-) -> None:
-    """Their registrations are gone; where there was no such agent, no process is looked at."""
-    if is_former:
-        ScratchPaths(tmp_path).former.touch()
-    assert rank_processes.gone(tmp_path, 0) is not is_former
+def test_ranks_whose_registration_is_gone(tmp_path: Path, started: subprocess.Popen[bytes]) -> None:
+    """An agent was killed in this attempt, and the next one has its directory anew."""
+    assert not rank_processes.gone(tmp_path, 0)
     rank_processes.kill(tmp_path)
-    if is_former:
-        until(lambda: started.poll() is not None, "its end", 10)
-    else:
-        assert started.poll() is None
-
-
-def test_an_agent_that_takes_over_its_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    directory = NodeDir("0123456789ab", "n1")
-    assert not ScratchPaths(directory.begin(1)).former.exists()
-    assert ScratchPaths(directory.begin(1)).former.exists()
-    assert not ScratchPaths(directory.begin(2)).former.exists()
-    directory.remove()
+    until(lambda: started.poll() is not None, "its end", 10)
 
 
 def test_processor_time_of_what_ranks_started(
