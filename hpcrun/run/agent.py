@@ -452,6 +452,7 @@ def find_node(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
+    gc.freeze()
     gc.enable()
     parser = argparse.ArgumentParser(prog="hpcrun.run.agent")
     parser.add_argument("submission", type=Path)

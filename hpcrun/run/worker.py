@@ -336,6 +336,7 @@ def work(launch: Launch, rank: int, child: Child | None = None) -> int:
 
 
 def main() -> None:
+    gc.freeze()
     gc.enable()
     parser = argparse.ArgumentParser(prog="hpcrun.run.worker", formatter_class=PLAIN_HELP)
     parser.add_argument("launch", type=Path)

@@ -155,7 +155,8 @@ class NodePreparation:
         if count := self._run.slots * ports_per_rank(self._run.slots):
             # Most programs need none of their own, so a node that has none left is no worse.
             with contextlib.suppress(HpcrunError):
-                self._ports.append(PortReservation(self._seed + attempt + _APART, count))
+                seed = self._seed + attempt + _APART
+                self._ports.append(PortReservation(seed, count, meets=first))
                 node["ports"] = self._ports[-1].port
         return answer
 

@@ -21,7 +21,9 @@ class PortReservation:
     abstract Unix socket that carries its number: hpcrun jobs of all users on the node see it at
     once, and the kernel releases it when this process ends, however it ends. The search begins at
     ``start``, any integer such as a job id. Any user can take such names, so where all have one
-    that is taken, ports that are free go without. Raises HpcrunError if there are no free ports.
+    that is taken, ports that are free go without. With ``meets``, `in_use` is asked about them, and
+    those are passed over of which it would tell a meeting already: the kernel takes 10 ms to say.
+    Raises HpcrunError if there are no free ports.
 
     Attributes
     ----------
@@ -31,10 +33,10 @@ class PortReservation:
         The first of them.
     """
 
-    def __init__(self, start: int, count: int = 1) -> None:
+    def __init__(self, start: int, count: int = 1, *, meets: bool = True) -> None:
         low, high = port_range()
         self._guards: list[socket.socket] = []
-        busy, without = _ports_of_sockets(), None
+        busy, without = _ports_of_sockets() if meets else set(), None
         for tried, offset in enumerate(range(0, high - low, count)):
             port = low + (start * 16 + offset) % (high - low)
             block = range(port, port + count)

@@ -124,3 +124,16 @@ def test_a_port_is_in_use_until_a_while_after_its_connections(start: int) -> Non
     assert rendezvous_port.in_use([port])
     assert not rendezvous_port.in_use([])
     reservation.release()
+    # Where ranks of other nodes would be taken to have met.
+    assert PortReservation(start).port != port
+
+
+def test_ports_of_which_nobody_asks_are_free_all_the_same(
+    start: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preferred = PortReservation(start)
+    preferred.release()
+    monkeypatch.setattr(rendezvous_port, "_ports_of_sockets", lambda: {preferred.port})
+    assert PortReservation(start, meets=False).port == preferred.port
+    with closing(socket.create_server(("127.0.0.1", preferred.port))):
+        assert PortReservation(start, meets=False).port != preferred.port
