@@ -371,6 +371,40 @@ def test_no_command_imports_what_is_slow(arguments: list[str], experiment: Path)
     assert _modules_of(arguments, experiment) & NEVER == set()
 
 
+# Imported before a rank's program begins, once a node and once a rank: hpcrun's modules at most.
+_AT_A_START = {"agent": 106, "worker": 58}
+# Each takes milliseconds, and is imported where it is needed.
+_LATER = {
+    *("asyncio", "concurrent.futures", "ctypes", "dataclasses", "datetime", "email", "inspect"),
+    *("importlib.metadata", "logging", "pkgutil", "platform", "secrets", "ssl", "traceback"),
+    *("hpcrun.state.spec.experiment", "hpcrun.policy.secret_names", "hpcrun.state.manifest"),
+    *("hpcrun.python_packages", "hpcrun.run.job.rank_places", "hpcrun.run.job.takeover"),
+    "urllib.request",
+}
+
+
+@pytest.mark.parametrize("program", _AT_A_START)
+def test_thousands_of_processes_start_with_little(program: str) -> None:
+    """Only ever lowered: 500 agents of a job begin at once, on processors that the ranks want."""
+    script = (
+        "import json, sys\n"
+        f"import hpcrun.run.{program}\n"
+        "from hpcrun.state.spec import blocks\n"
+        "run = blocks.RunSpec({'resources': {'nodes': 2}, 'recovery': {'hang_after': None}})\n"
+        "blocks.check(run.spec)\n"
+        "run.resources, run.recovery, run.environment, run.telemetry, run.code, run.parallel\n"
+        "print(json.dumps(sorted(sys.modules)))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # Without what the packages of this Python have it import.
+    argv = [sys.executable, "-S", "-c", script]
+    ended = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+    modules = {*json.loads(ended.stdout)}
+    assert modules & _LATER == set()
+    ours = [name for name in modules if name.split(".")[0] == "hpcrun"]
+    assert len(ours) <= _AT_A_START[program]
+
+
 @needs_tool("completion")
 def test_an_answer_to_tab_leaves_click_out(experiment: Path) -> None:
     """click alone takes a third of the 0.1 s that an answer may take."""

@@ -117,7 +117,7 @@ class Agent:
     def __init__(self, arguments: argparse.Namespace, secret: JobSecret) -> None:
         self.node: str = arguments.node
         self.submission = SubmissionPaths(arguments.submission)
-        plan = patient_look.read_plan(self.submission)
+        plan = patient_look.read_plan(self.submission, arguments.run)
         self.run: RunPlan = plan.run(arguments.run)
         self._gpus = self.run.resources_of(arguments.node_rank).gpus_per_node
         self._node_dir = NodeDir(secret.start, self.node)

@@ -49,19 +49,22 @@ def write(plan: Plan, path: Path) -> None:
     files.write_bytes(path, text)
 
 
-def read(path: Path) -> Plan:
-    """Read a plan with the values that runs of a search have by now; raise as `read_frozen`."""
-    return chosen_point.applied(read_frozen(path), path)
+def read(path: Path, only: int | None = None) -> Plan:
+    """Read a plan with the values that runs of a search have by now; as `read_frozen`."""
+    return chosen_point.applied(read_frozen(path, only), path)
 
 
-def read_frozen(path: Path) -> Plan:
-    """Read a plan as it was frozen.
+def read_frozen(path: Path, only: int | None = None) -> Plan:
+    """Read a frozen plan, with ``only`` one of its runs where that is all that is asked for.
 
+
+    The agent of each node asks so: the other runs of a sweep would cost it more than its start.
     Raises FileNotFoundError if there is no such file; BrokenFile if it cannot be read, or is not a
     plan; UsageError as from `unpack`.
     """
     try:
-        return unpack(files.read_json(path))
+        content = files.read_bytes(path, files.MOST_JSON)
+        return unpack(bounded_json.parse(content if only is None else _with_one(content, only)))
     except FileNotFoundError:
         raise
     except UsageError as error:
@@ -73,6 +76,17 @@ def read_frozen(path: Path) -> Plan:
     except (LookupError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
         raise BrokenFile(f"{path} is not a plan: {why}") from None
+
+
+def _with_one(content: bytes, number: int) -> bytes:
+    """Return a plan's text with the line of one run alone; all of it if it has no such line."""
+    head = content.partition(b"\n")[0]
+    # A text in JSON has no line's end.
+    place = content.find(b"\n[%d," % number)
+    if not head.endswith(b',"runs":[') or place < 0:
+        return content
+    line = content[place + 1 :].partition(b"\n")[0]
+    return b"%s\n%s\n]}\n" % (head, line.removesuffix(b","))
 
 
 def pack(plan: Plan) -> dict[str, Any]:

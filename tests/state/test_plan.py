@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcrun import bounded_json
-from hpcrun.errors import UsageError
+from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.state import files, plan_file
 from hpcrun.state.plan import Array, Entry, Plan, RunPlan
 
@@ -34,6 +34,32 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     assert read == plan
     assert isinstance(read.runs[0].entry.argv, tuple)
     assert isinstance(read.arrays[1].runs, tuple)
+
+
+@pytest.mark.parametrize(
+    ("number", "left"),
+    [(4, [4]), (2, [2]), (9, [4, 2])],
+    ids=["its own model", "differs from one", "is not there: the whole plan says so"],
+)
+def test_one_run_alone(tmp_path: Path, number: int, left: list[int]) -> None:
+    plan_file.write(_plan(), tmp_path / "plan.json")
+    found = plan_file.read(tmp_path / "plan.json", number)
+    assert [run.number for run in found.runs] == left
+    assert found.runs == tuple(_plan().run(one) for one in left)
+    assert found.arrays == _plan().arrays
+
+
+def test_one_run_of_a_plan_that_has_no_lines(tmp_path: Path) -> None:
+    files.write_json(tmp_path / "plan.json", plan_file.pack(_plan()))
+    assert plan_file.read(tmp_path / "plan.json", 4) == _plan()
+
+
+def test_one_run_of_a_torn_plan(tmp_path: Path) -> None:
+    plan_file.write(_plan(), tmp_path / "plan.json")
+    content = (tmp_path / "plan.json").read_bytes()
+    (tmp_path / "plan.json").write_bytes(content[: content.index(b"\n[2,") + 6])
+    with pytest.raises(BrokenFile, match="is not a plan"):
+        plan_file.read(tmp_path / "plan.json", 2)
 
 
 def test_what_could_not_be_read_is_not_written(

@@ -78,11 +78,11 @@ def patiently(
     return look()
 
 
-def read_plan(submission: SubmissionPaths) -> Plan:
-    """Return the plan; leave with `EXIT_STORAGE` where it cannot be seen."""
+def read_plan(submission: SubmissionPaths, run: int) -> Plan:
+    """Return the plan with this run; leave with `EXIT_STORAGE` where it cannot be seen."""
     plan = submission.plan
     try:
-        return patiently(lambda: plan_file.read(plan), plan.parent, submission)
+        return patiently(lambda: plan_file.read(plan, run), plan.parent, submission)
     except (HpcrunError, OSError) as error:
         if not is_shared(error, submission.experiment.root):
             raise

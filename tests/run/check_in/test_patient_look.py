@@ -134,12 +134,12 @@ def test_who_is_given_up_does_not_wait(
 
 def test_an_agent_that_cannot_see_its_plan_leaves_with_a_code(submission: SubmissionPaths) -> None:
     with pytest.raises(SystemExit) as caught:
-        patient_look.read_plan(submission)
+        patient_look.read_plan(submission, 0)
     assert caught.value.code == EXIT_STORAGE
     submission.plan.parent.mkdir(exist_ok=True)
     submission.plan.write_text("{")
     with pytest.raises(HpcrunError, match="is not a plan"):
-        patient_look.read_plan(submission)
+        patient_look.read_plan(submission, 0)
 
 
 def test_the_looks_outlast_what_a_client_of_nfs_keeps() -> None:
