@@ -29,7 +29,7 @@ else:
             self.metadata = metadata
 
     def dataclass(cls=None, *, frozen=False, kw_only=False):
-        """`dataclasses.dataclass`, with the methods below and no subclasses by the original."""
+        """`dataclasses.dataclass`, with the methods below."""
 
         def decorate(cls):
             for methods in (_Methods, _FrozenMethods) if frozen else (_Methods,):
@@ -116,12 +116,14 @@ class _Fields:
                 }
                 options |= {} if _is_missing(default) else {"default": default}
                 options |= {} if _is_missing(factory) else {"default_factory": factory}
-                # A default need not be followed by others: all are made by name.
-                own = dataclasses.field(**options, kw_only=True)
+                own = dataclasses.field(**options, kw_only=name not in cls._shared_order)
                 given.append((name, kind.__annotations__[name], own))
-        made = dataclasses.make_dataclass(cls.__name__, given, init=False, repr=False, eq=False)
-        found: Mapping[str, Any] = made.__dataclass_fields__  # type: ignore[attr-defined]
-        cls.__dataclass_fields__ = found
+        how: dict[str, Any] = dict.fromkeys(("init", "repr", "eq"), False)
+        how["frozen"] = cls.__setattr__ is _FrozenMethods.__setattr__
+        made: Any = dataclasses.make_dataclass(cls.__name__, given, **how)
+        found: Mapping[str, Any] = made.__dataclass_fields__
+        # The original looks at both where a class that it makes has this one as its base.
+        cls.__dataclass_fields__, cls.__dataclass_params__ = found, made.__dataclass_params__
         return found
 
 

@@ -93,6 +93,16 @@ def test_frozen() -> None:
     assert hash(Named(name="a")) == hash(Named(name="a")) != hash(Named(name="b"))
 
 
+def test_a_class_of_the_original_on_top() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class More(Shared):
+        last: str = "z"
+
+    assert repr(More("a", 1)).endswith("More(name='a', count=1, others=[], last='z')")
+    assert [one.name for one in dataclasses.fields(More)] == ["name", "count", "others", "last"]
+    assert [one.kw_only for one in dataclasses.fields(Named)] == [True, True]
+
+
 def test_not_frozen() -> None:
     one = Changing()
     one.seen += 1
