@@ -19,7 +19,6 @@ import fcntl
 import importlib
 import os
 import re
-import shutil
 import signal
 import sys
 import time
@@ -29,7 +28,6 @@ from typing import TextIO, TypeVar
 
 from hpcrun.errors import HpcrunError
 from hpcrun.policy import frameworks
-from hpcrun.run.node import cgroup
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import tell
@@ -208,6 +206,8 @@ def _patiently(read: Callable[[], _Read]) -> _Read:
 
 def check_room(ranks: int) -> None:
     """Raise `HpcrunError` if so many warm ranks could leave the training short of memory."""
+    from hpcrun.run.node import cgroup
+
     left = cgroup.memory_left()
     if left is not None and left < ranks * _TAKES:
         raise HpcrunError(f"{left >> 20} MiB of memory are left, too little for warm ranks")
@@ -257,6 +257,8 @@ def _of_users(code: Path) -> list[str]:
 def hand_on(paths: AttemptPaths, scratch: Path) -> None:
     """Note on the node of rank 0, which was warm, what the attempt before had noted."""
     with contextlib.suppress(OSError):
+        import shutil  # most ranks were not warm
+
         shutil.copyfile(paths.modules, ScratchPaths(scratch).modules)
 
 
