@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hpcrun.fields import MAPPING, TEXT, Kinds, wrong
+from hpcrun.shared_dataclass import asdict, dataclass, replace
 from hpcrun.state import files
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.plan import SEARCH, Plan, RunPlan
