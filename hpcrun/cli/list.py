@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 import time
@@ -132,7 +131,7 @@ def _rows(
 ) -> list[dict[str, Any]]:
     """Read experiments; keep the rows of those that are settled and of which nothing was said."""
     from hpcrun.observe.read.run_values import all_tags
-    from hpcrun.observe.status.status import observe
+    from hpcrun.observe.status.status import best_value, observe
     from hpcrun.state import history, permissions
 
     since, said = time.time(), set()
@@ -164,7 +163,7 @@ def _rows(
                 "directory": str(experiment.directory),
                 "runs": None if known is None else len(known.runs),
                 "states": dict(Counter(one.status.state for _, one in those).most_common()),
-                "best": _best(those),
+                "best": best_value([(one, found.status) for one, found in those]),
                 "hours": _hours(those),
                 "submitted": last.time or None,
                 "spec": known.newest.spec_file if known and known.newest else None,
@@ -176,26 +175,6 @@ def _rows(
         if name not in said:
             cache.keep(experiment, found[-1], those, since)
     return found
-
-
-def _best(those: Sequence[tuple[Selected, Observed]]) -> dict[str, Any] | None:
-    """Return the run whose last value of the objective is the best, with that value.
-
-    The objective is that of the newest run's spec; None without one, and without a value.
-    """
-    objective = those[-1][0].run.spec.get("objective") if those else None
-    if not isinstance(objective, dict) or objective.get("mode") not in ("min", "max"):
-        return None
-    metric, choose = str(objective.get("metric")), min if objective["mode"] == "min" else max
-    logged = [
-        (value, one.run.number)
-        for one, (status, _) in those
-        if (value := (status.metrics or {}).get(metric)) is not None and math.isfinite(value)
-    ]
-    if not logged:
-        return None
-    value, run = choose(logged, key=lambda pair: pair[0])
-    return {"metric": metric, "mode": objective["mode"], "value": value, "run": run}
 
 
 def _hours(those: Sequence[tuple[Selected, Observed]]) -> list[dict[str, Any]]:

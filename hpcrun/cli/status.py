@@ -228,6 +228,9 @@ def _print(
     from hpcrun.observe.diagnosis import unread_progress
     from hpcrun.observe.read import run_values
     from hpcrun.observe.status import status_table
+    from hpcrun.observe.status.status import best_value
+    from hpcrun.observe.tables import number
+    from hpcrun.state.plan import SEARCH
 
     terminal = sys.stdout.isatty()
     keys, more = run_values.choose_columns(selected, columns, alike=alike)
@@ -242,6 +245,10 @@ def _print(
         output.say(told)
     output.say(status_table.counts(found))
     each = [*zip(selected, found, strict=True)]
+    if any(SEARCH in one.run.spec for one in selected) and (best := best_value(each)):
+        label = next(one.run.label for one in selected if one.run.number == best["run"])
+        value = f"{best['metric']} {number(best['value'])}"
+        output.say(f"best so far: {value}, run {best['run']}, {label}")
     for note in unread_progress.notes(each):
         output.say(note)
 

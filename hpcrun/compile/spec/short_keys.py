@@ -98,8 +98,11 @@ class ShortKeys:
                 self._block(one, (*place, part, str(n)), report, renamed) for n, one in inner
             ]
         if block.get("search") is not None:
-            named = mapping(block["search"]["space"], (*place, "search", "space"))
-            result["search"] = {**block["search"], "space": named}
+            at = (*place, "search")
+            named: dict[str, Any] = {"space": mapping(block["search"]["space"], (*at, "space"))}
+            points = enumerate(block["search"]["first"])
+            named["first"] = [mapping(one, (*at, "first", str(n))) for n, one in points]
+            result["search"] = {**block["search"], **named}
         if block["random"] is not None:
             named = mapping(block["random"]["keys"], (*place, "random", "keys"))
             result["random"] = {**block["random"], "keys": named}
@@ -135,7 +138,8 @@ def _names(block: dict[str, Any]) -> Iterator[str]:
         for one in block[part]:
             yield from _names(one)
     yield from (block["random"] or {}).get("keys", ())
-    yield from (block.get("search") or {}).get("space", ())
+    search = block.get("search") or {}
+    yield from itertools.chain(search.get("space", ()), *search.get("first", ()))
 
 
 def _moved(key: Key, renamed: dict[Key, str]) -> Key:

@@ -19,7 +19,7 @@ from hpcrun.compile.run_template import RunTemplate
 from hpcrun.compile.source.marked_tree import Key, dotted, get_at
 from hpcrun.compile.source.problems import Reporter, kind_of, listing
 from hpcrun.compile.sweep import foreign_forms
-from hpcrun.compile.sweep.bounds import mistake_of
+from hpcrun.compile.sweep.bounds import is_number, is_whole, mistake_of
 from hpcrun.compile.sweep.late_run import LATE, complete
 from hpcrun.compile.sweep.point import Assignment, Point
 from hpcrun.compile.sweep.resolver import Resolver
@@ -76,6 +76,8 @@ def parse(
             report.at(place, found, "refer to one with ${config.NAME}, or sweep a grid of this key")
         elif (form := _form(given, place, report)) is not None:
             keys[key] = form
+    for index, point in enumerate(block["first"]):
+        _check_point(point, keys, (*_PLACE, "first", str(index)), report)
     count = max((len(bounds) for _, bounds in keys.values()), default=0)
     samples = [
         tuple(
@@ -116,6 +118,30 @@ def _form(given: Any, place: Key, report: Reporter) -> tuple[str, list[Any]] | N
     return str(form), given[form]
 
 
+def _check_point(
+    point: Mapping[str, Any],
+    keys: Mapping[Key, tuple[str, list[Any]]],
+    place: Key,
+    report: Reporter,
+) -> None:
+    names = {dotted(key): form for key, form in keys.items()}
+    if missing := [name for name in names if name not in point]:
+        report.at(place, f"has no value of {listing(missing)}", "give each key of the space one")
+    if more := [name for name in point if name not in names]:
+        report.at(place, f"has {listing(more)}, which the space does not have", "remove it")
+    for name, (form, bounds) in names.items():
+        if name not in point:
+            continue
+        value, inside = point[name], (*place, name)
+        if form == _CHOICE:
+            fits = json.dumps(value) in map(json.dumps, bounds)
+        else:
+            is_right = is_whole(value) if form.startswith("int") else is_number(value)
+            fits = is_right and bounds[0] <= value <= bounds[1]
+        if not fits:
+            report.at(inside, f"found {value!r}, which is not in {{{form}: {bounds}}}")
+
+
 def freeze(
     runs: Sequence[CompiledRun],
     space: Space,
@@ -148,6 +174,7 @@ def freeze(
         "space": {dotted(key): {form: bounds} for key, (form, bounds) in space.keys.items()},
         "sampler": block["sampler"],
         "seed": block["seed"],
+        "first": block["first"],
         "follows": [node.to_data() for node in nodes],
         "located": located,
         "root": str(template.root),

@@ -42,6 +42,10 @@ def choose(plan: Plan, run: RunPlan, experiment: ExperimentPaths) -> dict[str, A
     # It warns of each option that may change.
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     search = run.spec[SEARCH]
+    runs = [one.number for one in plan.runs if SEARCH in one.spec]
+    first: list[dict[str, Any]] = search["first"]
+    if (place := runs.index(run.number)) < len(first):
+        return first[place]
     space = {key: _distribution(form) for key, form in search["space"].items()}
     objective = run.objective
     wants_more = objective is not None and objective.better == "max"

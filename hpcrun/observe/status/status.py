@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import time
@@ -418,3 +419,23 @@ def _preparation(attempt: AttemptPaths) -> str | None:
                     node = entry.name[len("agent-") :].removesuffix(".log")
                     newest = when, f"{node}: {said[-1]}"
     return None if newest is None else one_line(shortened(newest[1], _MOST_SHOWN))
+
+
+def best_value(those: Sequence[tuple[Selected, RunStatus]]) -> dict[str, Any] | None:
+    """Return the run whose last value of the objective is the best, with that value.
+
+    The objective is that of the newest run's spec; None without one, and without a value.
+    """
+    objective = those[-1][0].run.spec.get("objective") if those else None
+    if not isinstance(objective, dict) or objective.get("mode") not in ("min", "max"):
+        return None
+    metric, choose = str(objective.get("metric")), min if objective["mode"] == "min" else max
+    logged = [
+        (value, one.run.number)
+        for one, status in those
+        if (value := (status.metrics or {}).get(metric)) is not None and math.isfinite(value)
+    ]
+    if not logged:
+        return None
+    value, run = choose(logged, key=lambda pair: pair[0])
+    return {"metric": metric, "mode": objective["mode"], "value": value, "run": run}

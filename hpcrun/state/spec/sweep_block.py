@@ -97,6 +97,9 @@ class Search:
     seed: int = 0
     """Another one chooses other values."""
 
+    first: list[dict[str, Any]] = field(default_factory=list)
+    """Points that are tried first: each a mapping of all keys of ``space`` to values in it."""
+
 
 @spec_dataclass
 class Sweep(Block):

@@ -145,6 +145,32 @@ def test_what_does_not_go_together_with_a_search(project: Any, text: str, expect
     assert expected in str(found.value)
 
 
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("{lr: 0.01, width: 3, opt: null}", ""),
+        ("{config.lr: 1.0e-5, width: 64, opt: true}", ""),
+        ("{lr: 0.01, width: 3}", "has no value of config.opt"),
+        ("{lr: 0.01, width: 3, opt: adam, name: x}", "has name, which the space does not have"),
+        ("{lr: 0.2, width: 3, opt: adam}", "found 0.2, which is not in {loguniform: [1e-05, 0.1]}"),
+        ("{lr: 0.01, width: 3.5, opt: adam}", "found 3.5, which is not in {int: [1, 64]}"),
+        ("{lr: 0.01, width: true, opt: adam}", "found True, which is not in {int: [1, 64]}"),
+        ("{lr: fast, width: 3, opt: adam}", "found 'fast', which is not in {loguniform"),
+        ("{lr: 0.01, width: 3, opt: 1}", "found 1, which is not in {choice:"),
+        ("{}", "has no value of config.lr, config.width, config.opt"),
+    ],
+)
+def test_points_that_are_tried_first(project: Any, first: str, expected: str) -> None:
+    text = SCRIPT + _search().replace("trials: 6", f"trials: 6, first: [{first}]")
+    if not expected:
+        (point,) = _compiled(project, text).runs[0].spec[SEARCH]["first"]
+        assert [*point] == ["config.lr", "config.width", "config.opt"]
+        return
+    with pytest.raises(SpecError) as found:
+        _compiled(project, text)
+    assert expected in str(found.value)
+
+
 def test_a_search_needs_what_it_searches_for(project: Any) -> None:
     text = BASE.replace("objective: {metric: eval/loss}\n", "")
     with pytest.raises(SpecError, match="needs the objective that is searched for"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,3 +98,30 @@ def test_a_python_without_optuna(hpcrun: Hpcrun, tmp_path: Path) -> None:
     said = (attempt.cause or {})["message"]
     assert "the search did not give this run its values" in said
     assert "Optuna cannot be imported: a broken Optuna" in said
+
+
+def test_it_is_killed_at_any_time(hpcrun: Hpcrun, tmp_path: Path) -> None:
+    """Nothing or all of it is written; who asks again gets the same, and so does everybody."""
+    assert hpcrun("submit", "e.yaml", "--wait").returncode == 1
+    submission = ExperimentPaths(tmp_path / "runs" / "e").submission(1)
+    paths = submission.experiment.run(3)
+    argv = [sys.executable, "-m", "hpcrun.features.point_search.choose"]
+    argv += [str(submission.directory), "3"]
+    paths.point.unlink()
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+    expected, whole = chosen_point.read(paths), 0
+    for number in range(40):
+        paths.point.unlink(missing_ok=True)
+        process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+        try:
+            process.wait(0.02 * number)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        found = chosen_point.read(paths)
+        assert found in (None, expected)
+        assert (found is None) == (not paths.point.exists())
+        whole += found is not None
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+    assert chosen_point.read(paths) == expected
+    assert 0 < whole < 40

@@ -31,7 +31,7 @@ class Search:
         self, root: Path, space: dict[str, Any], sampler: str = "tpe", **spec: Any
     ) -> None:
         self.space, self.experiment = space, Experiment(root)
-        asked = {"space": space, "sampler": sampler, "seed": 0}
+        asked = {"space": space, "sampler": sampler, "seed": 0, "first": []}
         self.experiment.submit(range(40), spec={SEARCH: asked, **spec})
 
     @property
@@ -128,6 +128,17 @@ def test_what_is_better_is_tried_more_often(tmp_path: Path, mode: str) -> None:
     later = [chosen_point.read(search.experiment.run(number)) for number in range(20, 40)]
     near = [one for one in later if one is not None and abs(one.swept["config.x"] - 3) < 3]
     assert len(near) >= 12  # 6 of 20 without looking
+
+
+def test_points_that_are_tried_first(tmp_path: Path) -> None:
+    search = Search(tmp_path, {"config.x": {"uniform": [0, 1]}})
+    first = [{"config.x": 0.25}, {"config.x": 1}]
+    plan = search.plan
+    # All runs share it.
+    plan.runs[0].spec[SEARCH]["first"] = first
+    chosen = [study.choose(plan, run, search.experiment.paths) for run in plan.runs[:3]]
+    assert chosen[:2] == first
+    assert chosen[2]["config.x"] not in (0.25, 1)
 
 
 def test_without_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
