@@ -12,6 +12,7 @@ from hpcrun.compile.sweep.point import label
 from hpcrun.compile.sweep.references import UNKNOWN, Interpolation
 from hpcrun.compile.target import entry
 from hpcrun.errors import HpcrunError
+from hpcrun.shared_dataclass import replace
 from hpcrun.state.chosen_point import ChosenPoint
 from hpcrun.state.patched import Patched
 from hpcrun.state.plan import SEARCH, RunPlan
@@ -57,3 +58,11 @@ def complete(run: RunPlan | CompiledRun, values: Mapping[str, Any]) -> ChosenPoi
     swept = dict(values)
     late = {name: spec[name] for name in LATE if name in spec}
     return ChosenPoint(label(swept, short_ends(swept)), swept, late, program)
+
+
+def with_upper_bounds(run: RunPlan) -> RunPlan:
+    """Return a run of a search that has no values yet with the upper bounds of its space."""
+    if SEARCH not in run.spec or run.swept:
+        return run
+    point = complete(run, run.spec[SEARCH]["upper"])
+    return replace(point.of(run), label=run.label, swept={})

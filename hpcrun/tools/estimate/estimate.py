@@ -13,6 +13,7 @@ from typing import Any
 
 from hpcrun import activity, gpu_catalogue
 from hpcrun.compile.freeze import Compiled
+from hpcrun.compile.sweep import late_run
 from hpcrun.errors import UsageError
 from hpcrun.gpu_catalogue import Gpu
 from hpcrun.observe.diagnosis.price_list import PriceList
@@ -182,6 +183,7 @@ def estimate(compiled: Compiled, plan: Plan, wishes: Wishes) -> EstimateReport:
     Raise UsageError for a GPU that the catalogue does not have, or a senseless number.
     """
     asked = gpu_catalogue.find(wishes.gpu) if wishes.gpu else None
+    plan = replace(plan, runs=tuple(map(late_run.with_upper_bounds, plan.runs)))
     source = ModelSource(plan, compiled.sources, wishes.parameters)
     shapes: dict[str, list[ShapeEstimate]] = {}
     with activity.doing(f"making the model of {plan.name} in the job's Python, to count it"):

@@ -9,7 +9,7 @@ import pytest
 
 from hpcrun.compile import Compiled, compile_spec
 from hpcrun.compile.freeze import freeze
-from hpcrun.compile.sweep.late_run import complete
+from hpcrun.compile.sweep.late_run import complete, with_upper_bounds
 from hpcrun.errors import SpecError
 from hpcrun.state.plan import SEARCH
 
@@ -56,6 +56,9 @@ def test_a_run_with_its_values_is_what_a_grid_makes_of_them(project: Any, entry:
     assert late.max_parallel == 2
     assert plan.runs[0].spec["config"]["lr"] == "<lr>"
     assert plan.runs[0].swept == {}
+    most = with_upper_bounds(plan.runs[5])
+    assert (most.label, most.swept) == ("trial 5", {})
+    assert {"lr": 0.1, "width": 64, "opt": True}.items() <= most.spec["config"].items()
     draw = random.Random(7)
     for _ in range(5):
         values: dict[str, Any] = {
@@ -72,6 +75,7 @@ def test_a_run_with_its_values_is_what_a_grid_makes_of_them(project: Any, entry:
         assert found.entry == expected.entry
         assert found.label == expected.label
         assert found.swept == expected.swept == values
+        assert with_upper_bounds(found) is found
 
 
 def test_more_trials_are_the_same_runs_and_further_ones(project: Any) -> None:
