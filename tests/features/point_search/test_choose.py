@@ -82,6 +82,12 @@ def test_a_search_goes_on_with_more_trials(hpcrun: Hpcrun, tmp_path: Path) -> No
     loss = {row["run"]: (row["config.lr"] - 0.3) ** 2 + (row["config.kind"] == "b") for row in more}
     assert {row["run"]: row["loss"] for row in more} == pytest.approx(loss)
     assert len(ledger.read(experiment.run(2))) == 2
+    best = min(more, key=lambda row: row["loss"])
+    said = hpcrun("status", "e").stderr
+    assert (
+        f"best so far: loss {best['loss']:.6g}, run {best['run'][2:]}, lr={best['config.lr']}"
+        in said
+    )
 
 
 def test_a_python_without_optuna(hpcrun: Hpcrun, tmp_path: Path) -> None:
