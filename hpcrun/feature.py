@@ -33,6 +33,10 @@ class Event(NamedTuple):
     """The fields that every such record has."""
 
 
+class Enough(Exception):
+    """The run has done enough: its ranks are to save and leave, and it counts as completed."""
+
+
 class SupervisorPart(Protocol):
     """A feature's part in the supervisor of one attempt."""
 
@@ -43,7 +47,10 @@ class SupervisorPart(Protocol):
         """
 
     def turn(self) -> None:
-        """Do what is due while ranks run: called several times a second, and must not block."""
+        """Do what is due while ranks run: called several times a second, and must not block.
+
+        Raise `Enough`, once, to end the run.
+        """
 
     def end(self, seconds: float) -> None:
         """Finish after the last rank has ended, in at most so many seconds; raise nothing."""

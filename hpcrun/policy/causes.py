@@ -69,6 +69,8 @@ OWN = frozenset(
 # Ctrl-C of `hpcrun run`: a reason to stop, whose end is ``cancelled``.
 INTERRUPTED = "interrupted"
 BY_USER = "cancelled by the user"
+# A feature found that the run has done enough: a reason to stop, whose end is ``completed``.
+ENOUGH = "enough"
 
 # The job itself ends, or somebody wants it to.
 TAKEN_AWAY = frozenset({TIME_LIMIT, PREEMPTED, REQUEUED, SIGNAL})
@@ -198,6 +200,8 @@ def decide(evidence: Evidence) -> End:
         return _end(CANCELLED, BY_USER)
     if evidence.finished and evidence.exit_code in (0, None) and evidence.failure is None:
         return End(COMPLETED, EXIT_OK, doubt=evidence.doubt)
+    if evidence.stop == ENOUGH:
+        return End(COMPLETED, EXIT_OK)
     if evidence.stop == INTERRUPTED:
         return _end(CANCELLED, f"interrupted by {interrupted_by(evidence.signal)}")
     if job.cancelled_by:

@@ -67,7 +67,7 @@ _PARAMETERS = ("parameters", "parameter", "params", "keys")
 _BLOCK_OF_SWEEP = re.compile(r"sweep(?:\.(?:union|when)\.\d+)*")
 _OF_RANDOM = "as in random: {samples: 20, keys: {lr: {loguniform: [1e-5, 1e-2]}}}"
 _SEARCH = "search: {space: {lr: {loguniform: [1e-5, 1e-1]}}, trials: 40}"
-_NO_EARLY_END = "hpcrun ends no run early for its metric: delete it"
+_NO_EARLY_END = "delete it: a search ends runs early, sweep: {search: {…, prune: halving}}"
 # W&B's, with which it makes a command.
 _MACROS = ("${env}", "${interpreter}", "${program}", "${args}", "${args_no_hyphens}")
 

@@ -175,6 +175,7 @@ def freeze(
         "sampler": block["sampler"],
         "seed": block["seed"],
         "first": block["first"],
+        "prune": block["prune"],
         "upper": {dotted(one.key): one.value for one in space.samples[-1]},
         "follows": [node.to_data() for node in nodes],
         "located": located,

@@ -2,7 +2,8 @@
 
 Nothing of a search lives anywhere but in the runs: the points that they were given (`point.json`)
 and their ledgers and metrics are the study. `study` rebuilds it in memory and asks Optuna once;
-`choose` is the program that the supervisor starts for that, in the job's Python. What a spec says
+`choose` is the program that the supervisor starts for that, in the job's Python. `pruning` ends
+runs that fall behind. What a spec says
 is `hpcrun.state.spec.sweep_block.Search`; `hpcrun.compile.sweep.late_values` compiles it.
 
 To add a sampler: a branch of `study._sampler`, and its name in the block.
@@ -11,14 +12,20 @@ To add a sampler: a branch of `study._sampler`, and its name in the block.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpcrun.feature import Feature
 
 if TYPE_CHECKING:
-    from hpcrun.state.layout import SubmissionPaths
+    from hpcrun.feature import Event
+    from hpcrun.features.point_search.pruning import Pruning
+    from hpcrun.state.layout import AttemptPaths, SubmissionPaths
+    from hpcrun.state.ledger import Attempt
     from hpcrun.state.plan import RunPlan
+
+# The event in the ledger of a run that was ended.
+PRUNED = "pruned"
 
 # Seconds in which Optuna is imported and asked.
 _TAKES = 300.0
@@ -26,6 +33,13 @@ _TAKES = 300.0
 
 class SearchFeature(Feature):
     """Values that are chosen as runs start."""
+
+    @property
+    def events(self) -> Mapping[str, Event]:  # type: ignore[override]
+        from hpcrun.feature import Event
+        from hpcrun.fields import INDEX, TEXT
+
+        return {PRUNED: Event({"step": INDEX, "message": TEXT}, ("step", "message"))}
 
     def needs(self, run: RunPlan) -> Mapping[str, str]:
         from hpcrun.state.plan import SEARCH
@@ -45,6 +59,25 @@ class SearchFeature(Feature):
         if answer.data is None:
             raise HpcrunError(f"the search did not give this run its values{answer.said(6)}")
         return True
+
+    def in_supervisor(
+        self, run: RunPlan, paths: AttemptPaths, record: Callable[..., object]
+    ) -> Pruning | None:
+        from hpcrun.state.plan import SEARCH
+
+        if (run.spec.get(SEARCH) or {}).get("prune", "none") == "none":
+            return None
+        from hpcrun.features.point_search.pruning import Pruning
+
+        return Pruning(run, paths, record)
+
+    def tell(self, attempt: Attempt) -> Sequence[str]:
+        found = attempt.of_features.get(PRUNED)
+        return [f"It was pruned: {found['message']}."] if found else []
+
+    def notice(self, attempt: Attempt) -> str | None:
+        found = attempt.of_features.get(PRUNED)
+        return f"pruned: {found['message']}" if found else None
 
 
 FEATURE = SearchFeature()

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcrun.errors import BrokenFile, HpcrunError
+from hpcrun.features.point_search import PRUNED
 from hpcrun.policy import recovery
 from hpcrun.run.protocol.output import say
 from hpcrun.state import chosen_point, ledger
@@ -79,12 +80,15 @@ def _trials(
         if point is None or point.swept.keys() != space.keys():
             continue
         state, value = _state_of(other, paths, point)
+        ended = [one.of_features[PRUNED] for one in ledger.read(paths) if PRUNED in one.of_features]
+        pruned = {ended[-1]["step"]: value} if ended and value is not None else {}
         try:
             yield optuna.trial.create_trial(
-                state=optuna.trial.TrialState[state],
+                state=optuna.trial.TrialState["PRUNED" if pruned else state],
                 params=point.swept,
                 distributions=dict(space),
                 value=value,
+                intermediate_values=pruned,
             )
         except ValueError as error:
             say(f"run {other.number} does not count in the search: {error}")

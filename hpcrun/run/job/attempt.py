@@ -372,6 +372,9 @@ class RunningAttempt:
                 _turn(each_turn)
             except RankVanished:
                 return workers.exit_code()
+            except feature.Enough as error:
+                say(str(error))
+                self._stop_request.end_early()
             except NodesLost as error:
                 if not workers.outlives(error.nodes):
                     raise

@@ -26,6 +26,8 @@ _ASK_EVERY = 60.0
 # Seconds between Slurm's TERM and its KILL that are kept for the record and the requeue.
 _KEPT = 3.0
 _LOCAL_GRACE = 15.0
+# Seconds in which a run that has done enough saves.
+_SAVES_WITHIN = 600.0
 # Seconds that an attempt needs to get further than its first steps.
 _START = 30.0
 
@@ -55,7 +57,7 @@ class StopRequest:
         self._look_at = 0.0
         self.reason: str | None = None
         """``time_limit``, ``preempted``, ``requeued``, ``node_failure``, ``signal``,
-        ``interrupted`` or None."""
+        ``interrupted``, ``enough`` or None."""
         self.signal: str | None = None
         """The name of the signal that began it."""
 
@@ -84,6 +86,12 @@ class StopRequest:
         if self.reason is not None and time.time() > self._deadline:
             raise EndNow("no time is left to save")
         if self.reason is not None and before is None and self._agents is not None:
+            self._agents.ask_to_stop()
+
+    def end_early(self) -> None:
+        """Have the ranks save and leave, as the run has done enough; raise EndNow as `turn`."""
+        self._begin(causes.ENOUGH, time.time() + _SAVES_WITHIN)
+        if self._agents is not None:
             self._agents.ask_to_stop()
 
     def seconds_left(self) -> float:

@@ -131,3 +131,34 @@ def test_it_is_killed_at_any_time(hpcrun: Hpcrun, tmp_path: Path) -> None:
     subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
     assert chosen_point.read(paths) == expected
     assert 0 < whole < 40
+
+
+STEPS = """\
+import argparse, os, signal, sys, time
+parser = argparse.ArgumentParser()
+parser.add_argument("--x", type=float)
+given = parser.parse_args()
+signal.signal(signal.SIGUSR2, lambda *_: sys.exit(print("saved")))
+for step in range(1, 31):
+    print(f"step {step} loss {given.x}", flush=True)
+    time.sleep(0.6)
+"""
+
+
+def test_runs_that_fall_behind_are_ended(hpcrun: Hpcrun, tmp_path: Path) -> None:
+    """A program that knows nothing of it gets its stop signal; all of it is well."""
+    (tmp_path / "train.py").write_text(STEPS)
+    text = SPEC.replace("kind: a, name: 'run-${config.lr}'", "x: 0").replace("lr: 0.1, ", "")
+    text = text.replace("{lr: {uniform: [0, 1]}, kind: [a, b]}", "{x: {uniform: [0, 1]}}")
+    text = text.replace("trials: 4, parallel: 2", "trials: 7, parallel: 7, prune: median")
+    text = text.replace("{max_failures: 1}", "{stop_signal: SIGUSR2}")
+    (tmp_path / "e.yaml").write_text(text.replace("progress: {", "progress: {total: 30, "))
+    done = hpcrun("submit", "e.yaml", "--wait")
+    assert done.returncode == 0, done.stderr
+    rows = sorted(_rows(hpcrun), key=lambda row: row["loss"])
+    assert {row["state"] for row in rows} == {"completed"}
+    assert [row["step"] for row in rows[:3]] == [30] * 3
+    worst = rows[-1]
+    assert worst["step"] < 30
+    assert "It was pruned: loss" in hpcrun("why", worst["run"]).stdout
+    assert "saved" in hpcrun("logs", worst["run"]).stdout

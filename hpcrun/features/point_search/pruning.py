@@ -1,0 +1,146 @@
+"""The end of a run that falls behind the others of its search, as its spec's ``prune`` says.
+
+A run is judged by the best value of its objective so far, beside that of the others at the same
+step: of those that are over as of those that run. Nobody waits for the others.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+from hpcrun.errors import BrokenFile
+from hpcrun.feature import Enough
+from hpcrun.features.point_search import PRUNED
+from hpcrun.run.protocol.output import say
+from hpcrun.slurm.background import BackgroundCall
+from hpcrun.state import chosen_point, ledger, session_log
+from hpcrun.state.layout import AttemptPaths, RunPaths
+from hpcrun.state.plan import SEARCH, RunPlan
+
+# Seconds between two looks at the others.
+_EVERY = 10.0
+# Others that a median needs, and the share of its steps that a run makes in any case.
+_MEDIAN_OF, _IN_ANY_CASE = 5, 10
+# One of so many goes on at each of the steps: these parts of all.
+_OF_THREE, _PARTS = 3, (27, 9, 3)
+
+# Step -> value, ascending.
+Course = Sequence[tuple[int, float]]
+
+
+class Pruning:
+    """One attempt of a run, seen from its supervisor: see `hpcrun.feature.SupervisorPart`."""
+
+    def __init__(self, run: RunPlan, paths: AttemptPaths, record: Callable[..., object]) -> None:
+        self._run, self._paths, self._record = run, paths, record
+        self._rule = run.spec[SEARCH]["prune"]
+        self._look_at = 0.0
+        self._known: dict[RunPaths, Course] = {}
+        self._has_told = self._is_over = False
+        self._looking: BackgroundCall[tuple[int, str] | None] | None = None
+
+    def begin(self) -> None:
+        """Wait for steps."""
+
+    def turn(self) -> None:
+        """Look at the others now and then; raise `Enough` if this run falls behind."""
+        if self._is_over or time.monotonic() < self._look_at:
+            return
+        if self._looking is None:
+            self._looking = BackgroundCall(self._judge)
+        elif self._looking.wait(0):
+            done, self._looking = self._looking, None
+            self._look_at = time.monotonic() + _EVERY
+            try:
+                found = done.result()
+            except (BrokenFile, OSError) as error:
+                say(f"the search's other runs are not looked at: {error}")
+                return
+            if found is not None:
+                self._is_over = True
+                step, message = found
+                self._record(PRUNED, step=step, message=message)
+                raise Enough(f"pruned: {message}")
+
+    def end(self, seconds: float) -> None:
+        """Leave a look that is under way."""
+
+    def _judge(self) -> tuple[int, str] | None:
+        mine = self._paths.run
+        own, total = self._course(mine), self._total()
+        if not own:
+            return None
+        if total is None and not self._has_told:
+            self._has_told = True
+            say("nothing says how many steps there will be: progress.total")
+        others = []
+        names = (path.name for path in mine.experiment.runs_directory.iterdir())
+        for other in (mine.experiment.run(int(name)) for name in names if name.isdecimal()):
+            point = chosen_point.read(other)
+            if other == mine or point is None or point.swept.keys() != self._run.swept.keys():
+                continue
+            if other not in self._known:
+                course = self._course(other)
+                if ledger.intent(other) is None:
+                    others.append(course)
+                    continue
+                self._known[other] = course
+            others.append(self._known[other])
+        objective = self._run.objective
+        assert objective is not None
+        rule = median if self._rule == "median" else halving
+        found = rule(own, others, total, -1.0 if objective.better == "max" else 1.0)
+        return None if found is None else (found[0], f"{objective.metric} {found[1]}")
+
+    def _course(self, run: RunPaths) -> Course:
+        from hpcrun.observe.read import metric_curves
+
+        assert self._run.objective is not None
+        return metric_curves.read(run).values(self._run.objective.metric)
+
+    def _total(self) -> int | None:
+        return self._run.progress.total or session_log.read(self._paths).total_steps
+
+
+def best_at(course: Course, step: int, sign: float) -> float | None:
+    """Return the best value until a step, times ``sign``: the least; None if it came not so far."""
+    if not course or course[-1][0] < step:
+        return None
+    finite = [sign * value for at, value in course if at <= step and math.isfinite(value)]
+    return min(finite, default=math.inf)
+
+
+def median(
+    own: Course, others: Sequence[Course], total: int | None, sign: float
+) -> tuple[int, str] | None:
+    """Return the step and what is wrong where a run is worse than half of the others."""
+    step = own[-1][0]
+    if total is None or step * _IN_ANY_CASE < total:
+        return None
+    mine = best_at(own, step, sign)
+    theirs = [one for course in others if (one := best_at(course, step, sign)) is not None]
+    if mine is None or len(theirs) < _MEDIAN_OF or mine <= (middle := statistics.median(theirs)):
+        return None
+    text = f"{sign * mine:.6g} at step {step}, and the median of {len(theirs)} is"
+    return step, f"{text} {sign * middle:.6g}"
+
+
+def halving(
+    own: Course, others: Sequence[Course], total: int | None, sign: float
+) -> tuple[int, str] | None:
+    """Return the step and what is wrong where a run is not among the best third of a rung."""
+    for part in reversed(_PARTS) if total is not None else ():
+        step = math.ceil((total or 0) / part)
+        mine = best_at(own, step, sign)
+        if mine is None:
+            continue
+        theirs = [one for course in others if (one := best_at(course, step, sign)) is not None]
+        count = len(theirs) + 1
+        rank = 1 + sum(one < mine for one in theirs)
+        if count < _OF_THREE or rank <= count // _OF_THREE:
+            return None
+        return step, f"{sign * mine:.6g} at step {step} is number {rank} of {count}"
+    return None

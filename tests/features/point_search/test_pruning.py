@@ -1,0 +1,147 @@
+"""Which runs of a search fall behind, and what becomes of them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcrun.feature import Enough
+from hpcrun.features.point_search import FEATURE, PRUNED, pruning
+from hpcrun.features.point_search.pruning import Course, Pruning, best_at, halving, median
+from hpcrun.policy import causes
+from hpcrun.policy.causes import Evidence
+from hpcrun.state import chosen_point, ledger, plan_file
+from hpcrun.state.chosen_point import ChosenPoint
+from hpcrun.state.plan import SEARCH
+from tests.support.experiment import TRAIN, Experiment
+from tests.support.waiting import until
+
+
+def course(*values: float, every: int = 1) -> Course:
+    return [((at + 1) * every, value) for at, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("step", "sign", "expected"),
+    [(1, 1, 3.0), (3, 1, 1.0), (5, 1, 1.0), (6, 1, None), (5, -1, -4.0), (0, 1, math.inf)],
+)
+def test_the_best_until_a_step(step: int, sign: float, expected: float | None) -> None:
+    assert best_at(course(3.0, math.nan, 1.0, math.inf, 4.0), step, sign) == expected
+
+
+def test_no_values() -> None:
+    assert best_at([], 0, 1.0) is None
+    assert best_at(course(math.nan), 1, 1.0) == math.inf
+
+
+FIVE = [course(*[value] * 10) for value in (1.0, 2.0, 3.0, 4.0, 5.0)]
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "total", "sign", "expected"),
+    [
+        (course(3.5), FIVE, 10, 1, "3.5 at step 1, and the median of 5 is 3"),
+        (course(3.0), FIVE, 10, 1, None),
+        (course(9.0, 2.5), FIVE, 10, 1, None),
+        (course(2.5), FIVE, 10, -1, "2.5 at step 1, and the median of 5 is 3"),
+        (course(3.5), FIVE, 11, 1, None),  # not a tenth of the steps yet
+        (course(3.5), FIVE[1:], 10, 1, None),
+        (course(*[9.0] * 11), FIVE, 100, 1, None),  # the others have not come so far
+        (course(math.nan), FIVE, 10, 1, "inf at step 1"),
+        (course(3.5), FIVE, None, 1, None),
+    ],
+)
+def test_the_median(
+    own: Course, others: list[Course], total: int | None, sign: float, expected: str | None
+) -> None:
+    found = median(own, others, total, sign)
+    assert (found is None) == (expected is None)
+    assert expected is None or (found is not None and expected in found[1])
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "total", "expected"),
+    [
+        # Rungs at steps 1, 3 and 9 of 27.
+        (course(2.5), FIVE, 27, "2.5 at step 1 is number 3 of 6"),
+        (course(1.5), FIVE, 27, None),
+        (course(1.5, 9, 9), FIVE, 27, None),
+        (course(9, 9, 2.5), FIVE, 27, "2.5 at step 3 is number 3 of 6"),
+        (course(9, 9, 2.5, *[2.4] * 6), FIVE, 27, "2.4 at step 9 is number 3 of 6"),
+        (course(5.0), FIVE[:1], 27, None),  # two are too few
+        (course(0.5), FIVE[:2], 27, None),
+        (course(1.5), FIVE[:2], 27, "1.5 at step 1 is number 2 of 3"),
+        (course(9.0), FIVE, 81, None),  # no rung yet
+        (course(9.0), FIVE, None, None),
+    ],
+)
+def test_halving(
+    own: Course, others: list[Course], total: int | None, expected: str | None
+) -> None:
+    found = halving(own, others, total, 1.0)
+    assert (found is None) == (expected is None)
+    assert expected is None or (found is not None and expected in found[1])
+
+
+def test_what_is_enough_is_no_failure() -> None:
+    end = causes.decide(Evidence(stop=causes.ENOUGH, exit_code=143))
+    assert (end.outcome, end.exit_code, end.cause) == (causes.COMPLETED, 0, None)
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Experiment:
+    """Six runs of ten steps; the last is the worst, and another is of no space."""
+    found = Experiment(tmp_path)
+    asked = {"space": {}, "prune": "median"}
+    found.submit(range(7), spec={SEARCH: asked, "progress": {"total": 10}})
+    for number in range(7):
+        swept = {"config.x": number} if number < 6 else {"config.y": 1}
+        chosen_point.write(found.run(number), ChosenPoint("", swept, {}, TRAIN))
+        found.start(number)
+        found.metrics(number, 1, [1, 2], loss=float(number) if number < 6 else 99.0)
+        if number < 3:
+            found.end(number)
+    return found
+
+
+def _pruning(search: Experiment, number: int, records: list[Any]) -> Pruning:
+    run = plan_file.read(search.paths.submission(1).plan).run(number)
+
+    def record(event: str, **fields: Any) -> None:
+        records.append((event, fields))
+        ledger.write(search.run(number), event, 1, **fields)
+
+    found = FEATURE.in_supervisor(run, search.run(number).attempt(1), record)
+    assert found is not None
+    return found
+
+
+def _turns(part: Pruning, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "_EVERY", 0.0)
+    for _ in range(3):
+        part.turn()
+        until(lambda: part._looking is None or part._looking.wait(0), "a look", 10)
+
+
+def test_a_run_that_falls_behind(search: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    records: list[Any] = []
+    part = _pruning(search, 5, records)
+    with pytest.raises(Enough, match="pruned: loss 5 at step 2, and the median of 5 is 2"):
+        _turns(part, monkeypatch)
+    ((event, fields),) = records
+    assert (event, fields["step"]) == (PRUNED, 2)
+    part.turn()  # once
+    (attempt,) = ledger.read(search.run(5))
+    assert FEATURE.notice(attempt) == f"pruned: {fields['message']}"
+    assert FEATURE.tell(attempt) == [f"It was pruned: {fields['message']}."]
+
+
+def test_a_run_that_does_not(search: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    records: list[Any] = []
+    _turns(_pruning(search, 0, records), monkeypatch)
+    assert records == []
+    (attempt,) = ledger.read(search.run(0))
+    assert (FEATURE.notice(attempt), FEATURE.tell(attempt)) == (None, [])
