@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from hpcrun.state.ledger import Attempt
     from hpcrun.state.plan import RunPlan
 
-# The event in the ledger of a run that was ended.
-PRUNED = "pruned"
 
 # Seconds in which Optuna is imported and asked.
 _TAKES = 300.0
@@ -37,6 +35,7 @@ class SearchFeature(Feature):
     @property
     def events(self) -> Mapping[str, Event]:  # type: ignore[override]
         from hpcrun.feature import Event
+        from hpcrun.features.point_search.pruning import PRUNED
         from hpcrun.fields import INDEX, TEXT
 
         return {PRUNED: Event({"step": INDEX, "message": TEXT}, ("step", "message"))}
@@ -72,10 +71,14 @@ class SearchFeature(Feature):
         return Pruning(run, paths, record)
 
     def tell(self, attempt: Attempt) -> Sequence[str]:
+        from hpcrun.features.point_search.pruning import PRUNED
+
         found = attempt.of_features.get(PRUNED)
         return [f"It was pruned: {found['message']}."] if found else []
 
     def notice(self, attempt: Attempt) -> str | None:
+        from hpcrun.features.point_search.pruning import PRUNED
+
         found = attempt.of_features.get(PRUNED)
         return f"pruned: {found['message']}" if found else None
 

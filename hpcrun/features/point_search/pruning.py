@@ -7,19 +7,19 @@ step: of those that are over as of those that run. Nobody waits for the others.
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Sequence
 
 from hpcrun.errors import BrokenFile
 from hpcrun.feature import Enough
-from hpcrun.features.point_search import PRUNED
 from hpcrun.run.protocol.output import say
 from hpcrun.slurm.background import BackgroundCall
 from hpcrun.state import chosen_point, ledger, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import SEARCH, RunPlan
 
+# The event in the ledger of a run that was ended.
+PRUNED = "pruned"
 # Seconds between two looks at the others.
 _EVERY = 10.0
 # Others that a median needs, and the share of its steps that a run makes in any case.
@@ -117,12 +117,14 @@ def median(
     own: Course, others: Sequence[Course], total: int | None, sign: float
 ) -> tuple[int, str] | None:
     """Return the step and what is wrong where a run is worse than half of the others."""
+    from statistics import median as middle_of
+
     step = own[-1][0]
     if total is None or step * _IN_ANY_CASE < total:
         return None
     mine = best_at(own, step, sign)
     theirs = [one for course in others if (one := best_at(course, step, sign)) is not None]
-    if mine is None or len(theirs) < _MEDIAN_OF or mine <= (middle := statistics.median(theirs)):
+    if mine is None or len(theirs) < _MEDIAN_OF or mine <= (middle := middle_of(theirs)):
         return None
     text = f"{sign * mine:.6g} at step {step}, and the median of {len(theirs)} is"
     return step, f"{text} {sign * middle:.6g}"

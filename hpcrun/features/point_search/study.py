@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcrun.errors import BrokenFile, HpcrunError
-from hpcrun.features.point_search import PRUNED
+from hpcrun.features.point_search.pruning import PRUNED
 from hpcrun.policy import recovery
 from hpcrun.run.protocol.output import say
 from hpcrun.state import chosen_point, ledger

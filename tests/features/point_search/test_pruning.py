@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 
 from hpcrun.feature import Enough
-from hpcrun.features.point_search import FEATURE, PRUNED, pruning
-from hpcrun.features.point_search.pruning import Course, Pruning, best_at, halving, median
+from hpcrun.features.point_search import FEATURE, pruning
+from hpcrun.features.point_search.pruning import (
+    PRUNED,
+    Course,
+    Pruning,
+    best_at,
+    halving,
+    median,
+)
 from hpcrun.policy import causes
 from hpcrun.policy.causes import Evidence
 from hpcrun.state import chosen_point, ledger, plan_file

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import HpcrunError
-from hpcrun.features.point_search import study
+from hpcrun.features.point_search import pruning, study
 from hpcrun.policy import recovery
 from hpcrun.state import chosen_point, ledger, plan_file
 from hpcrun.state.chosen_point import ChosenPoint
@@ -101,6 +101,20 @@ def test_a_run_that_is_not_started_again_has_failed(tmp_path: Path) -> None:
     paths = search.experiment.run(0)
     ledger.write(paths, ledger.DECIDED, 1, action=recovery.STOP, reason="its failures are spent")
     assert _states(search, 1) == [("FAIL", None)]
+
+
+def test_a_run_that_was_pruned(tmp_path: Path) -> None:
+    """Its value is that of the step at which it ended."""
+    search = Search(tmp_path, {"config.lr": {"uniform": [0, 1]}})
+    for number in range(12):
+        search.give(number, {"config.lr": number / 12})
+        search.experiment.start(number)
+        paths = search.experiment.run(number)
+        ledger.write(paths, pruning.PRUNED, 1, step=2, message="loss 3 at step 2")
+        search.experiment.metrics(number, 1, [1, 2], loss=3.0 + number)
+        search.experiment.end(number)
+    assert _states(search, 30) == [("PRUNED", 3.0 + number) for number in range(12)]
+    assert search.choose(30).keys() == {"config.lr"}
 
 
 def test_a_small_space_is_tried_through(tmp_path: Path) -> None:
