@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from hpcrun.fields import MAPPING, TEXT, Kinds, wrong
@@ -67,11 +66,10 @@ def write(run: RunPaths, point: ChosenPoint) -> None:
         new.unlink(missing_ok=True)
 
 
-def applied(plan: Plan, path: Path) -> Plan:
-    """Return a plan that was read, of a search with the points that its runs have by now."""
+def applied(plan: Plan, experiment: ExperimentPaths) -> Plan:
+    """Return a plan, if it is of a search with the points that its runs have by now."""
     if not any(SEARCH in run.spec for run in plan.runs):
         return plan
-    experiment = ExperimentPaths(path.parent.parent.parent)
     points = {run.number: read(experiment.run(run.number)) for run in plan.runs}
     return replace(plan, runs=tuple(_with(run, points) for run in plan.runs))
 

@@ -132,7 +132,7 @@ def read_plan(paths: SubmissionPaths) -> Plan:
     except OSError as error:
         raise BrokenFile.of(paths.plan, error) from None
     plan = _read_plan(paths, (found.st_ino, found.st_size, found.st_mtime_ns))
-    return chosen_point.applied(plan, paths.plan)
+    return chosen_point.applied(plan, paths.experiment)
 
 
 @lru_cache(maxsize=16)

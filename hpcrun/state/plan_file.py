@@ -14,6 +14,7 @@ from hpcrun import bounded_json
 from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.shared_dataclass import names
 from hpcrun.state import chosen_point, files
+from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.patched import Patched
 from hpcrun.state.plan import Entry, Plan, RunPlan, check_format, check_spec
 from hpcrun.state.role_plan import ROLES
@@ -51,7 +52,7 @@ def write(plan: Plan, path: Path) -> None:
 
 def read(path: Path, only: int | None = None) -> Plan:
     """Read a plan with the values that runs of a search have by now; as `read_frozen`."""
-    return chosen_point.applied(read_frozen(path, only), path)
+    return chosen_point.applied(read_frozen(path, only), SubmissionPaths(path.parent).experiment)
 
 
 def read_frozen(path: Path, only: int | None = None) -> Plan:

@@ -20,7 +20,7 @@ from hpcrun.compile.freeze import Compiled, freeze
 from hpcrun.errors import EXIT_OK, UsageError
 from hpcrun.policy import resume
 from hpcrun.slurm import suspect_exclusion
-from hpcrun.state import history, permissions
+from hpcrun.state import chosen_point, history, permissions
 from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.plan import Dependence, Plan, RunPlan
 from hpcrun.state.spec.executors import Executor
@@ -178,7 +178,8 @@ def prepare(
     paths = experiment(compiled.root, compiled.name)
     plans = history.plans(paths)
     numbers = _numbers(compiled, plans, request.new)
-    plan = freeze(compiled, numbers=numbers, select=(), depends_on=depends_on)
+    frozen = freeze(compiled, numbers=numbers, select=(), depends_on=depends_on)
+    plan = chosen_point.applied(frozen, paths)
     preflight.check_counterparts(plan)
     if plans:
         preflight.tell_earlier(plan, plans.values(), say)
@@ -243,7 +244,7 @@ def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence,
     earlier = paths.submissions()
     plans = history.plans(paths)
     numbers = _numbers(compiled, plans, request.new)
-    plan = freeze(compiled, numbers=numbers, select=())
+    plan = chosen_point.applied(freeze(compiled, numbers=numbers, select=()), paths)
     preflight.tell_earlier(plan, plans.values(), request.say)
     decisions = run_actions.preview(paths, [run.number for run in plan.runs], request.say)
     decisions = _asked_for(compiled, request, plans, plan, decisions)

@@ -15,6 +15,7 @@ import pytest
 from hpcrun.state import chosen_point, ledger
 from hpcrun.state.layout import ExperimentPaths
 from tests.support import command
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -162,3 +163,18 @@ def test_runs_that_fall_behind_are_ended(hpcrun: Hpcrun, tmp_path: Path) -> None
     assert worst["step"] < 30
     assert "It was pruned: loss" in hpcrun("why", worst["run"]).stdout
     assert "saved" in hpcrun("logs", worst["run"]).stdout
+
+
+def test_a_submit_beside_runs_of_it(hpcrun: Hpcrun, tmp_path: Path) -> None:
+    """What they have is no change of the spec, and can be asked for."""
+    (tmp_path / "train.py").write_text(PROGRAM + "import time\ntime.sleep(60)\n")
+    hpcrun("submit", "e.yaml")
+    experiment = ExperimentPaths(tmp_path / "runs" / "e")
+    until(lambda: chosen_point.read(experiment.run(1)), "values", 30)
+    done = hpcrun("submit", "e.yaml", "sweep.search.trials=5", "--dry-run")
+    assert "does not reach" not in done.stderr
+    assert "5 runs (1 new" in done.stderr
+    lr = _rows(hpcrun)[1]["config.lr"]
+    asked = hpcrun("submit", "e.yaml", "--only", f"lr={lr}", "--dry-run")
+    assert asked.returncode == 0, asked.stderr
+    hpcrun("cancel", "e", "--yes")
