@@ -147,11 +147,16 @@ def names() -> tuple[str, ...]:
     """Return the names of the features that are there, those of their folders."""
     package: Any = importlib.import_module("hpcrun.features")
     folder = package.__path__[0]
+    if Path(folder).is_dir():
+        inside = ((one.name, Path(one, "__init__.py")) for one in os.scandir(folder))
+        return tuple(sorted(name for name, path in inside if path.exists()))
     # Of a zip file, by the path inside. `pkgutil` reads the same, and imports much for it.
     files = getattr(package.__loader__, "_files", None)
     if files is None:
-        inside = ((one.name, Path(one, "__init__.py")) for one in os.scandir(folder))
-        return tuple(sorted(name for name, path in inside if path.exists()))
+        import pkgutil  # Python 3.13 has no such list before it is asked for
+
+        found = pkgutil.iter_modules(package.__path__)
+        return tuple(sorted(one.name for one in found if one.ispkg))
     depth = "hpcrun/features/NAME/__init__.py".count("/")
     paths = (one.replace(os.sep, "/") for one in files if one.endswith("__init__.py"))
     packages = [one.split("/") for one in paths if one.count("/") == depth]

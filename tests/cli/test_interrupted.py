@@ -165,6 +165,8 @@ def test_the_end_is_cancelled_everywhere(started: Callable[[float], Foreground],
         "cancelled by Ctrl-C; the same command goes on, from what the run has saved"
     )
     assert run.left() == []
+    # Without a wait for the rank, it may have been there first.
+    is_saved |= not takes and "works" in run.log()
     assert ("saved" in run.log()) == is_saved
     first, second = json.loads(run.hpcrun("status", "e", "--json"))
     for one in (first, second):

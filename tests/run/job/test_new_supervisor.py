@@ -87,7 +87,9 @@ def test_its_variables_are_the_jobs() -> None:
     given = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_RESTART_COUNT": "0"}
     step = {"SLURM_NTASKS": "1", "SLURM_STEP_ID": "0", "SLURM_NODELIST": "n2", "SLURM_PROCID": "0"}
     kept = {**given, "PATH": "/bin", "SLURMD_NODENAME": "n2", "SLURM_ARRAY_TASK_ID": "3"}
-    assert new_supervisor._variables({**kept, **step}) == kept
+    own = {"HPCRUN_START": "0123456789ab"}
+    former = {"HPCRUN_FORMER_START": "0123456789ab"}
+    assert new_supervisor._variables({**kept, **step, **own}) == {**kept, **own, **former}
 
 
 @pytest.mark.parametrize(
