@@ -178,3 +178,12 @@ def test_a_submit_beside_runs_of_it(hpcrun: Hpcrun, tmp_path: Path) -> None:
     asked = hpcrun("submit", "e.yaml", "--only", f"lr={lr}", "--dry-run")
     assert asked.returncode == 0, asked.stderr
     hpcrun("cancel", "e", "--yes")
+
+
+def test_the_jobs_python_needs_nothing_but_optuna() -> None:
+    """Which brings yaml; the packages that hpcrun is installed with need not be there."""
+    absent = ["omegaconf", "antlr4", "jinja2", "rich", "click", "pathspec", "submitit"]
+    names = ["features.point_search.choose", "compile.sweep.late_run", "observe.read.metric_curves"]
+    lines = [f"sys.modules[{name!r}] = None" for name in absent]
+    program = "\n".join(["import sys", *lines, *(f"import hpcrun.{name}" for name in names)])
+    subprocess.run([sys.executable, "-c", program], check=True)
