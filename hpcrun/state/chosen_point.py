@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
 from typing import Any
 
+from hpcrun import shared_look
 from hpcrun.fields import MAPPING, TEXT, Kinds, wrong
 from hpcrun.shared_dataclass import asdict, dataclass, replace
 from hpcrun.state import files
@@ -70,10 +70,9 @@ def applied(plan: Plan, experiment: ExperimentPaths) -> Plan:
     """Return a plan, if it is of a search with the points that its runs have by now."""
     if not any(SEARCH in run.spec for run in plan.runs):
         return plan
-    points = {run.number: read(experiment.run(run.number)) for run in plan.runs}
-    return replace(plan, runs=tuple(_with(run, points) for run in plan.runs))
 
+    def look(run: RunPlan) -> RunPlan:
+        point = read(experiment.run(run.number)) if SEARCH in run.spec else None
+        return run if point is None else point.of(run)
 
-def _with(run: RunPlan, points: Mapping[int, ChosenPoint | None]) -> RunPlan:
-    point = points[run.number]
-    return run if point is None or SEARCH not in run.spec else point.of(run)
+    return replace(plan, runs=tuple(shared_look.each(look, plan.runs)))

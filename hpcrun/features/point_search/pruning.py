@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
+from hpcrun import shared_look
 from hpcrun.errors import BrokenFile
 from hpcrun.feature import Enough
 from hpcrun.run.protocol.output import say
@@ -76,24 +77,27 @@ class Pruning:
         if total is None and not self._has_told:
             self._has_told = True
             say("nothing says how many steps there will be: progress.total")
-        others = []
         names = (path.name for path in mine.experiment.runs_directory.iterdir())
-        for other in (mine.experiment.run(int(name)) for name in names if name.isdecimal()):
-            point = chosen_point.read(other)
-            if other == mine or point is None or point.swept.keys() != self._run.swept.keys():
-                continue
-            if other not in self._known:
-                course = self._course(other)
-                if ledger.intent(other) is None:
-                    others.append(course)
-                    continue
-                self._known[other] = course
-            others.append(self._known[other])
+        runs = [mine.experiment.run(int(name)) for name in names if name.isdecimal()]
+        looks = shared_look.each(self._other, [one for one in runs if one != mine])
+        others = [course for course in looks if course is not None]
         objective = self._run.objective
         assert objective is not None
         rule = median if self._rule == "median" else halving
         found = rule(own, others, total, -1.0 if objective.better == "max" else 1.0)
         return None if found is None else (found[0], f"{objective.metric} {found[1]}")
+
+    def _other(self, run: RunPaths) -> Course | None:
+        """Return the course of another run; None of one that is not of this space."""
+        if run in self._known:
+            return self._known[run]
+        point = chosen_point.read(run)
+        if point is None or point.swept.keys() != self._run.swept.keys():
+            return None
+        is_over, course = ledger.intent(run) is not None, self._course(run)
+        if is_over:
+            self._known[run] = course
+        return course
 
     def _course(self, run: RunPaths) -> Course:
         from hpcrun.observe.read import metric_curves

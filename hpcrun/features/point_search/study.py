@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from hpcrun import shared_look
 from hpcrun.errors import BrokenFile, HpcrunError
 from hpcrun.features.point_search.pruning import PRUNED
 from hpcrun.policy import recovery
@@ -72,18 +73,16 @@ def _trials(
     """Yield the other runs that were given values in this space, as Optuna's trials."""
     import optuna
 
-    for other in plan.runs:
-        if other.number == run.number or SEARCH not in other.spec:
-            continue
+    def look(other: RunPlan) -> optuna.trial.FrozenTrial | None:
         paths = experiment.run(other.number)
         point = chosen_point.read(paths)
         if point is None or point.swept.keys() != space.keys():
-            continue
+            return None
         state, value = _state_of(other, paths, point)
         ended = [one.of_features[PRUNED] for one in ledger.read(paths) if PRUNED in one.of_features]
         pruned = {ended[-1]["step"]: value} if ended and value is not None else {}
         try:
-            yield optuna.trial.create_trial(
+            return optuna.trial.create_trial(
                 state=optuna.trial.TrialState["PRUNED" if pruned else state],
                 params=point.swept,
                 distributions=dict(space),
@@ -92,6 +91,10 @@ def _trials(
             )
         except ValueError as error:
             say(f"run {other.number} does not count in the search: {error}")
+            return None
+
+    others = [one for one in plan.runs if one.number != run.number and SEARCH in one.spec]
+    yield from filter(None, shared_look.each(look, others))
 
 
 def _state_of(run: RunPlan, paths: RunPaths, point: ChosenPoint) -> tuple[str, float | None]:
