@@ -168,7 +168,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
     lines = ["seconds, medians" + " " * 26 + "".join(f"{name:>19}" for name in columns)]
     for line in rows:
         values = ("-" if line[name] is None else f"{line[name]:.2f}" for name in columns)
-        label = f"{line['case']:<32}{line['version']:<10}"
+        label = f"{line['case']:<36}{line['version']:<6}"
         lines.append(label + "".join(f"{value:>19}" for value in values))
     rows = [line for line in rows if line["version"] == against.NOW]
     peer = next((line["recovery"] for line in rows if line["target"] is None), None)
