@@ -79,8 +79,10 @@ def _trials(
         if point is None or point.swept.keys() != space.keys():
             return None
         state, value = _state_of(other, paths, point)
-        ended = [one.of_features[PRUNED] for one in ledger.read(paths) if PRUNED in one.of_features]
-        pruned = {ended[-1]["step"]: value} if ended and value is not None else {}
+        # One that was preempted as it was to end may have gone on.
+        last = ledger.read(paths)[-1:]
+        ended = [one.of_features[PRUNED]["step"] for one in last if PRUNED in one.of_features]
+        pruned = {ended[0]: value} if ended and value is not None else {}
         try:
             return optuna.trial.create_trial(
                 state=optuna.trial.TrialState["PRUNED" if pruned else state],
