@@ -245,7 +245,9 @@ def _print(
         output.say(told)
     output.say(status_table.counts(found))
     each = [*zip(selected, found, strict=True)]
-    if any(SEARCH in one.run.spec for one in selected) and (best := best_value(each)):
+    is_one = len({one.experiment.directory for one in selected}) == 1
+    is_search = is_one and any(SEARCH in one.run.spec for one in selected)
+    if is_search and (best := best_value(each)):
         label = next(one.run.label for one in selected if one.run.number == best["run"])
         value = f"{best['metric']} {number(best['value'])}"
         output.say(f"best so far: {value}, run {best['run']}, {label}")

@@ -30,7 +30,7 @@ class ChosenPoint:
     """The parts of the spec that changed."""
     entry: Entry
 
-    def of(self, run: RunPlan) -> RunPlan:
+    def apply_to(self, run: RunPlan) -> RunPlan:
         """Return the run with its values."""
         spec = {**run.spec, **self.spec}
         return replace(run, label=self.label, swept=self.swept, spec=spec, entry=self.entry)
@@ -73,6 +73,6 @@ def applied(plan: Plan, experiment: ExperimentPaths) -> Plan:
 
     def look(run: RunPlan) -> RunPlan:
         point = read(experiment.run(run.number)) if SEARCH in run.spec else None
-        return run if point is None else point.of(run)
+        return run if point is None else point.apply_to(run)
 
     return replace(plan, runs=tuple(shared_look.each(look, plan.runs)))

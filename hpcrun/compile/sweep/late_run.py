@@ -21,8 +21,9 @@ from hpcrun.text import short_ends
 if TYPE_CHECKING:
     from hpcrun.compile.freeze import CompiledRun
 
-# Parts of the spec that may follow from a value: what the program is given.
+# Lists of words.
 _WORDS = ("entry", "args")
+# Parts of the spec that may follow from a value: what the program is given.
 LATE = ("config", "deepspeed", "entry", "args")
 
 
@@ -37,7 +38,6 @@ def complete(run: RunPlan | CompiledRun, values: Mapping[str, Any]) -> ChosenPoi
         value = node.value(patched.data)
         if value is UNKNOWN:
             raise HpcrunError(f"{dotted(node.key)} does not follow from {', '.join(values)}")
-        # These are lists of words.
         patched.put(node.key, str(value) if node.key[0] in _WORDS else value)
     spec, problems = patched.data, Problems()
     located: dict[str, Any] = {
@@ -65,4 +65,4 @@ def with_upper_bounds(run: RunPlan) -> RunPlan:
     if SEARCH not in run.spec or run.swept:
         return run
     point = complete(run, run.spec[SEARCH]["upper"])
-    return replace(point.of(run), label=run.label, swept={})
+    return replace(point.apply_to(run), label=run.label, swept={})

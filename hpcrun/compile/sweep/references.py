@@ -93,7 +93,7 @@ class Interpolation:
 
     @classmethod
     def from_data(cls, data: list[Any]) -> Interpolation:
-        """Return what `to_data` described."""
+        """Return the interpolation that `to_data` wrote as plain data."""
         key, parts = data
         return cls(tuple(key), [part if isinstance(part, str) else tuple(part) for part in parts])
 

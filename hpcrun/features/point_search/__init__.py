@@ -3,8 +3,8 @@
 Nothing of a search lives anywhere but in the runs: the points that they were given (`point.json`)
 and their ledgers and metrics are the study. `study` rebuilds it in memory and asks Optuna once;
 `choose` is the program that the supervisor starts for that, in the job's Python. `pruning` ends
-runs that fall behind. What a spec says
-is `hpcrun.state.spec.sweep_block.Search`; `hpcrun.compile.sweep.late_values` compiles it.
+runs that fall behind. What a spec says is `hpcrun.state.spec.sweep_block.Search`;
+`hpcrun.compile.sweep.late_values` compiles it.
 
 To add a sampler: a branch of `study._sampler`, and its name in the block.
 """
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from hpcrun.state.layout import AttemptPaths, SubmissionPaths
     from hpcrun.state.ledger import Attempt
     from hpcrun.state.plan import RunPlan
-
 
 # Seconds in which Optuna is imported and asked.
 _TAKES = 300.0

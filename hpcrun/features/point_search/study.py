@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcrun import shared_look
@@ -17,9 +17,9 @@ from hpcrun.errors import BrokenFile, HpcrunError
 from hpcrun.features.point_search.pruning import PRUNED
 from hpcrun.policy import recovery
 from hpcrun.run.protocol.output import say
-from hpcrun.state import chosen_point, ledger
-from hpcrun.state.chosen_point import ChosenPoint
+from hpcrun.state import ledger
 from hpcrun.state.layout import ExperimentPaths, RunPaths
+from hpcrun.state.ledger import Attempt
 from hpcrun.state.plan import SEARCH, Plan, RunPlan
 
 if TYPE_CHECKING:
@@ -75,18 +75,15 @@ def _trials(
 
     def look(other: RunPlan) -> optuna.trial.FrozenTrial | None:
         paths = experiment.run(other.number)
-        point = chosen_point.read(paths)
-        if point is None or point.swept.keys() != space.keys():
-            return None
-        state, value = _state_of(other, paths, point)
         # One that was preempted as it was to end may have gone on.
         last = ledger.read(paths)[-1:]
+        state, value = _state_of(other, paths, last)
         ended = [one.of_features[PRUNED]["step"] for one in last if PRUNED in one.of_features]
         pruned = {ended[0]: value} if ended and value is not None else {}
         try:
             return optuna.trial.create_trial(
                 state=optuna.trial.TrialState["PRUNED" if pruned else state],
-                params=point.swept,
+                params=other.swept,
                 distributions=dict(space),
                 value=value,
                 intermediate_values=pruned,
@@ -96,15 +93,18 @@ def _trials(
             return None
 
     others = [one for one in plan.runs if one.number != run.number and SEARCH in one.spec]
+    others = [one for one in others if one.swept.keys() == space.keys()]
     yield from filter(None, shared_look.each(look, others))
 
 
-def _state_of(run: RunPlan, paths: RunPaths, point: ChosenPoint) -> tuple[str, float | None]:
-    """Return the name of Optuna's state of a run, and its value where it is complete."""
+def _state_of(run: RunPlan, paths: RunPaths, last: Sequence[Attempt]) -> tuple[str, float | None]:
+    """Return the name of Optuna's state of a run, and its value where it is complete.
+
+    ``last`` is its newest attempt, if it has one.
+    """
     intent, objective = ledger.intent(paths), run.objective
     if intent is None:
-        ended = [one.action for one in ledger.read(paths)][-1:]
-        goes_on = not ended or ended[0] in (None, *recovery.GOES_ON)
+        goes_on = all(one.action in (None, *recovery.GOES_ON) for one in last)
         return "RUNNING" if goes_on else "FAIL", None
     if intent != ledger.FINISHED or objective is None:
         return "FAIL", None
@@ -113,7 +113,7 @@ def _state_of(run: RunPlan, paths: RunPaths, point: ChosenPoint) -> tuple[str, f
     try:
         found = metric_curves.read(paths).best(objective.metric, objective.better)
     except BrokenFile as error:
-        say(f"run {run.number} ({point.label}): {error}")
+        say(f"run {run.number} ({run.label}): {error}")
         found = None
     if found is None or not math.isfinite(found[1]):
         return "FAIL", None

@@ -70,7 +70,7 @@ def test_a_run_with_its_values_is_what_a_grid_makes_of_them(project: Any, entry:
         grid = ", ".join(f"{key}: [{one}]" for key, one in forms.items())
         (expected,) = _compiled(project, f"{entry}sweep: {{grid: {{{grid}}}}}\n").runs
         point = complete(plan.runs[2], values)
-        found = point.of(plan.runs[2])
+        found = point.apply_to(plan.runs[2])
         assert {k: v for k, v in found.spec.items() if k != SEARCH} == expected.spec
         assert found.entry == expected.entry
         assert found.label == expected.label

@@ -140,6 +140,10 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--x", type=float)
 given = parser.parse_args()
 signal.signal(signal.SIGUSR2, lambda *_: sys.exit(print("saved")))
+# All begin together: one is judged beside those that have come as far.
+open(os.path.join(TOGETHER, os.environ["HPCRUN_RUN"].rpartition("/")[2]), "w").close()
+while len(os.listdir(TOGETHER)) < 7:
+    time.sleep(0.05)
 for step in range(1, 31):
     print(f"step {step} loss {given.x}", flush=True)
     time.sleep(0.6)
@@ -148,7 +152,9 @@ for step in range(1, 31):
 
 def test_runs_that_fall_behind_are_ended(hpcrun: Hpcrun, tmp_path: Path) -> None:
     """A program that knows nothing of it gets its stop signal; all of it is well."""
-    (tmp_path / "train.py").write_text(STEPS)
+    together = tmp_path / "together"
+    together.mkdir()
+    (tmp_path / "train.py").write_text(f"TOGETHER = {str(together)!r}\n{STEPS}")
     text = SPEC.replace("kind: a, name: 'run-${config.lr}'", "x: 0").replace("lr: 0.1, ", "")
     text = text.replace("{lr: {uniform: [0, 1]}, kind: [a, b]}", "{x: {uniform: [0, 1]}}")
     text = text.replace("trials: 4, parallel: 2", "trials: 7, parallel: 7, prune: median")
