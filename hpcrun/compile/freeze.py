@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.compile.source.marked_tree import Key
-from hpcrun.compile.target import sbatch_script
+from hpcrun.compile.target import packing, sbatch_script
 from hpcrun.errors import UsageError
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state import layout
@@ -21,6 +21,7 @@ from hpcrun.state.plan import Array, Dependence, Entry, Plan, RunPlan
 from hpcrun.state.role_plan import ROLES
 from hpcrun.state.spec.blocks import RunSpec
 from hpcrun.state.spec.executors import Executor
+from hpcrun.state.spec.run_blocks import Pack
 
 MOST_ARRAYS = 5_000
 
@@ -171,8 +172,9 @@ def _arrays(
     limits = shares([len(runs) for runs, _ in chunks], most)
     found = []
     for index, ((runs, offset), limit) in enumerate(zip(chunks, limits, strict=True)):
-        wanted = runs[0].resources
-        hours = len(runs) * (parse_duration(wanted.time) or 0) / 3600
+        wanted, pack = runs[0].resources, _pack(compiled, runs[0])
+        at_once = len(runs) if pack is None else packing.shape(pack, len(runs), limit).seats
+        hours = at_once * (parse_duration(wanted.time) or 0) / 3600
         text = ""
         if compiled.executor.queues:
             name, cluster = compiled.name, compiled.cluster
@@ -182,7 +184,8 @@ def _arrays(
             round(devices * hours, 3) for devices in (runs[0].all_gpus, runs[0].all_cpus)
         )
         after = index - most if most is not None and index >= most else None
-        found.append(Array(numbers, text, gpu_hours, offset, limit, after, cpu_hours))
+        shared = pack is not None
+        found.append(Array(numbers, text, gpu_hours, offset, limit, after, cpu_hours, shared))
     return tuple(found)
 
 
@@ -205,6 +208,11 @@ def shares(sizes: Sequence[int], most: int | None) -> list[int | None]:
     return list(given)
 
 
+def _pack(compiled: Compiled, run: RunPlan) -> Pack | None:
+    """Return how a run shares its job; None where it has one, or a process, of its own."""
+    return run.pack if compiled.executor.queues else None
+
+
 def _chunks(compiled: Compiled, group: list[RunPlan]) -> Iterator[tuple[list[RunPlan], int]]:
     """Cut runs of one shape by Slurm's limit on a task's index; yield chunks and offsets."""
     runs = sorted(group, key=lambda run: run.number)
@@ -214,6 +222,9 @@ def _chunks(compiled: Compiled, group: list[RunPlan]) -> Iterator[tuple[list[Run
     if queues and runs[0].own_parts:
         # A heterogeneous job cannot be an array.
         yield from (([run], 0) for run in runs)
+        return
+    if (pack := _pack(compiled, runs[0])) is not None:
+        yield from ((part, 0) for part in packing.shares(runs, pack, compiled.max_parallel))
         return
     begin = 0
     while begin < len(runs):

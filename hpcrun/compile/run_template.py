@@ -21,6 +21,7 @@ from hpcrun.compile.target import (
     framework_detection,
     learning_rate,
     optimizers,
+    packing,
     parallel_layout,
     recovery_checks,
     role_layout,
@@ -155,6 +156,8 @@ class RunTemplates:
         if self._is_slurm and not frameworks.of(framework).one_per_run:
             slurm_options.tell_cpus(spec, note)
         roles = role_layout.settle(spec, self._locate, report)
+        packing.check(spec, framework, report)
+        packing.tell(spec, note)
         if self._is_slurm and not problems.under("resources", ROLES):
             slurm_options.tell_whole_nodes(spec, note)
         if roles:

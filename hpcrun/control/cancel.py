@@ -6,10 +6,16 @@ import contextlib
 import os
 from collections.abc import Sequence
 
-from hpcrun.errors import BrokenFile, ClusterRefused, ClusterUnreachable, Interrupted
+from hpcrun.errors import (
+    EXIT_INTERRUPTED,
+    BrokenFile,
+    ClusterRefused,
+    ClusterUnreachable,
+    Interrupted,
+)
 from hpcrun.observe.read.selection import Selected
-from hpcrun.slurm import client, queue
-from hpcrun.state import ledger, permissions
+from hpcrun.slurm import client, queue, steps
+from hpcrun.state import journal, ledger, permissions
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.submission.local import executor
 from hpcrun.text import Say
@@ -66,7 +72,8 @@ def _end_jobs(selected: Sequence[Selected], say: Say) -> None:
     states = queue.query([str(one.job_id) for one in selected], accounting=False)
     if states.controller_is_down:
         raise ClusterUnreachable(states.problems[0])
-    living: list[str] = []
+    living: dict[str, list[Selected]] = {}
+    shared: dict[str, list[Selected]] = {}
     for one in selected:
         state, job = states.get(str(one.job_id)), one.submission
         if state is None or job is None:
@@ -74,8 +81,36 @@ def _end_jobs(selected: Sequence[Selected], say: Say) -> None:
         if problem := queue.JobMark(job.paths.directory).problem(state):
             say(f"{one.name}: {problem}, which is left alone")
         elif not state.is_over:
-            living.append(state.job_id)
-    client.cancel(living)
+            (shared if job.is_packed else living).setdefault(state.job_id, []).append(one)
+    for job_id, some in shared.items():
+        if _is_all_over(some):
+            living[job_id] = some
+        else:
+            _end_steps(job_id, some)
+    client.cancel([*living])
+
+
+def _is_all_over(selected: Sequence[Selected]) -> bool:
+    """Check whether no run is left of a job that these runs share with others."""
+    job, experiment = selected[0].submission, selected[0].experiment
+    assert job is not None
+    jobs = journal.read(job.paths)
+    mine = [jobs[run] for run in job.record["runs"] if run in jobs]
+    open_ = (one.run for one in mine if one.job_id == job.job_id and not one.ended)
+    return all(ledger.intent(experiment.run(run)) is not None for run in open_)
+
+
+def _end_steps(job_id: str, selected: Sequence[Selected]) -> None:
+    """Have the supervisors of runs that share a job end them; those that wait are over at once."""
+    ids = client.step_ids(job_id)
+    for one in selected:
+        number, job = one.run.number, one.submission
+        assert job is not None
+        step = ids.get(steps.packed_name(number))
+        if step is not None:
+            client.signal_step(step, "USR1")
+        elif not job.ended:
+            journal.write_end(job.paths, number, EXIT_INTERRUPTED)
 
 
 def _end_processes(selected: Sequence[Selected], say: Say) -> None:

@@ -201,6 +201,8 @@ def _action(
         return LEAVE, "waits or runs on this machine already; `hpcrun cancel` ends it first"
     if foreground:
         return LEAVE, "runs in an allocation of yours, which hpcrun does not requeue"
+    if job.is_packed:
+        return LEAVE, "shares its job with other runs; `hpcrun cancel` ends it, then repeat this"
     if job.job_id in waiting:
         return LEAVE, "waits in the queue already"
     return REQUEUE, None

@@ -120,6 +120,8 @@ def _without_job(one: Selected) -> dict[str, str]:
         return {"": "is on this machine, where nothing is queued in Slurm"}
     if job.foreground:
         return {"": "runs in an allocation of yours: `scontrol update` changes that"}
+    if job.is_packed:
+        return {"": f"shares job {job.job_id} with other runs: `scontrol update` changes that"}
     if job.job_id is None:
         waits = "waits for room in the queue, as its submit lives"
         return {"": waits if job.event == journal.WAITING else "has no job in the queue"}

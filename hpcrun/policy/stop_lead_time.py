@@ -9,6 +9,8 @@ from hpcrun.state import files, session_log
 from hpcrun.state.layout import RunPaths
 
 UNMEASURED = 60.0
+# Seconds within which an attempt has begun to train: with less time left, none is started.
+TO_START = 30.0
 _MARGIN = 20.0
 _LEAST = 30.0
 

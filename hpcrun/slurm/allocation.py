@@ -16,6 +16,14 @@ from hpcrun.slurm.hostlist import expand
 from hpcrun.state.spec.blocks import RunSpec
 from hpcrun.state.spec.executors import Executor
 
+# Variables that place a run's steps in an allocation; `SLURM_CPU_BIND` and its like slow them.
+_VARIABLES_TEXT = """
+SLURM_CONF SLURM_JOB_ID SLURM_JOBID SLURM_JOB_NODELIST SLURM_NODELIST SLURM_JOB_NUM_NODES
+SLURM_NNODES SLURM_JOB_CPUS_PER_NODE SLURM_CLUSTER_NAME SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID
+SLURM_RESTART_COUNT SLURM_JOB_END_TIME
+"""
+VARIABLES = frozenset(_VARIABLES_TEXT.split())
+
 
 @dataclass(frozen=True)
 class Allocation:

@@ -339,14 +339,19 @@ def accounting(job: str, fields: Sequence[str]) -> list[dict[str, str]]:
 
 def step_id(job: str, name: str) -> str | None:
     """Return ``123.4``, the running step of that name; None without one, or without an answer."""
+    return step_ids(job).get(name)
+
+
+def step_ids(job: str) -> dict[str, str]:
+    """Return the name of each running step of a job -> ``123.4``; empty without an answer."""
     argv = ["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j"]
     rows = parse_rows(answer(argv, timeout=20), ("id", "name"))
-    return next((row["id"].strip() for row in rows if row["name"].strip() == name), None)
+    return {row["name"].strip(): row["id"].strip() for row in rows}
 
 
-def kill_step(step: str) -> bool:
-    """Kill every task of a step at once; False if Slurm did not do it."""
-    return (_no_job(step) or problem_of(["scancel", "--signal=KILL", step])) is None
+def signal_step(step: str, name: str) -> bool:
+    """Send every task of a step a signal at once; False if Slurm did not do it."""
+    return (_no_job(step) or problem_of(["scancel", f"--signal={name}", step])) is None
 
 
 def cancel(job_ids: Sequence[str]) -> None:

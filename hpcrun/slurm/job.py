@@ -25,6 +25,8 @@ from hpcrun.text import Say, one_line, whole_number
 _TAIL = 1 << 18
 # Slurm's own default.
 _KILL_WAIT = 30.0
+# How the batch log's part of an attempt begins; of a job that runs share, that of its start.
+ATTEMPT_MARK, START_MARK = "attempt ", "start "
 _WORDS = re.compile(r"slurmstepd\S*: error: \*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(.*)\*\*\*")
 # Slurm has requeued the job already, even where it still shows another state.
 _WAITS = re.compile(r"job is pending", re.IGNORECASE)
@@ -57,16 +59,19 @@ def facts(
     attempt: int | None = None,
     warm: bool = False,
     over: bool = False,
+    step: str | None = None,
 ) -> JobFacts:
     """Collect what Slurm reports on the start of a job in which hpcrun ran at ``began``.
 
     The job is ``123`` or ``123_4``, never the raw id of an element; ``words`` is what `last_words`
     returned. Of the steps of ranks, only those of ``attempt`` count if it is given, which the one
     before started if it is ``warm``. ``over``: it is an earlier start, of which the controller
-    knows nothing any more.
+    knows nothing any more. ``step`` is the name of the run's own where other runs share the job.
     """
     shown = {} if over else client.show("job", job)
     rows = _of_attempt(_rows(job, began), attempt, warm)
+    if step is not None:
+        rows = [row for row in rows if "." not in row["JobID"] or row["JobName"] == step]
     state, _, by = rows[0]["State"].partition(" by ") if rows else ("", "", "")
     if state in ("", slurm_state.RUNNING, slurm_state.RESIZING):
         state = shown.get("JobState", slurm_state.RUNNING if state else "")
@@ -87,18 +92,21 @@ def facts(
     )
 
 
-def last_words(batch_log: Path, attempt: int, first: int | None = None) -> str | None:
+def last_words(
+    batch_log: Path, attempt: int, first: int | None = None, *, mark: str = ATTEMPT_MARK
+) -> str | None:
     """Read the reason in slurmstepd's line about an attempt, which needs no daemon to be up.
 
     The log holds every start of the job; an attempt's part begins with the line in which its
-    supervisor announces it. Empty for a plain scancel, None without such a line. ``first`` is the
-    first attempt of the same start: Slurm may have spoken before this one was announced.
+    supervisor announces it: ``mark``, its number, and a blank. Empty for a plain scancel, None
+    without such a line. ``first`` is the first attempt of the same start: Slurm may have spoken
+    before this one was announced.
     """
     try:
         text = records.read_tail(batch_log, _TAIL).decode(errors="replace")
     except OSError:
         return None
-    parts = re.split(r"hpcrun: attempt (\d+) of ", text)
+    parts = re.split(rf"hpcrun: {mark}(\d+) ", text)
     newest: dict[int, str] = {
         int(number): part for number, part in zip(parts[1::2], parts[2::2], strict=True)
     }

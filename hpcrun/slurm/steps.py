@@ -21,6 +21,8 @@ _TASK_ENDED = re.compile(
 
 
 WORKERS = "hpcrun-workers-"
+# The step of one run of a job that several share.
+PACKED = "hpcrun-run-"
 # What is no rank sees nothing of the site's MpiDefault.
 NO_MPI = "--mpi=none"
 KILLED = "Killed"
@@ -128,6 +130,31 @@ def workers_argv(
     return [*argv, *_gpu_flags(gpus), *_part_flags(part), *options, *command]
 
 
+def packed_argv(
+    node: str,
+    *,
+    cpus: int,
+    mem: str | None,
+    gpus: str | None,
+    log: str,
+    name: str,
+    command: Sequence[str],
+) -> list[str]:
+    """Return the ``srun`` of one run of a job that several share: a task with a part of the node.
+
+    Its processors, its GPUs and, where ``mem`` is given, its memory are its own. ``gpus`` is an
+    option as in `agent_argv`; ``log`` is where the task's output is appended.
+    """
+    return [
+        *("srun", "--exact", "--export=ALL", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"),
+        *(f"--cpus-per-task={cpus}", f"--nodelist={node}", f"--mem={mem or 0}"),
+        *("--kill-on-bad-exit=0", "--input=none", "--unbuffered", "--open-mode=append"),
+        *(f"--job-name={name}", f"--output={log}", NO_MPI),
+        *_gpu_flags(gpus),
+        *command,
+    ]
+
+
 def beside_argv(
     job_id: str,
     node: str,
@@ -170,6 +197,11 @@ def warm_name(attempt: int, group: int | str = "") -> str:
     """
     name = f"{workers_name(attempt + 1)}-warm"
     return name if group == "" else f"{name}-group-{group}"
+
+
+def packed_name(run: int) -> str:
+    """Return the name of the step of one run of a job that several share."""
+    return f"{PACKED}{run}"
 
 
 def is_of(name: str, step: str) -> bool:

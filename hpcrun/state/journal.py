@@ -4,7 +4,7 @@ Lines have ``event`` and ``time``; the events are
 
 ``submitting``
     sbatch is about to be called (or the local executor to be started) for ``runs``, of the plan's
-    ``array``, from ``host``.
+    ``array``, from ``host``; ``packed`` where they share one job.
 ``submitted``
     It answered: ``job_id``, with ``host`` and ``start_ticks`` for the local executor, ``suspects``
     (a sentence for each node that was excluded as suspect) for sbatch.
@@ -18,8 +18,8 @@ Lines have ``event`` and ``time``; the events are
     ``runs`` were deleted, whichever submission had them; they are there again once a later
     submission asks for them.
 ``ended``
-    The supervisor of one ``run`` of the local executor ended, with ``exit_code``; or never began,
-    with ``message``.
+    The supervisor of one ``run`` of the local executor, or of a job that several share, ended for
+    good, with ``exit_code``; or never began, with ``message``.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ _KINDS: Kinds = {
     "time": TIME,
     "runs": INDICES,
     "local": FLAG,
+    "packed": FLAG,
     "suspects": TEXTS,
     "changes": MAPPING,
 }
@@ -81,7 +82,7 @@ class Job:
     message: str | None = None
     """The reason, if it was refused or never began."""
     ended: bool = False
-    """The local executor recorded the end of this run's supervisor."""
+    """The local executor, or the job that it shares, recorded the end of this run's supervisor."""
     foreground: bool = False
     """`hpcrun run` started it inside an allocation of the user's, which is not ours to end: a job
     that was never asked for in this journal."""
@@ -96,6 +97,11 @@ class Job:
     @property
     def is_local(self) -> bool:
         return bool(self.job_id and self.job_id.startswith("local:"))
+
+    @property
+    def is_packed(self) -> bool:
+        """Its job has other runs too, each of which ends for itself."""
+        return bool(self.record.get("packed"))
 
     @property
     def time(self) -> float:
@@ -131,7 +137,7 @@ def write(
 def write_end(
     submission: SubmissionPaths, run: int, exit_code: int, message: str | None = None
 ) -> None:
-    """Append the end of one run's supervisor under the local executor, or why it never began."""
+    """Append the end of one run's supervisor where its job does not tell, or why it never began."""
     record = {"event": ENDED, "time": time.time(), "run": run, "exit_code": exit_code}
     files.append(submission.journal, {**record, "message": message} if message else record)
 
@@ -233,12 +239,16 @@ def _is_gone(record: dict[str, Any]) -> bool:
 def _job_id(record: dict[str, Any], run: int) -> str | None:
     if not record.get("job_id"):
         return None
-    found = job_of(record["job_id"], record["runs"], run, record.get("offset") or 0)
+    own = (record["job_id"], record["runs"], run, record.get("offset") or 0)
+    found = job_of(*own, packed=bool(record.get("packed")))
     # Whoever wrote the line, an option of scancel or a path is no job.
     return found if is_job_id(found) else None
 
 
-def job_of(job_id: str, runs: Sequence[int], run: int, offset: int) -> str:
-    """Return the job id of one of an array's runs: ``123_4``, else ``123`` or ``local:PID``."""
-    is_plain = job_id.startswith("local:") or len(runs) == 1
+def job_of(job_id: str, runs: Sequence[int], run: int, offset: int, *, packed: bool = False) -> str:
+    """Return the job id of one of an array's runs: ``123_4``, else ``123`` or ``local:PID``.
+
+    Runs that are ``packed`` into one job have the same.
+    """
+    is_plain = packed or job_id.startswith("local:") or len(runs) == 1
     return job_id if is_plain else f"{job_id}_{run - offset}"

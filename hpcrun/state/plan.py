@@ -102,9 +102,12 @@ class Array:
     cpu_hours: float = 0.0
     """The same of processors: runs x ranks x CPUs of each x time limit; 0 in older plans."""
 
+    packed: bool = False
+    """They share one job, which `hpcrun.run.packed_job` runs."""
+
     @property
     def is_array(self) -> bool:
-        return len(self.runs) > 1
+        return len(self.runs) > 1 and not self.packed
 
 
 @dataclass(frozen=True)
@@ -298,6 +301,7 @@ _CLUSTER: Kinds = {
 }
 _ARRAY: Kinds = {
     **dict.fromkeys(("gpu_hours", "cpu_hours"), NUMBER),
+    "packed": FLAG,
     **dict.fromkeys(("parallel", "after"), INDEX),
     "runs": INDICES,
     "script": TEXT,

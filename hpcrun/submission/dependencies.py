@@ -30,6 +30,8 @@ class JobDependencies:
     """
 
     def __init__(self, plan: Plan, experiment: ExperimentPaths) -> None:
+        if any(one.each for one in plan.depends_on) and any(one.packed for one in plan.arrays):
+            raise _apart(plan.name)
         self._living: list[tuple[Dependence, Living]] = [
             (one, _living(one, layout.experiment(experiment.directory.parent, one.experiment)))
             for one in plan.depends_on
@@ -82,8 +84,18 @@ def _living(one: Dependence, experiment: ExperimentPaths) -> Living:
                 "queued nor running",
                 hint="submit it first; `hpcrun status` tells how it stands",
             )
+        if one.each and job.is_packed:
+            raise _apart(one.experiment)
         found[decision.run] = job
     return found
+
+
+def _apart(name: str) -> UsageError:
+    return UsageError(
+        f"depends_on: with `each` a run waits for one other run, and those of {name} share a job "
+        "(resources.pack)",
+        hint="leave `each` out, or give the runs jobs of their own",
+    )
 
 
 def _ids(living: Living, one: Dependence) -> list[str]:

@@ -95,7 +95,7 @@ class _Feed:
                 in_a_row = 0
                 if full.is_retried:
                     self._timeout = IMPATIENT
-                if len(runs) > 1:
+                if len(runs) > 1 and not array.packed:
                     size = (len(runs) + 1) // 2
                     continue
                 if self._is_for_good(full):
@@ -125,7 +125,9 @@ class _Feed:
         self._check_lock()
 
         def note(event: str, **details: Any) -> None:
-            journal.write(submission, event, index, runs, offset=offset, part=part, **details)
+            packed = {"packed": True} if array.packed else {}
+            details |= {"offset": offset, "part": part, **packed}
+            journal.write(submission, event, index, runs, **details)
 
         with _uninterrupted():
             note(journal.SUBMITTING, host=os.uname().nodename)
@@ -150,7 +152,8 @@ class _Feed:
                 round(hours * len(runs) / len(array.runs), 3)
                 for hours in (array.gpu_hours, array.cpu_hours)
             )
-            self._accepted.append(SubmittedArray(index, runs, job_id, gpu, offset, cpu))
+            hours = gpu, offset, cpu
+            self._accepted.append(SubmittedArray(index, runs, job_id, *hours, array.packed))
         self._pause = PAUSES[0]
         done = sum(len(one.runs) for one in self._accepted)
         total = done + len(self._missing())

@@ -7,18 +7,12 @@ import signal
 from collections.abc import Callable
 
 from hpcrun.errors import EXIT_INTERRUPTED
+from hpcrun.slurm.allocation import VARIABLES as allocation_variables
 from hpcrun.state import journal
 from hpcrun.submission import lock
 from hpcrun.submission.local import executor, processes
 from hpcrun.submission.submission_dir import Prepared
 from hpcrun.text import Say
-
-# Variables that place a run's steps in an allocation; `SLURM_CPU_BIND` and its like slow them.
-_OF_ALLOCATION = """
-SLURM_CONF SLURM_JOB_ID SLURM_JOBID SLURM_JOB_NODELIST SLURM_NODELIST SLURM_JOB_NUM_NODES
-SLURM_NNODES SLURM_JOB_CPUS_PER_NODE SLURM_CLUSTER_NAME SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID
-SLURM_RESTART_COUNT SLURM_JOB_END_TIME
-"""
 
 _INTERRUPTS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 
@@ -54,8 +48,8 @@ def bring_to_end(
 
     passed = {**processes.clean_environment(), "HPCRUN_FOREGROUND": "1"}
     if allocation is not None:
-        names = _OF_ALLOCATION.split()
-        passed.update((name, os.environ[name]) for name in names if name in os.environ)
+        names = allocation_variables & os.environ.keys()
+        passed.update((name, os.environ[name]) for name in names)
     runner = executor.Runner(prepared.submission, runs, passed=passed, before=before, say=say)
     earlier = {number: signal.getsignal(number) for number in _INTERRUPTS}
     for number, handler in earlier.items():

@@ -204,10 +204,12 @@ class SubmittedArray:
     gpu_hours: float
     offset: int = 0
     cpu_hours: float = 0.0
+    packed: bool = False
 
     def jobs(self) -> dict[int, str]:
         """Return run -> its job id."""
-        return {run: job_of(self.job_id, self.runs, run, self.offset) for run in self.runs}
+        own = self.job_id, self.runs
+        return {run: job_of(*own, run, self.offset, packed=self.packed) for run in self.runs}
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,7 @@ def test_the_client_of_slurm_passes_on_ids_and_names_alone(shim: Shim, word: str
     assert client.job_problem(word) is not None
     assert client.show("job", word) == client.show("node", "--all") == {}
     assert client.accounting(word, ("JobID",)) == []
-    assert not client.kill_step(word)
+    assert not client.signal_step(word, "KILL")
     assert shim.calls == []
 
 

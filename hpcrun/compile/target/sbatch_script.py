@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcrun import resources
+from hpcrun.compile.target import packing
+from hpcrun.compile.target.packing import PackShape
 from hpcrun.errors import UsageError
 from hpcrun.policy import frameworks
 from hpcrun.state.layout import SubmissionPaths
@@ -33,22 +35,31 @@ def script(
 ) -> str:
     """Render the script of one sbatch for an experiment's runs of one shape, by ascending number.
 
-    Several become an array, of which ``parallel`` tasks may run at once (None for no limit);
-    ``offset`` is a run's number minus the index of its task. Raises UsageError if a value cannot be
-    written into a script.
+    Several become an array, of which ``parallel`` tasks may run at once (None for no limit), or
+    share the job where their spec says so; ``offset`` is a run's number minus the index of its
+    task. Raises UsageError if a value cannot be written into a script.
     """
     first = runs[0]
     own = first.environment
     array = None
-    if len(runs) > 1:
+    if len(runs) > 1 and first.pack is None:
         array = ",".join(ranges(run.number - offset for run in runs))
         if parallel is not None and parallel < len(runs):
             array += f"%{parallel}"
     task = f'"$((SLURM_ARRAY_TASK_ID + {offset}))"' if offset else '"$SLURM_ARRAY_TASK_ID"'
     run = str(first.number) if len(runs) == 1 else task
+    program = f"hpcrun.run.keeper {quote(submission.directory)} --run {run}"
+    packed = None
+    if first.pack is not None:
+        packed = packing.shape(first.pack, len(runs), parallel)
+        numbers = ",".join(ranges(run.number for run in runs))
+        program = (
+            f"hpcrun.run.packed_job {quote(submission.directory)} --runs {numbers} "
+            f"--per-node {packed.per_node} --at-once {packed.seats}"
+        )
     return program_script(
         parts=[
-            _options(name, cluster, first, array, submission),
+            _options(name, cluster, first, array, submission, packed),
             *(_part_options(name, cluster, role, first) for role in first.own_parts),
         ],
         setup=[*cluster["setup"], *own.setup],
@@ -57,7 +68,7 @@ def script(
         guarded=[str(submission.plan)],
         group=cluster.get("group") or "",
         python=own.python,
-        program=f"hpcrun.run.keeper {quote(submission.directory)} --run {run}",
+        program=program,
     )
 
 
@@ -111,16 +122,24 @@ def _template() -> Any:
 
 
 def _options(
-    name: str, cluster: dict[str, Any], run: RunPlan, array: str | None, paths: SubmissionPaths
+    name: str,
+    cluster: dict[str, Any],
+    run: RunPlan,
+    array: str | None,
+    paths: SubmissionPaths,
+    packed: PackShape | None,
 ) -> dict[str, Any]:
     """Return sbatch's long options -> values; true for one without a value."""
-    wanted = run.resources
+    wanted, shape = run.resources, (run.shared_nodes, run.ranks_per_node)
+    if packed is not None:
+        wanted = packed.resources(wanted, run.ranks_per_node)
+        shape = packed.nodes, packed.per_node
     # The steps of a script that starts its ranks itself have what Slurm gives.
     cpus = None if frameworks.of(run.entry.framework).one_per_run else 1
     found: dict[str, Any] = {
         "job-name": name,
         "array": array,
-        **_asked(cluster, run, wanted, run.shared_nodes, run.ranks_per_node, cpus),
+        **_asked(cluster, run, wanted, *shape, cpus),
         # The job outlives a lost node where a spare can take its place.
         "no-kill": True if run.outlives_nodes else None,
         "requeue": True,

@@ -193,10 +193,13 @@ def check_gpus(resources: dict[str, Any], report: Reporter) -> None:
 
 
 def settle_here(resources: dict[str, Any], note: Callable[[str], object]) -> None:
-    """Take out what is about Slurm's GPUs alone, for a run on this machine."""
+    """Take out what is about Slurm alone, for a run on this machine."""
     if resources["gpu_request"] != _REQUEST or resources["node_has_gpus"] is not None:
         resources.update(gpu_request=_REQUEST, node_has_gpus=None)
         note("resources.gpu_request and node_has_gpus are about Slurm's nodes: not used here")
+    if resources["pack"] is not None:
+        resources.update(pack=None)
+        note("resources.pack is about Slurm's jobs: not used here")
 
 
 def tell_whole_nodes(spec: Mapping[str, Any], note: Callable[[str], object]) -> None:

@@ -264,7 +264,7 @@ class RunLogs:
         for (submission, job), paths in jobs.items():
             here = job.startswith("local:")
             if newest is not None and newest.submission == submission:
-                here = here or newest.foreground
+                here = here or newest.foreground or newest.is_packed
             yield from self._batch_log(paths.local_log(number) if here else paths.batch_log(job))
 
     def _batch_log(self, path: Path) -> Iterator[Source]:

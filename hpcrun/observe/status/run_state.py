@@ -61,6 +61,11 @@ class RunEvidence:
     """Why the ledger or the intent says nothing: one of them is not what hpcrun writes."""
 
     @property
+    def is_over_in_its_job(self) -> bool:
+        """It has ended for good, whatever becomes of the other runs of its job."""
+        return self.submission is not None and self.submission.is_packed and self.submission.ended
+
+    @property
     def current(self) -> Attempt | None:
         """The newest attempt, unless a later submission has not begun its own yet."""
         submission = self.submission
@@ -107,6 +112,8 @@ def decide(evidence: RunEvidence) -> Verdict:
     ``unknown``, never ``failed``. The reason contains the age of a stale answer from Slurm.
     """
     evidence = _without_old_news(evidence)
+    if evidence.is_over_in_its_job:
+        evidence = replace(evidence, job=None, silence=None)
     verdict, job = _decide(evidence), evidence.job
     if verdict.over or job is None or job.known_at is None:
         return verdict
@@ -149,6 +156,8 @@ def _cancelled(evidence: RunEvidence, last: Attempt | None) -> Verdict:
     if job is None and evidence.silence:
         return Verdict(CANCELLED, _as_of(evidence))
     live = job is not None and job.is_alive
+    if live and last is None and submission is not None and submission.is_packed:
+        return Verdict(CANCELLED, over=True)
     return Verdict(CANCELLED, "its job is still ending" if live else None, over=not live)
 
 
@@ -173,6 +182,8 @@ def _before_attempt(evidence: RunEvidence) -> Verdict:
         return Verdict(WAITING, f"waits for room in the queue, in the submit on {host} ({pid})")
     if submission.event != SUBMITTED:
         return Verdict(PLANNED, f"refused: {submission.message or 'no reason recorded'}")
+    if submission.is_packed and submission.ended:
+        return _failed(submission.message or "it ended before an attempt began")
     if job is None:
         if evidence.silence:
             return Verdict(WAITING if submission.is_local else PENDING, _as_of(evidence))
@@ -199,6 +210,8 @@ def _before_attempt(evidence: RunEvidence) -> Verdict:
     if job.is_alive:
         if submission.foreground:
             return Verdict(WAITING, "waits for its turn in this allocation")
+        if submission.is_packed:
+            return Verdict(WAITING, "waits for its turn in its job, which other runs share")
         return Verdict(RUNNING, "the job has started, its attempt is not seen yet")
     return Verdict(UNKNOWN, job.reason or None)
 

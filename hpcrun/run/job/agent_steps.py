@@ -141,5 +141,6 @@ def command(
     words = [sys.executable, "-m", "hpcrun.run.agent", str(submission.directory)]
     words += ["--run", str(run.number), "--node", ",".join(nodes), "--node-rank", ranks]
     words += ["--job", str(launcher.port_seed), "--restarts", str(launcher.restart_count)]
-    words += ["--job-id", launcher.job_id] if launcher.requeues else []
+    if launcher.requeues and not launcher.is_packed:
+        words += ["--job-id", launcher.job_id]
     return [*words, "--attempt", str(attempt), "--batch-node", launcher.host]

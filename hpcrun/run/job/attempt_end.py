@@ -20,8 +20,9 @@ from hpcrun.policy.causes import End, Evidence, JobFacts
 from hpcrun.policy.recovery import Action
 from hpcrun.run.job import evidence
 from hpcrun.run.job.launchers import Launcher
+from hpcrun.run.node import cgroup
 from hpcrun.run.protocol.output import say
-from hpcrun.slurm import client, requeue_nodes, suspect_exclusion
+from hpcrun.slurm import client, requeue_nodes, steps, suspect_exclusion
 from hpcrun.slurm import job as slurm_job
 from hpcrun.slurm.queue import JobMark
 from hpcrun.state import files, job_changes, journal, ledger, plan_file
@@ -51,6 +52,7 @@ class AttemptEnd:
         self._launcher = launcher
         self._paths = submission.experiment.run(run.number)
         self._began = time.time()
+        self._kills = cgroup.kills_for_memory()
 
     def conclude_earlier(self, *, here: bool = False) -> Action | None:
         """Record the ends of attempts whose supervisors did not live to do so.
@@ -88,7 +90,10 @@ class AttemptEnd:
         """Return Slurm's facts about this start of the job."""
         if not self._launcher.requeues:
             return JobFacts()
-        return self._ask_slurm(self._launcher.job_id, self._submission, attempt, self._began)
+        found = self._ask_slurm(self._launcher.job_id, self._submission, attempt, self._began)
+        # Slurm tells of it once the step is over, which has this process.
+        is_out = self._launcher.is_packed and cgroup.kills_for_memory() > self._kills
+        return dataclasses.replace(found, out_of_memory=True) if is_out else found
 
     def record(
         self, attempt: int, end: End, *, here: bool = False, concluded: bool = False, **details: Any
@@ -111,6 +116,7 @@ class AttemptEnd:
                 del known[name]
         fields = {"time": time.time(), **known, **details}
         self._write(ledger.ENDED, attempt, fields)
+        self._kills = cgroup.kills_for_memory()
         attempts = [one for one in ledger.read(self._paths) if one.number <= attempt]
         if not attempts or attempts[-1].number != attempt:
             attempts.append(ledger.Attempt(attempt))
@@ -134,7 +140,7 @@ class AttemptEnd:
         key = causes.too_little(attempts[-1].cause)
         asked: Mapping[str, Any] = self._run.spec["recovery"].get("grow") or {}
         factor = asked.get(key) if key else None
-        if key is None or factor is None or not self._launcher.requeues:
+        if key is None or factor is None or not self._launcher.requeues or self._launcher.is_packed:
             return None
         most = (asked.get("most") or {}).get(key)
         found = slurm_job.growth(self._launcher.job_id, key, factor, most)
@@ -184,6 +190,8 @@ class AttemptEnd:
         if not self._launcher.requeues:
             # An allocation that is being taken away cannot be used again.
             return not (self._launcher.is_slurm and end.kind in causes.TAKEN_AWAY)
+        if self._launcher.is_packed:
+            return True
 
         def still_wanted() -> bool:
             if ledger.intent(self._paths) or self._paths.attempt(attempt).has_successor:
@@ -292,9 +300,17 @@ class AttemptEnd:
     ) -> JobFacts:
         attempts = ledger.read(self._paths)
         first = ledger.first_of_start(attempts, number)
-        words = slurm_job.last_words(submission.batch_log(job), number, first)
+        log, step = submission.batch_log(job), None
+        if self._launcher.is_packed:
+            step = steps.packed_name(self._run.number)
+            started = {one.number: one.started for one in attempts}.get(number, {})
+            start = int(started.get("restart_count") or 0)
+            words = slurm_job.last_words(log, start, mark=slurm_job.START_MARK)
+        else:
+            words = slurm_job.last_words(log, number, first)
         warm = any(one.warm for one in attempts if one.number == number)
-        return slurm_job.facts(job, began, words, attempt=number, warm=warm, over=over)
+        which: Any = {"attempt": number, "warm": warm, "over": over, "step": step}
+        return slurm_job.facts(job, began, words, **which)
 
     def _write(self, event: str, attempt: int, fields: dict[str, Any]) -> None:
         """Write to the ledger. Best effort: a full disk must not prevent the requeue."""

@@ -18,11 +18,12 @@ from hpcrun.host import start_logged
 from hpcrun.policy import frameworks
 from hpcrun.run.job import agent_steps
 from hpcrun.run.job.rank_places import RankEnd, Workers, of_shell, rank_ends, shared_gpus
+from hpcrun.run.node import cgroup
 from hpcrun.run.program import mpi_type
 from hpcrun.run.protocol.batch_script import BatchScript
 from hpcrun.run.rank import warm_up
 from hpcrun.slurm import client, job, steps
-from hpcrun.slurm.allocation import Allocation
+from hpcrun.slurm.allocation import VARIABLES, Allocation
 from hpcrun.state.layout import AttemptPaths, slurm_path
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.role_plan import RolePlan
@@ -49,6 +50,8 @@ class Launcher(ABC):
     """The ranks' Python, in a container or not."""
     is_frozen: bool
     """Their environment is frozen."""
+    is_packed = False
+    """Other runs have a part of the job too, which `hpcrun.run.packed_job` requeues."""
     whole_job: str | None = None
     """The raw id of the Slurm job that has these nodes and no others; None where there is none."""
     host: str
@@ -322,7 +325,7 @@ class _SlurmWorkers(Workers):
         if self._ended(_AGENTS_TURN):
             return
         step = client.step_id(self._job_id, self._name)
-        if step is None or not client.kill_step(step) or not self._ended(10):
+        if step is None or not client.signal_step(step, "KILL") or not self._ended(10):
             for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
                 if not self._ended(0):
                     self._send(number)
@@ -391,6 +394,40 @@ class LocalLauncher(Launcher):
         return shared_gpus(counts, self.places[node])
 
 
+class PackedLauncher(LocalLauncher):
+    """Starts children of this process in the step of one run of a job that several share."""
+
+    is_slurm = True
+    requeues = True
+    is_packed = True
+
+    def __init__(
+        self, run: RunPlan, fabric: dict[str, Any], python: RankPython, only: Collection[str] = ()
+    ) -> None:
+        super().__init__(run, fabric, python, only)
+        allocation = Allocation.current()
+        self.host = os.environ.get("SLURMD_NODENAME", allocation.nodes[0])
+        self.nodes = (self.host,)
+        self.job_id, self.restart_count = allocation.name, allocation.restart_count
+        # Programs would take the step's one task for a rank, and the job's other nodes for theirs.
+        for name in [name for name in os.environ if name.startswith(("SLURM_", "PMI"))]:
+            if name not in VARIABLES:
+                del os.environ[name]
+        cpus = str(run.ranks_per_node * (run.resources.cpus_per_task or 1))
+        own = {
+            **dict.fromkeys(("NODELIST", "JOB_NODELIST"), self.host),
+            **dict.fromkeys(("NNODES", "JOB_NUM_NODES"), "1"),
+            "JOB_CPUS_PER_NODE": cpus,
+        }
+        os.environ.update({f"SLURM_{name}": value for name, value in own.items()})
+
+    def end_time(self, *, fresh: bool = False) -> float | None:
+        return job.end_time(self.job_id, fresh=fresh)
+
+    def devices(self, node: str, run: RunPlan) -> str | None:
+        return None
+
+
 class _LocalWorkers(Workers):
     def __init__(
         self,
@@ -452,4 +489,6 @@ class _LocalWorkers(Workers):
 
 def launcher_class(executor: Executor) -> type[SlurmLauncher] | type[LocalLauncher]:
     """Return the class that starts the ranks of an executor's runs."""
+    if cgroup.HAS_STEP in os.environ:
+        return PackedLauncher
     return SlurmLauncher if executor.queues else LocalLauncher

@@ -28,8 +28,6 @@ _KEPT = 3.0
 _LOCAL_GRACE = 15.0
 # Seconds in which a run that has done enough saves.
 _SAVES_WITHIN = 600.0
-# Seconds that an attempt needs to get further than its first steps.
-_START = 30.0
 
 
 class EndNow(Exception):
@@ -102,7 +100,7 @@ class StopRequest:
     def leaves_time(self) -> bool:
         """Check whether the time limit allows another attempt in the same allocation."""
         end = self._end_time
-        return end is None or end - time.time() > self._lead(end) + _START
+        return end is None or end - time.time() > self._lead(end) + stop_lead_time.TO_START
 
     def _on_signal(self, name: str, *, is_own: bool) -> None:
         """Act on a signal that the supervisor received itself, or else an agent of its."""

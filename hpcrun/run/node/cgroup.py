@@ -22,6 +22,9 @@ _MEMORY = {
 # Version 1 writes a number beyond this where there is no limit.
 _UNLIMITED = 1 << 60
 _JOB = re.compile(r".*/job_\d+(?=/|$)")
+_STEP = re.compile(r".*/job_\d+/step_[^/]+(?=/|$)")
+# The variable of the processes of a run that shares its job: their step is all that it has.
+HAS_STEP = "HPCRUN_SEAT"
 
 
 class _Memory(NamedTuple):
@@ -64,14 +67,39 @@ def signals_only_tasks(root: Path = ROOT) -> bool:
     return any("/step_" in own.get(controller, "") for controller in ("freezer", ""))
 
 
+def kills_for_memory(root: Path = ROOT) -> int:
+    """Return how many processes of this one's step the kernel has killed for memory; 0 if unknown.
+
+    Version 1 counts each where it was, version 2 above it too.
+    """
+    own, count = _own(root), 0
+    for controller, name in (("memory", "memory.oom_control"), ("", "memory.events")):
+        path = own.get(controller, "")
+        if (step := _STEP.match(path)) is None:
+            continue
+        top = root / "sys/fs/cgroup" / controller
+        directories = [top / step[0].strip("/")]
+        while controller and directories[-1] != top / path.strip("/"):
+            below = Path(path).relative_to(step[0]).parts
+            directories.append(directories[-1] / below[len(directories) - 1])
+        for directory in directories:
+            with contextlib.suppress(OSError, ValueError):
+                count += numbers(directory / name).get("oom_kill", 0)
+    return count
+
+
 class JobCgroup:
-    """A Slurm job's share of its node, where the job has a cgroup of its own."""
+    """A Slurm job's share of its node, where the job has a cgroup of its own.
+
+    Of a run that shares its job, that of its step.
+    """
 
     def __init__(self, root: Path = ROOT) -> None:
+        own = _STEP if HAS_STEP in os.environ else _JOB
         self._directories = {
             controller: root / "sys/fs/cgroup" / controller / job[0].strip("/")
             for controller, path in _own(root).items()
-            if (job := _JOB.match(path))
+            if (job := own.match(path))
         }
         # Beside version 1, version 2 is mounted elsewhere and counts nothing.
         if len(self._directories) > 1:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Code,
         Objective,
         Optimization,
+        Pack,
         Progress,
         Resources,
         Telemetry,
@@ -160,6 +161,14 @@ def _block(kind: Any, data: Mapping[str, Any]) -> Any:
 
 class RunSpec(SpecBlocks):
     """The blocks of one run, and the shape of its job, which follows from them."""
+
+    @cached_property
+    def pack(self) -> Pack | None:
+        """How it shares its job with other runs; None where it has one of its own."""
+        from hpcrun.state.spec.run_blocks import Pack
+
+        given = (self.spec.get("resources") or {}).get("pack")
+        return None if given is None else _block(Pack, given)
 
     @property
     def nodes(self) -> int:

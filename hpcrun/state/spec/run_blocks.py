@@ -106,6 +106,19 @@ class Optimization:
 
 
 @spec_dataclass
+class Pack:
+    """Runs that share a job, each with its own part of a node: for sites that give whole nodes, or
+    limit the jobs of a user. ``sweep.max_parallel`` says how many run at once in all jobs."""
+
+    per_node: int = 0
+    """Runs on a node at once: the job asks for so many times their CPUs, GPUs and memory. Where one
+    ends, the next begins."""
+
+    nodes: int = 1
+    """Nodes of such a job."""
+
+
+@spec_dataclass
 class Resources:
     """What one run asks of Slurm; the names are those of sbatch's options."""
 
@@ -170,6 +183,9 @@ class Resources:
     """Any other long option of sbatch without its dashes: ``{licenses: "fs:1", exclusive: true}``;
     ``gres`` for what is no GPU. One of a plugin keeps its dashes and is not checked: ``{"--image":
     "nersc/pytorch"}``."""
+
+    pack: Pack | None = None
+    """Runs of one node that share a job, whose time limit is ``time``; null for a job each."""
 
     @property
     def gpus_option(self) -> str | None:

@@ -158,8 +158,9 @@ class EarlierRun:
                 of_node, gpus = _larger(of_node, line), line.get("gpus")
                 for gpu in gpus if isinstance(gpus, list) else ():
                     of_gpu = _larger(of_gpu, gpu)
-        # Accounting does not tell attempts of one job from another.
+        # Accounting does not tell attempts of one job from another, nor runs that share one.
         jobs = {one.job_id for one in same} - {one.job_id for one in attempts if one not in same}
+        jobs = set() if plan.pack is not None else jobs
         asked = slurm_records.megabytes(plan.resources.mem)
         mark = JobMark(self.submission.directory)
         return MemoryTaken(

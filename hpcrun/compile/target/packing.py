@@ -1,0 +1,118 @@
+"""Runs that share a job (``resources.pack``): what may, and the shape of such a job.
+
+`hpcrun.run.packed_job` runs them. What no test has run so is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hpcrun.compile.source.problems import Reporter
+from hpcrun.policy import frameworks
+from hpcrun.slurm.parse import megabytes
+from hpcrun.state.plan import RunPlan
+from hpcrun.state.spec.run_blocks import Pack, Resources
+
+# Each run has a client on the job's first node.
+MOST_SEATS = 512
+# Keys of a spec -> what they are where a run can share its job.
+_REFUSED: dict[tuple[str, ...], tuple[Any, ...]] = {
+    ("resources", "nodes"): (1,),
+    ("resources", "spare_nodes"): (0,),
+    ("resources", "gpu_request"): ("gpus-per-node", "gres"),
+    ("resources", "mpi"): (None,),
+    ("environment", "container"): (None,),
+    ("environment", "venv"): ("live",),
+    ("checkpoint", "nearby_every"): (None,),
+    ("recovery", "grow"): (None,),
+    ("roles",): (None, {}),
+}
+# Options of sbatch by processor or GPU, which a step does not share out as a job does.
+_OPTIONS = ("mem-per-cpu", "mem-per-gpu", "gres", "core-spec", "thread-spec")
+
+
+@dataclass(frozen=True)
+class PackShape:
+    """The job of runs that share one."""
+
+    nodes: int
+    per_node: int
+    """Runs on a node at once."""
+    seats: int
+    """Runs at once on all nodes."""
+
+    def resources(self, run: Resources, ranks: int) -> Resources:
+        """Return what the job asks for on each node, one task a run, for a run of some ranks."""
+        size = megabytes((run.mem or "").upper())
+        return replace(
+            run,
+            gpus_per_node=run.gpus_per_node * self.per_node,
+            cpus_per_task=ranks * (run.cpus_per_task or 1),
+            mem=f"{math.ceil(size * self.per_node)}M" if size else run.mem,
+        )
+
+
+def shape(pack: Pack, runs: int, parallel: int | None) -> PackShape:
+    """Return the shape of the job of some runs, of which at most ``parallel`` run at once.
+
+    It has no nodes and no places on them that none of the runs would come to.
+    """
+    seats = min(runs, parallel or runs, pack.nodes * pack.per_node)
+    nodes = min(pack.nodes, math.ceil(seats / pack.per_node))
+    return PackShape(nodes, math.ceil(seats / nodes), seats)
+
+
+def shares(runs: list[RunPlan], pack: Pack, parallel: int | None) -> Iterator[list[RunPlan]]:
+    """Divide runs among as few jobs as let ``parallel`` of them run at once."""
+    at_once = min(len(runs), parallel or len(runs))
+    jobs = math.ceil(at_once / (pack.nodes * pack.per_node))
+    begin = 0
+    for index in range(jobs):
+        end = len(runs) * (index + 1) // jobs
+        yield runs[begin:end]
+        begin = end
+
+
+def check(spec: dict[str, Any], framework: str, report: Reporter) -> None:
+    """Report what of a spec does not go together with runs that share a job."""
+    pack = spec["resources"]["pack"]
+    if pack is None:
+        return
+    below = report.below("resources.pack")
+    below.at_least("per_node", pack["per_node"], 1)
+    below.at_least("nodes", pack["nodes"], 1)
+    if (seats := pack["per_node"] * pack["nodes"]) > MOST_SEATS:
+        hint = "take fewer nodes: more jobs are made, as many as sweep.max_parallel lets run"
+        below.at((), f"{seats:,} runs of a job at once; accepted are {MOST_SEATS}", hint)
+    for key, accepted in _REFUSED.items():
+        found: Any = spec
+        for name in key:
+            found = found[name]
+        if found not in accepted:
+            dotted = ".".join(key)
+            told = f"does not go together with {dotted}: {_shown(found)}, as no test has run that"
+            below.at((), told, f"leave {dotted} out, or give the runs jobs of their own")
+    for name in _OPTIONS:
+        if name in spec["resources"]["sbatch"]:
+            hint = "give a run's memory by resources.mem, its GPUs by resources.gpus_per_node"
+            below.at((), f"does not go together with sbatch's --{name}", hint)
+    if framework == frameworks.MPI or frameworks.of(framework).one_per_run:
+        told = f"does not go together with framework: {framework}, whose ranks srun starts"
+        below.at((), told, "give the runs jobs of their own")
+
+
+def tell(spec: dict[str, Any], note: Callable[[str], object]) -> None:
+    """Tell what runs of a job share after all."""
+    wanted = spec["resources"]
+    if wanted["pack"] is not None and megabytes((wanted["mem"] or "").upper()) in (None, 0):
+        note(
+            "resources.pack: the runs of a node share its job's memory, as resources.mem does not "
+            "say how much each has"
+        )
+
+
+def _shown(value: Any) -> str:
+    return "{…}" if isinstance(value, dict) else str(value)

@@ -1,0 +1,304 @@
+"""The batch script's process of a job that runs share (``resources.pack``).
+
+Each run has a step of its own, on a node with a free place: its supervisor, which starts agent and
+ranks as children of the step. So Slurm gives each its processors, GPUs and memory, and what ends
+one touches no other. Where a run is over, the next begins. What could not end is requeued with the
+job. The job lives as long as this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, BrokenFile, HpcrunError
+from hpcrun.policy import recovery, stop_lead_time
+from hpcrun.run.node import cgroup
+from hpcrun.run.protocol import stop_flag
+from hpcrun.run.protocol.output import say
+from hpcrun.slurm import job, steps
+from hpcrun.slurm.allocation import Allocation
+from hpcrun.slurm.hostlist import parse_ranges, write_out
+from hpcrun.slurm.parse import parse_duration
+from hpcrun.slurm.queue import JobMark
+from hpcrun.state import files, journal, ledger, permissions, plan_file
+from hpcrun.state.layout import SubmissionPaths, slurm_path
+from hpcrun.state.plan import Plan, RunPlan
+from hpcrun.text import listed
+
+# Seconds between two looks at what runs, and at whether they are still wanted.
+_EVERY, _LOOK_EVERY = 0.1, 10.0
+# So often a run is started whose supervisor does not begin, and a node tried that begins none.
+_TRIES = 3
+# Starts of a job in which nothing began, after which it is not requeued again.
+_MOST_STARTS = 10
+# By it a supervisor has its ranks save and leave, or ends them where the run was cancelled; srun
+# passes it on.
+_LEAVE = signal.SIGUSR1
+
+
+@dataclass
+class _Seat:
+    """A run's place on a node, and the client of its step."""
+
+    node: str
+    process: subprocess.Popen[bytes]
+    attempts: int
+    """Attempts that the run had before."""
+
+
+@dataclass
+class PackedJob:
+    """The runs of one start of such a job."""
+
+    submission: SubmissionPaths
+    plan: Plan
+    allocation: Allocation
+    per_node: int
+    """Places on each node."""
+    at_once: int
+    """Most runs at once."""
+    waiting: list[int]
+    """Runs that have not begun, in the order in which they do."""
+    unfinished: set[int] = field(default_factory=set)
+    """Runs that go on once the job is requeued."""
+    _running: dict[int, _Seat] = field(default_factory=dict)
+    _codes: dict[int, int] = field(default_factory=dict)
+    _tries: Counter[int] = field(default_factory=Counter)
+    _strikes: Counter[str] = field(default_factory=Counter)
+    _avoided: dict[int, frozenset[str]] = field(default_factory=dict)
+    _has_begun: bool = False
+    _is_stopping: bool = False
+    _look_at: float = 0.0
+
+    def bring_to_end(self) -> int:
+        """Run everything that this start of the job can; return the job's exit code."""
+        nodes = listed(self.allocation.nodes, 8)
+        say(f"{job.START_MARK}{self.allocation.restart_count} of the job, on {nodes}")
+        try:
+            while self._running or (self.waiting and not self._is_stopping):
+                self._start_those_that_can()
+                self._collect()
+                self._look_for_cancelled()
+                time.sleep(_EVERY)
+        except (HpcrunError, OSError):
+            # The next start knows all that is on record.
+            say(traceback.format_exc())
+            self.unfinished.update(self._running)
+        self.unfinished.update(self.waiting)
+        if self.unfinished and self._requeue():
+            return EXIT_SAVED
+        return EXIT_FAILED if self.unfinished or any(self._codes.values()) else EXIT_OK
+
+    def stop(self, number: int, _frame: FrameType | None = None) -> None:
+        """Have the runs save and leave, and start no further one; a signal handler."""
+        say(f"asked to stop ({signal.Signals(number).name})")
+        self._is_stopping = True
+        for seat in self._running.values():
+            seat.process.send_signal(_LEAVE)
+
+    def _start_those_that_can(self) -> None:
+        held: list[int] = []
+        while self.waiting and not self._is_stopping and len(self._running) < self.at_once:
+            number = self.waiting.pop(0)
+            if not self._is_wanted(number):
+                continue
+            run = self.plan.run(number)
+            if not self._leaves_time(run):
+                self.unfinished.add(number)
+                continue
+            node = self._free_node(number)
+            if node is None:
+                if not self._usable(number):
+                    self.unfinished.add(number)
+                    continue
+                held.append(number)
+                if self._free_node(None) is None:
+                    break
+                continue
+            self._start(run, node)
+        self.waiting[:0] = held
+
+    def _is_wanted(self, number: int) -> bool:
+        """Check whether a run is still this submission's to start; one that is not is over here."""
+        paths = self.submission.experiment.run(number)
+        newest = journal.newest_jobs(self.submission.experiment).get(number)
+        if newest is None or newest.paths != self.submission or newest.ended:
+            say(f"run {number} is not this job's any more")
+            return False
+        try:
+            intent = ledger.intent(paths)
+        except BrokenFile as error:
+            self._end(number, EXIT_FAILED, error.message)
+            return False
+        if intent is not None:
+            say(f"run {number} is {intent}; not started")
+            self._end(number, EXIT_OK)
+            return False
+        return True
+
+    def _leaves_time(self, run: RunPlan) -> bool:
+        """Check whether a run could do anything before the time limit."""
+        ends = job.end_time(self.allocation.name)
+        if ends is None:
+            return True
+        asked = run.recovery.stop_before
+        limit = float(parse_duration(run.resources.time) or 0)
+        lead = stop_lead_time.seconds(limit, asked=parse_duration(asked) if asked else None)
+        return ends - time.time() > lead + stop_lead_time.TO_START
+
+    def _free_node(self, number: int | None) -> str | None:
+        """Return the node with most free places that a run may use; None without one."""
+        taken = Counter(seat.node for seat in self._running.values())
+        usable = [node for node in self._usable(number) if taken[node] < self.per_node]
+        return min(usable, key=lambda node: taken[node], default=None)
+
+    def _usable(self, number: int | None) -> list[str]:
+        """Return the nodes on which a run can be started once there is room; None for any run."""
+        avoided = frozenset() if number is None else self._avoided.get(number, frozenset())
+        nodes = self.allocation.nodes
+        return [one for one in nodes if self._strikes[one] < _TRIES and one not in avoided]
+
+    def _start(self, run: RunPlan, node: str) -> None:
+        paths, own = self.submission.experiment.run(run.number), run.resources
+        command = [sys.executable, "-m", "hpcrun.run.supervisor", str(self.submission.directory)]
+        argv = steps.packed_argv(
+            node,
+            cpus=run.ranks_per_node * (own.cpus_per_task or 1),
+            mem=own.mem,
+            gpus=own.gpus_option,
+            log=slurm_path(self.submission.local_log(run.number)),
+            name=steps.packed_name(run.number),
+            command=[*command, "--run", str(run.number)],
+        )
+        say(f"run {run.number} starts on {node}")
+        attempts = len(paths.attempts())
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
+        self._running[run.number] = _Seat(node, process, attempts)
+
+    def _collect(self) -> None:
+        for number, seat in list(self._running.items()):
+            code = seat.process.poll()
+            if code is not None:
+                del self._running[number]
+                say(f"run {number} ended on {seat.node} with exit code {code}")
+                self._ended(number, seat, code)
+
+    def _ended(self, number: int, seat: _Seat, code: int) -> None:
+        paths = self.submission.experiment.run(number)
+        try:
+            is_over = ledger.intent(paths) is not None
+            attempts = ledger.read(paths)
+        except BrokenFile as error:
+            self._end(number, code or EXIT_FAILED, error.message)
+            return
+        last = attempts[-1] if len(attempts) > seat.attempts else None
+        if last is not None:
+            self._has_begun = True
+            self._tries[number] = self._strikes[seat.node] = 0
+        # A killed supervisor left its attempt open, which the next one records.
+        goes_on = last is not None and last.action in (None, *recovery.GOES_ON)
+        if is_over or (code == EXIT_OK if last is None else not goes_on):
+            self._end(number, code)
+        elif last is None:
+            self._did_not_begin(number, seat.node, code)
+        elif self._is_stopping:
+            self.unfinished.add(number)
+        else:
+            self._avoided[number] = frozenset((last.decided or {}).get("exclude") or ())
+            self.waiting.append(number)
+
+    def _did_not_begin(self, number: int, node: str, code: int) -> None:
+        self._tries[number] += 1
+        self._strikes[node] += 1
+        if self._strikes[node] == _TRIES:
+            say(f"node {node} starts no run: it is not used any more")
+        if self._is_stopping:
+            self.unfinished.add(number)
+        elif self._tries[number] >= _TRIES:
+            log = self.submission.local_log(number).name
+            self._end(number, code, f"its supervisor ended before an attempt began; see {log}")
+        else:
+            self.waiting.insert(0, number)
+
+    def _end(self, number: int, code: int, message: str | None = None) -> None:
+        """Record that a run is over, for this job."""
+        self._codes[number] = code
+        write = partial(journal.write_end, self.submission, number, code, message)
+        files.patiently(write, say, "the journal")
+
+    def _look_for_cancelled(self) -> None:
+        """End runs that were cancelled where nobody could tell their step."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + _LOOK_EVERY
+        for number, seat in self._running.items():
+            try:
+                if ledger.intent(self.submission.experiment.run(number)) == ledger.CANCELLED:
+                    seat.process.send_signal(_LEAVE)
+            except BrokenFile as error:
+                say(error.message)
+
+    def _requeue(self) -> bool:
+        """Have the job requeued for the runs that are not finished; return whether it is."""
+        first = self.plan.run(min(self.unfinished))
+        told = f"{len(self.unfinished)} of its runs are not finished"
+        if not first.recovery.requeue:
+            for number in sorted(self.unfinished):
+                self._end(number, EXIT_FAILED, "its job's time was over (recovery.requeue: false)")
+            return False
+        if not self._has_begun and self.allocation.restart_count >= _MOST_STARTS:
+            say(f"{told}, and none begins: `hpcrun requeue` starts them again")
+            return False
+        out = {node for node in self.allocation.nodes if self._strikes[node] >= _TRIES}
+        for number in self.unfinished:
+            out |= self._avoided.get(number, frozenset())
+        say(f"the job is requeued: {told}")
+        return job.requeue(
+            self.allocation.name,
+            sorted(out),
+            mark=JobMark(self.submission.directory),
+            kept=first.resources.exclude,
+            needed=len(self.allocation.nodes),
+            between=self._is_any_wanted,
+            say=say,
+        )
+
+    def _is_any_wanted(self) -> bool:
+        runs = (self.submission.experiment.run(number) for number in self.unfinished)
+        return any(ledger.intent(paths) is None for paths in runs)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Entry point of ``python -m hpcrun.run.packed_job``."""
+    parser = argparse.ArgumentParser(prog="hpcrun.run.packed_job")
+    parser.add_argument("submission", type=Path)
+    parser.add_argument("--runs", required=True, help="their numbers, as 1-3,7")
+    parser.add_argument("--per-node", type=int, required=True)
+    parser.add_argument("--at-once", type=int, required=True)
+    given = parser.parse_args(words)
+    submission = SubmissionPaths(given.submission)
+    plan = plan_file.read(submission.plan)
+    permissions.use_profile(plan.cluster)
+    runs = list(write_out(parse_ranges(given.runs)))
+    place = submission, plan, Allocation.current(), given.per_node, given.at_once, runs
+    packed = PackedJob(*place)
+    os.environ[cgroup.HAS_STEP] = "1"
+    for number in (*stop_flag.SIGNALS, signal.SIGINT):
+        signal.signal(number, packed.stop)
+    sys.exit(packed.bring_to_end())
+
+
+if __name__ == "__main__":
+    main()
