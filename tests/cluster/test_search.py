@@ -49,6 +49,22 @@ SPEC: dict[str, Any] = {
 }
 
 
+@pytest.mark.usually("22.05")
+def test_trials_that_share_a_job_follow_one_another(slurm: Cluster) -> None:
+    """The next trial begins in the place of one that is over."""
+    ward = Ward(slurm, "search")
+    ward.write("train.py", TRAIN)
+    resources = {**SPEC["resources"], "pack": {"per_node": 4}}
+    ward.hpcrun("submit", ward.spec("together", {**SPEC, "resources": resources}))
+    ward.wait_for_end("together", seconds=200)
+    found = ward.status("together")
+    assert len({one["job_id"] for one in found}) == 1
+    begun = [ward.attempts(f"together/{number}")[0].began or 0.0 for number in range(TRIALS)]
+    assert max(begun) - min(begun) > 12
+    points = [chosen_point.read(ward.paths(f"together/{number}")) for number in range(TRIALS)]
+    assert len({json.dumps(one.swept) for one in points if one is not None}) == TRIALS
+
+
 @pytest.mark.usually("24.11")
 def test_no_trial_is_lost_or_told_twice(slurm: Cluster) -> None:
     """A rank, a supervisor, a node and slurmctld are ended; nothing of it lives anywhere else."""

@@ -91,9 +91,13 @@ class AttemptEnd:
         if not self._launcher.requeues:
             return JobFacts()
         found = self._ask_slurm(self._launcher.job_id, self._submission, attempt, self._began)
+        if not self._launcher.is_packed:
+            return found
         # Slurm tells of it once the step is over, which has this process.
-        is_out = self._launcher.is_packed and cgroup.kills_for_memory() > self._kills
-        return dataclasses.replace(found, out_of_memory=True) if is_out else found
+        is_out = found.out_of_memory or cgroup.kills_for_memory() > self._kills
+        asked = self._run.resources.mem
+        memory = f"the run asked for {asked}" if asked else ""
+        return dataclasses.replace(found, out_of_memory=is_out, memory=memory)
 
     def record(
         self, attempt: int, end: End, *, here: bool = False, concluded: bool = False, **details: Any
