@@ -21,7 +21,6 @@ from hpcrun.state.plan import Array, Dependence, Entry, Plan, RunPlan
 from hpcrun.state.role_plan import ROLES
 from hpcrun.state.spec.blocks import RunSpec
 from hpcrun.state.spec.executors import Executor
-from hpcrun.state.spec.run_blocks import Pack
 
 MOST_ARRAYS = 5_000
 
@@ -172,7 +171,7 @@ def _arrays(
     limits = shares([len(runs) for runs, _ in chunks], most)
     found = []
     for index, ((runs, offset), limit) in enumerate(zip(chunks, limits, strict=True)):
-        wanted, pack = runs[0].resources, _pack(compiled, runs[0])
+        wanted, pack = runs[0].resources, runs[0].pack if compiled.executor.queues else None
         at_once = len(runs) if pack is None else packing.shape(pack, len(runs), limit).seats
         hours = at_once * (parse_duration(wanted.time) or 0) / 3600
         text = ""
@@ -208,11 +207,6 @@ def shares(sizes: Sequence[int], most: int | None) -> list[int | None]:
     return list(given)
 
 
-def _pack(compiled: Compiled, run: RunPlan) -> Pack | None:
-    """Return how a run shares its job; None where it has one, or a process, of its own."""
-    return run.pack if compiled.executor.queues else None
-
-
 def _chunks(compiled: Compiled, group: list[RunPlan]) -> Iterator[tuple[list[RunPlan], int]]:
     """Cut runs of one shape by Slurm's limit on a task's index; yield chunks and offsets."""
     runs = sorted(group, key=lambda run: run.number)
@@ -223,7 +217,7 @@ def _chunks(compiled: Compiled, group: list[RunPlan]) -> Iterator[tuple[list[Run
         # A heterogeneous job cannot be an array.
         yield from (([run], 0) for run in runs)
         return
-    if (pack := _pack(compiled, runs[0])) is not None:
+    if queues and (pack := runs[0].pack) is not None:
         yield from ((part, 0) for part in packing.shares(runs, pack, compiled.max_parallel))
         return
     begin = 0

@@ -156,8 +156,7 @@ class RunTemplates:
         if self._is_slurm and not frameworks.of(framework).one_per_run:
             slurm_options.tell_cpus(spec, note)
         roles = role_layout.settle(spec, self._locate, report)
-        packing.check(spec, framework, report)
-        packing.tell(spec, note)
+        packing.check(spec, framework, report, note)
         if self._is_slurm and not problems.under("resources", ROLES):
             slurm_options.tell_whole_nodes(spec, note)
         if roles:

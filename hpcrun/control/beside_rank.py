@@ -137,13 +137,15 @@ def living(selected: Selected, verb: str) -> LiveRun:
     number = None if job is None or job.startswith("local:") else _whole_number(job)
     roles = selected.run.role_plans
     is_divided = selected.run.own_parts and number and client.further_parts(number)
+    # Slurm would give a step beside a run that shares its job the GPU of another.
+    shares = selected.submission is not None and selected.submission.is_packed
+    own = None if shares else selected.run.resources.gpus_option
     further = (Launch.read(attempt.role_launch(role.name)) for role in roles[1:])
     return LiveRun(
         name,
         (Launch.read(attempt.launch), *further),
         number,
-        tuple(selected.run.resources_of(role.first_node).gpus_option for role in roles)
-        or (selected.run.resources.gpus_option,),
+        tuple(selected.run.resources_of(role.first_node).gpus_option for role in roles) or (own,),
         tuple(role.part if is_divided else 0 for role in roles) or (0,),
     )
 

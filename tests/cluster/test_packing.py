@@ -45,18 +45,11 @@ SPEC: dict[str, Any] = {
         "cpus_per_task": 1,
         "mem": "500M",
         "time": "00:10:00",
-        "pack": {"per_node": 2, "nodes": 2},
+        "pack": {"runs_per_node": 2, "nodes_per_job": 2},
     },
     "recovery": {"resume": {"when": "state.json"}, "budgets": {"out_of_memory": 1}},
     "sweep": {"grid": {"config.x": [*range(10)]}, "max_parallel": 4},
 }
-
-
-def jobs_of(slurm: Cluster, name: str) -> dict[str, str]:
-    """Slurm's jobs of a name, without steps -> their states."""
-    argv = ["sacct", "--noheader", "--parsable2", "--allocations", f"--name={name}"]
-    lines = slurm.run([*argv, "--format=JobID,State"]).stdout.split()
-    return dict(line.split("|") for line in lines)
 
 
 def jobs_of(slurm: Cluster, name: str) -> dict[str, str]:
@@ -85,7 +78,10 @@ def test_what_ends_one_run_touches_no_other(slurm: Cluster) -> None:
     for number in range(4):
         ward.wait_for_step(f"packed/{number}", 2)
     (waiting,) = ward.status("packed/5")
-    assert (waiting["state"], waiting["job_id"]) == ("waiting", ward.status("packed/0")[0]["job_id"])
+    assert (waiting["state"], waiting["job_id"]) == (
+        "waiting",
+        ward.status("packed/0")[0]["job_id"],
+    )
     logs = [ward.paths(f"packed/{number}").attempt(1).rank_log(0) for number in range(4)]
     assert len({log.read_text().splitlines()[0] for log in logs}) == 4
     ward.hpcrun("cancel", "packed/0", "--yes")

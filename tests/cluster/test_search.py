@@ -54,7 +54,7 @@ def test_trials_that_share_a_job_follow_one_another(slurm: Cluster) -> None:
     """The next trial begins in the place of one that is over."""
     ward = Ward(slurm, "search")
     ward.write("train.py", TRAIN)
-    resources = {**SPEC["resources"], "pack": {"per_node": 4}}
+    resources = {**SPEC["resources"], "pack": {"runs_per_node": 4}}
     ward.hpcrun("submit", ward.spec("together", {**SPEC, "resources": resources}))
     ward.wait_for_end("together", seconds=200)
     found = ward.status("together")

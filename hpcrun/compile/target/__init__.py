@@ -7,6 +7,7 @@ flags, at first and as it resumes), `framework_detection` (the framework of its 
 the batch triple), `engine_settings` (what it computes in, and settings that do not go together),
 `deepspeed_keys` (the keys that DeepSpeed reads), `optimizers` (what each takes, and where it runs),
 `learning_rate` (the ``optimization`` block), `parallel_layout` (ranks that share a model),
+`packing` (runs that share a job),
 `recovery_checks` (whether other batches reach the program), `role_layout` (ranks, nodes and
 programs of roles),
 `slurm_options` (the values and options that sbatch accepts), `sbatch_request` (keys of a spec made

@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hpcrun.compile.source.problems import Reporter
 from hpcrun.policy import frameworks
 from hpcrun.slurm.parse import megabytes
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.spec.run_blocks import Pack, Resources
+
+if TYPE_CHECKING:
+    from hpcrun.compile.source.problems import Reporter
 
 # Each run has a client on the job's first node.
 MOST_SEATS = 512
@@ -60,15 +62,15 @@ def shape(pack: Pack, runs: int, parallel: int | None) -> PackShape:
 
     It has no nodes and no places on them that none of the runs would come to.
     """
-    seats = min(runs, parallel or runs, pack.nodes * pack.per_node)
-    nodes = min(pack.nodes, math.ceil(seats / pack.per_node))
+    seats = min(runs, parallel or runs, pack.nodes_per_job * pack.runs_per_node)
+    nodes = min(pack.nodes_per_job, math.ceil(seats / pack.runs_per_node))
     return PackShape(nodes, math.ceil(seats / nodes), seats)
 
 
 def shares(runs: list[RunPlan], pack: Pack, parallel: int | None) -> Iterator[list[RunPlan]]:
     """Divide runs among as few jobs as let ``parallel`` of them run at once."""
     at_once = min(len(runs), parallel or len(runs))
-    jobs = math.ceil(at_once / (pack.nodes * pack.per_node))
+    jobs = math.ceil(at_once / (pack.nodes_per_job * pack.runs_per_node))
     begin = 0
     for index in range(jobs):
         end = len(runs) * (index + 1) // jobs
@@ -76,16 +78,21 @@ def shares(runs: list[RunPlan], pack: Pack, parallel: int | None) -> Iterator[li
         begin = end
 
 
-def check(spec: dict[str, Any], framework: str, report: Reporter) -> None:
-    """Report what of a spec does not go together with runs that share a job."""
+def check(
+    spec: dict[str, Any], framework: str, report: Reporter, note: Callable[[str], object]
+) -> None:
+    """Report what of a spec does not go together with runs that share a job.
+
+    Note what they share all the same.
+    """
     pack = spec["resources"]["pack"]
     if pack is None:
         return
     below = report.below("resources.pack")
-    below.at_least("per_node", pack["per_node"], 1)
-    below.at_least("nodes", pack["nodes"], 1)
-    if (seats := pack["per_node"] * pack["nodes"]) > MOST_SEATS:
-        hint = "take fewer nodes: more jobs are made, as many as sweep.max_parallel lets run"
+    for name in ("runs_per_node", "nodes_per_job"):
+        below.at_least(name, pack[name], 1)
+    if (seats := pack["runs_per_node"] * pack["nodes_per_job"]) > MOST_SEATS:
+        hint = "take fewer nodes_per_job: as many jobs are made as sweep.max_parallel lets run"
         below.at((), f"{seats:,} runs of a job at once; accepted are {MOST_SEATS}", hint)
     for key, accepted in _REFUSED.items():
         found: Any = spec
@@ -102,12 +109,7 @@ def check(spec: dict[str, Any], framework: str, report: Reporter) -> None:
     if framework == frameworks.MPI or frameworks.of(framework).one_per_run:
         told = f"does not go together with framework: {framework}, whose ranks srun starts"
         below.at((), told, "give the runs jobs of their own")
-
-
-def tell(spec: dict[str, Any], note: Callable[[str], object]) -> None:
-    """Tell what runs of a job share after all."""
-    wanted = spec["resources"]
-    if wanted["pack"] is not None and megabytes((wanted["mem"] or "").upper()) in (None, 0):
+    if not megabytes((spec["resources"]["mem"] or "").upper()):
         note(
             "resources.pack: the runs of a node share its job's memory, as resources.mem does not "
             "say how much each has"

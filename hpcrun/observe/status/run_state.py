@@ -61,11 +61,6 @@ class RunEvidence:
     """Why the ledger or the intent says nothing: one of them is not what hpcrun writes."""
 
     @property
-    def is_over_in_its_job(self) -> bool:
-        """It has ended for good, whatever becomes of the other runs of its job."""
-        return self.submission is not None and self.submission.is_packed and self.submission.ended
-
-    @property
     def current(self) -> Attempt | None:
         """The newest attempt, unless a later submission has not begun its own yet."""
         submission = self.submission
@@ -112,7 +107,9 @@ def decide(evidence: RunEvidence) -> Verdict:
     ``unknown``, never ``failed``. The reason contains the age of a stale answer from Slurm.
     """
     evidence = _without_old_news(evidence)
-    if evidence.is_over_in_its_job:
+    submission = evidence.submission
+    if submission is not None and submission.ended and submission.is_packed:
+        # It has ended for good, whatever becomes of the other runs of its job.
         evidence = replace(evidence, job=None, silence=None)
     verdict, job = _decide(evidence), evidence.job
     if verdict.over or job is None or job.known_at is None:
@@ -182,7 +179,7 @@ def _before_attempt(evidence: RunEvidence) -> Verdict:
         return Verdict(WAITING, f"waits for room in the queue, in the submit on {host} ({pid})")
     if submission.event != SUBMITTED:
         return Verdict(PLANNED, f"refused: {submission.message or 'no reason recorded'}")
-    if submission.is_packed and submission.ended:
+    if submission.ended and submission.is_packed:
         return _failed(submission.message or "it ended before an attempt began")
     if job is None:
         if evidence.silence:

@@ -110,11 +110,11 @@ class Pack:
     """Runs that share a job, each with its own part of a node: for sites that give whole nodes, or
     limit the jobs of a user. ``sweep.max_parallel`` says how many run at once in all jobs."""
 
-    per_node: int = 0
+    runs_per_node: int = 0
     """Runs on a node at once: the job asks for so many times their CPUs, GPUs and memory. Where one
     ends, the next begins."""
 
-    nodes: int = 1
+    nodes_per_job: int = 1
     """Nodes of such a job."""
 
 
