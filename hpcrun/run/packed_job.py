@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, BrokenFile, HpcrunError
-from hpcrun.policy import recovery, stop_lead_time
+from hpcrun.policy import causes, recovery, stop_lead_time
 from hpcrun.run.node import cgroup
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.output import say
@@ -43,6 +43,8 @@ _EVERY, _LOOK_EVERY = 0.1, 10.0
 _TRIES = 3
 # Starts of a job in which nothing began, after which it is not requeued again.
 _MOST_STARTS = 10
+# Kinds of ends of which Slurm tells each step: no further run is started in this start of the job.
+_JOB_ENDS = causes.TAKEN_AWAY - {causes.SIGNAL}
 # By it a supervisor has its ranks save and leave, or ends them where the run was cancelled; srun
 # passes it on.
 _LEAVE = signal.SIGUSR1
@@ -56,6 +58,8 @@ class _Seat:
     process: subprocess.Popen[bytes]
     attempts: int
     """Attempts that the run had before."""
+    is_told: bool = False
+    """Its supervisor was told to have the ranks save and leave."""
 
 
 @dataclass
@@ -79,7 +83,8 @@ class PackedJob:
     _strikes: Counter[str] = field(default_factory=Counter)
     _avoided: dict[int, frozenset[str]] = field(default_factory=dict)
     _has_begun: bool = False
-    _is_stopping: bool = False
+    _is_ending: bool = False
+    _is_stopped: bool = False
     _look_at: float = 0.0
 
     def bring_to_end(self) -> int:
@@ -87,10 +92,10 @@ class PackedJob:
         nodes = listed(self.allocation.nodes, 8)
         say(f"{job.START_MARK}{self.allocation.restart_count} of the job, on {nodes}")
         try:
-            while self._running or (self.waiting and not self._is_stopping):
+            while self._running or (self.waiting and not self._is_ending):
                 self._start_those_that_can()
                 self._collect()
-                self._look_for_cancelled()
+                self._tell_to_leave()
                 time.sleep(_EVERY)
         except (HpcrunError, OSError):
             # The next start knows all that is on record.
@@ -104,13 +109,11 @@ class PackedJob:
     def stop(self, number: int, _frame: FrameType | None = None) -> None:
         """Have the runs save and leave, and start no further one; a signal handler."""
         say(f"asked to stop ({signal.Signals(number).name})")
-        self._is_stopping = True
-        for seat in self._running.values():
-            seat.process.send_signal(_LEAVE)
+        self._is_ending = self._is_stopped = True
 
     def _start_those_that_can(self) -> None:
         held: list[int] = []
-        while self.waiting and not self._is_stopping and len(self._running) < self.at_once:
+        while self.waiting and not self._is_ending and len(self._running) < self.at_once:
             number = self.waiting.pop(0)
             if not self._is_wanted(number):
                 continue
@@ -213,7 +216,8 @@ class PackedJob:
             self._end(number, code)
         elif last is None:
             self._did_not_begin(number, seat.node, code)
-        elif self._is_stopping:
+        elif self._is_ending or last.kind in _JOB_ENDS:
+            self._is_ending = True
             self.unfinished.add(number)
         else:
             self._avoided[number] = frozenset((last.decided or {}).get("exclude") or ())
@@ -224,7 +228,7 @@ class PackedJob:
         self._strikes[node] += 1
         if self._strikes[node] == _TRIES:
             say(f"node {node} starts no run: it is not used any more")
-        if self._is_stopping:
+        if self._is_ending:
             self.unfinished.add(number)
         elif self._tries[number] >= _TRIES:
             log = self.submission.local_log(number).name
@@ -238,17 +242,22 @@ class PackedJob:
         write = partial(journal.write_end, self.submission, number, code, message)
         files.patiently(write, say, "the journal")
 
-    def _look_for_cancelled(self) -> None:
-        """End runs that were cancelled where nobody could tell their step."""
-        if time.monotonic() < self._look_at:
-            return
-        self._look_at = time.monotonic() + _LOOK_EVERY
+    def _tell_to_leave(self) -> None:
+        """Tell supervisors that the job is stopped, or that their run was cancelled elsewhere."""
+        looks = time.monotonic() >= self._look_at
+        if looks:
+            self._look_at = time.monotonic() + _LOOK_EVERY
         for number, seat in self._running.items():
-            try:
-                if ledger.intent(self.submission.experiment.run(number)) == ledger.CANCELLED:
-                    seat.process.send_signal(_LEAVE)
-            except BrokenFile as error:
-                say(error.message)
+            if not seat.is_told and (self._is_stopped or (looks and self._is_cancelled(number))):
+                seat.process.send_signal(_LEAVE)
+                seat.is_told = True
+
+    def _is_cancelled(self, number: int) -> bool:
+        try:
+            return ledger.intent(self.submission.experiment.run(number)) == ledger.CANCELLED
+        except BrokenFile as error:
+            say(error.message)
+            return False
 
     def _requeue(self) -> bool:
         """Have the job requeued for the runs that are not finished; return whether it is."""

@@ -46,7 +46,8 @@ if action == "killed":
     raise SystemExit(137)
 if not todo.get("begins", True):
     raise SystemExit(todo.get("code", 1))
-ledger.write(run, ledger.ENDED, number, outcome="failed" if action == "stop" else "completed")
+outcome = "failed" if action == "stop" else "completed"
+ledger.write(run, ledger.ENDED, number, outcome=outcome, cause={"kind": todo.get("kind")})
 ledger.write(run, ledger.DECIDED, number, action=action, reason="", exclude=todo.get("exclude", []))
 if action == "nothing":
     ledger.set_intent(run, ledger.FINISHED)
@@ -185,6 +186,18 @@ def test_a_signal_has_all_save_and_the_job_requeued(pack: Callable[[int], Pack])
     assert one.over() == {}
     assert len(one.started) == 4
     assert len(one.requeued) == 1
+
+
+@pytest.mark.parametrize(("kind", "started"), [("preempted", 2), ("signal", 4)])
+def test_where_the_job_is_taken_away_no_further_run_is_started(
+    pack: Callable[[int], Pack], kind: str, started: int
+) -> None:
+    one = pack(3)
+    one.says(3, actions=["requeue", "nothing"], kind=kind, seconds=0.1)
+    one.says(4, seconds=1)
+    one.job(at_once=2).bring_to_end()
+    assert len(one.started) == started
+    assert len(one.requeued) == (started == 2)
 
 
 def test_what_was_cancelled_or_submitted_elsewhere_is_not_started(
