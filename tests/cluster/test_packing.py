@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.ward import PROGRAM, Ward
+from tests.cluster.ward import PROGRAM, Reference, Ward
 from tests.support.waiting import until
 from tests.testbed import Cluster
 
@@ -128,3 +128,29 @@ def test_what_is_unfinished_is_requeued_with_the_job(slurm: Cluster) -> None:
     ward.wait_for_end("lost", "completed", seconds=300)
     assert len(ward.attempts("lost/0")) == 1
     assert all(len(ward.attempts(f"lost/{number}")) <= 3 for number in range(6))
+
+
+@pytest.mark.usually("24.11")
+def test_sessions_of_a_job_that_is_preempted_go_on(slurm: Cluster, reference: Reference) -> None:
+    """Of three packed DeepSpeed runs of two ranks one loses a rank, then the job its nodes."""
+    ward = reference.ward
+    resources = {"nodes": 1, "ntasks_per_node": 2, "pack": {"runs_per_node": 2}}
+    ward.submit(
+        "shared",
+        resources={**resources, "partition": "main"},
+        sweep={"grid": {"config.pause": [0.35, 0.36, 0.37]}, "max_parallel": 2},
+    )
+    (run, _) = ward.wait_for_step(["shared/0", "shared/1"], 12)
+    ward.kill(run["nodes"][0], f"{PROGRAM}worker .*runs/0/.* --rank 1")
+    until(lambda: len(ward.attempts("shared/0")) > 1, "its restart", 60)
+    ward.wait_for_step(["shared/0", "shared/1"], 18)
+    ward.preempt(run["nodes"])
+    ward.wait_for_end("shared", seconds=300)
+    for number in range(3):
+        reference.assert_same(f"shared/{number}")
+    first, *others = (ward.kinds(f"shared/{number}") for number in range(3))
+    assert first == ["rank_crash", "preempted", None]
+    # Which of the others ran as the nodes were taken is a matter of seconds.
+    assert sorted(map(len, others)) == [1, 2]
+    (raw,) = jobs_of(slurm, "shared")
+    assert raw == ward.raw_job_id(str(run["job_id"]))
