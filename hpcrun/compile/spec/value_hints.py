@@ -19,6 +19,8 @@ _MAIN_FIELD = {
     "code": "root",
     "notify": "mail",
 }
+# The same for a number.
+_MAIN_NUMBER = {"resources.pack": "runs_per_node"}
 MODES = {
     **dict.fromkeys(("maximize", "maximise", "maximum", "higher", "max"), "max"),
     **dict.fromkeys(("minimize", "minimise", "minimum", "lower", "min"), "min"),
@@ -62,6 +64,8 @@ def of_block(key: Key, value: Any, defaults: Mapping[str, Any]) -> str | None:
         return f"write {place}: {{image: {value}, runtime: apptainer}}, or what your site has"
     if isinstance(value, str) and full in _MAIN_FIELD:
         return f"write {place}: {{{_MAIN_FIELD[full]}: {value}}}"
+    if type(value) is int and full in _MAIN_NUMBER:
+        return f"write {place}: {{{_MAIN_NUMBER[full]}: {value}}}"
     if isinstance(value, str) and len(fields) == 1 and isinstance(defaults[fields[0]], list):
         return f"write {place}: {{{fields[0]}: [{value}]}}"
     if value is True:

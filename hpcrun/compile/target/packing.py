@@ -86,7 +86,7 @@ def check(
     Note what they share all the same.
     """
     pack = spec["resources"]["pack"]
-    if pack is None:
+    if pack is None or report.problems.under("resources"):
         return
     below = report.below("resources.pack")
     for name in ("runs_per_node", "nodes_per_job"):

@@ -95,6 +95,7 @@ def test_a_job_has_no_place_for_nobody(
         ("+recovery.grow={mem: 2}", "recovery.grow"),
         ("+resources.sbatch={mem-per-cpu: 1G}", "sbatch's --mem-per-cpu"),
         ("+framework=mpi", "framework: mpi"),
+        ("resources.pack=8", "write pack: {runs_per_node: 8}"),
         ("resources.pack.runs_per_node=0", "runs_per_node: found 0"),
         ("resources.pack.runs_per_node=300", "600 runs of a job at once; accepted are 512"),
     ],
