@@ -51,7 +51,7 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
     with activity.doing(f"rendering {plural(sum(len(one.runs) for one in chain), 'run')}"):
         *before, plan = in_order(chain, lambda one, waits: freeze(one, depends_on=waits))
     if above := most_hours.above_limit(
-        (run, one.cluster) for one in (*before, plan) for run in one.runs
+        (run, one.cluster) for one in (*before, plan) for run in most_hours.at_once(one)
     ):
         output.say(f"submit asks first: {above}")
     try:

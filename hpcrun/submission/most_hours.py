@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from hpcrun.compile.target import packing
 from hpcrun.slurm.parse import parse_duration
+from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.state.spec.blocks import RunSpec
 from hpcrun.text import plural
 
@@ -51,10 +53,23 @@ def above_limit(runs: Iterable[tuple[RunSpec, Mapping[str, Any]]]) -> str | None
     return "; ".join(found) or None
 
 
+def at_once(plan: Plan) -> Iterator[RunPlan]:
+    """Yield the runs of a plan; of those that share a job, whose time limit is the job's, so many
+    as run at once.
+    """
+    left_out: set[int] = set()
+    for array in plan.arrays:
+        if (pack := plan.run(array.runs[0]).pack) is not None and array.packed:
+            left_out.update(
+                array.runs[packing.shape(pack, len(array.runs), array.parallel).seats :]
+            )
+    yield from (run for run in plan.runs if run.number not in left_out)
+
+
 def hours_above_limit(previews: Sequence[Preview]) -> str | None:
     """Return the most hours of what would be submitted, if a profile wants to be asked first."""
     submitted = [one.submitted for one in previews]
-    return above_limit((run, plan.cluster) for plan in submitted for run in plan.runs)
+    return above_limit((run, plan.cluster) for plan in submitted for run in at_once(plan))
 
 
 def asks_first(chain: Sequence[Compiled], request: Request) -> tuple[str, str] | None:

@@ -13,6 +13,7 @@ from hpcrun.compile.target import packing
 from hpcrun.errors import SpecError
 from hpcrun.state.plan import Plan
 from hpcrun.state.spec.run_blocks import Pack
+from hpcrun.submission import most_hours
 
 BASE = (
     "cluster: slurm\nentry: train.py\nconfig: {x: 0}\n"
@@ -49,6 +50,11 @@ def test_gpus_are_asked_for_together(project: Any) -> None:
     text = "sweep: {grid: {config.x: [1, 2, 3]}}\n"
     plan = _plan(project, text, "resources.ntasks_per_node=null", "resources.gpus_per_node=2")
     assert _options(plan.arrays[0].script)["gpus-per-node"] == "6"
+
+
+def test_the_hours_above_which_submit_asks_are_those_of_the_job(project: Any) -> None:
+    plan = _plan(project, "sweep: {grid: {config.x: [1, 2, 3, 4, 5, 6, 7]}, max_parallel: 2}\n")
+    assert [run.number for run in most_hours.at_once(plan)] == [0, 1]
 
 
 @pytest.mark.parametrize(
