@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 
 from hpcrun import shared_look
 from hpcrun.errors import BrokenFile
@@ -27,6 +28,13 @@ _EVERY = 10.0
 _MEDIAN_OF, _IN_ANY_CASE = 5, 10
 # One of so many goes on at each of the steps: these parts of all.
 _OF_THREE, _PARTS = 3, (27, 9, 3)
+# Of so many runs, these many are in each bracket of Hyperband: those of the first are judged at all
+# parts, those of the next not at the first one, and so on. All brackets take about as many steps
+# (Li et al., JMLR 18, 2018; the shares are those of Optuna's HyperbandPruner).
+_BRACKETS = [
+    math.ceil((len(_PARTS) + 1) * _OF_THREE**rungs / (rungs + 1))
+    for rungs in range(len(_PARTS), -1, -1)
+]
 
 # Step -> value, ascending.
 Course = Sequence[tuple[int, float]]
@@ -78,13 +86,21 @@ class Pruning:
             self._has_told = True
             say("nothing says how many steps there will be: progress.total")
         names = (path.name for path in mine.experiment.runs_directory.iterdir())
-        runs = [mine.experiment.run(int(name)) for name in names if name.isdecimal()]
-        looks = shared_look.each(self._other, [one for one in runs if one != mine])
-        others = [course for course in looks if course is not None]
+        numbers = [int(name) for name in names if name.isdecimal()]
+        first = 0
+        if self._rule == "hyperband":
+            seed = self._run.spec[SEARCH]["seed"]
+            first = bracket(self._run.number, seed)
+            numbers = [number for number in numbers if bracket(number, seed) == first]
+        runs = [mine.experiment.run(number) for number in numbers if number != self._run.number]
+        others = [one for one in shared_look.each(self._other, runs) if one is not None]
         objective = self._run.objective
         assert objective is not None
-        rule = median if self._rule == "median" else halving
-        found = rule(own, others, total, -1.0 if objective.better == "max" else 1.0)
+        sign = -1.0 if objective.better == "max" else 1.0
+        if self._rule == "median":
+            found = median(own, others, total, sign)
+        else:
+            found = halving(own, others, total, sign, first)
         return None if found is None else (found[0], f"{objective.metric} {found[1]}")
 
     def _other(self, run: RunPaths) -> Course | None:
@@ -120,25 +136,32 @@ def best_at(course: Course, step: int, sign: float) -> float | None:
 def median(
     own: Course, others: Sequence[Course], total: int | None, sign: float
 ) -> tuple[int, str] | None:
-    """Return the step and what is wrong where a run is worse than half of the others."""
+    """Return the step and what is wrong where a run is worse than half of the others.
+
+    That is the furthest of its steps that five others have come to.
+    """
     from statistics import median as middle_of
 
-    step = own[-1][0]
-    if total is None or step * _IN_ANY_CASE < total:
+    reached = sorted((course[-1][0] for course in others if course), reverse=True)
+    if total is None or len(reached) < _MEDIAN_OF:
         return None
+    step = min(own[-1][0], reached[_MEDIAN_OF - 1])
     mine = best_at(own, step, sign)
     theirs = [one for course in others if (one := best_at(course, step, sign)) is not None]
-    if mine is None or len(theirs) < _MEDIAN_OF or mine <= (middle := middle_of(theirs)):
+    if step * _IN_ANY_CASE < total or mine is None or mine <= (middle := middle_of(theirs)):
         return None
     text = f"{sign * mine:.6g} at step {step}, and the median of {len(theirs)} is"
     return step, f"{text} {sign * middle:.6g}"
 
 
 def halving(
-    own: Course, others: Sequence[Course], total: int | None, sign: float
+    own: Course, others: Sequence[Course], total: int | None, sign: float, first: int = 0
 ) -> tuple[int, str] | None:
-    """Return the step and what is wrong where a run is not among the best third of a rung."""
-    for part in reversed(_PARTS) if total is not None else ():
+    """Return the step and what is wrong where a run is not among the best third of a rung.
+
+    ``first`` is how many rungs are left out.
+    """
+    for part in reversed(_PARTS[first:]) if total is not None else ():
         step = math.ceil((total or 0) / part)
         mine = best_at(own, step, sign)
         if mine is None:
@@ -150,3 +173,13 @@ def halving(
             return None
         return step, f"{sign * mine:.6g} at step {step} is number {rank} of {count}"
     return None
+
+
+def bracket(number: int, seed: int) -> int:
+    """Return which of Hyperband's brackets a run is in, drawn by its number: rungs left out."""
+    drawn = int(sha256(f"{seed}:{number}".encode()).hexdigest(), 16) % sum(_BRACKETS)
+    found = 0
+    while drawn >= _BRACKETS[found]:
+        drawn -= _BRACKETS[found]
+        found += 1
+    return found

@@ -97,10 +97,12 @@ class Search:
     seed: int = 0
     """Another one chooses other values."""
 
-    prune: Literal["none", "median", "halving"] = "none"
-    """``median`` ends a run whose objective is worse than the median of five others at its step;
-    ``halving`` (asynchronous) one that is not among the best third at a 27th, a ninth and a third
-    of the steps. It saves, and counts as completed."""
+    prune: Literal["none", "median", "halving", "hyperband"] = "none"
+    """``median`` ends a run whose objective is worse than the median of others, at the furthest
+    step that five of them reached; ``halving`` (asynchronous) one that is not among the best third
+    at a 27th, a ninth and a third of the steps. ``hyperband`` is the same for half of the runs:
+    others, drawn by number, are judged among themselves, from a ninth on, from a third on or
+    never. It saves, and counts as completed."""
 
     first: list[dict[str, Any]] = field(default_factory=list)
     """Points that are tried first: each a mapping of all keys of ``space`` to values in it."""

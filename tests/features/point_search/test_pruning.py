@@ -15,6 +15,7 @@ from hpcrun.features.point_search.pruning import (
     Course,
     Pruning,
     best_at,
+    bracket,
     halving,
     median,
 )
@@ -56,7 +57,15 @@ FIVE = [course(*[value] * 10) for value in (1.0, 2.0, 3.0, 4.0, 5.0)]
         (course(2.5), FIVE, 10, -1, "2.5 at step 1, and the median of 5 is 3"),
         (course(3.5), FIVE, 11, 1, None),  # not a tenth of the steps yet
         (course(3.5), FIVE[1:], 10, 1, None),
-        (course(*[9.0] * 11), FIVE, 100, 1, None),  # the others have not come so far
+        # One ahead of all others is judged at their step, by what it had then.
+        (course(*[9.0] * 11), FIVE, 100, 1, "9 at step 10, and the median of 5 is 3"),
+        (course(*[9.0] * 10, 0.5), FIVE, 100, 1, "9 at step 10"),
+        (course(*[9.0] * 8, 0.5, 9.0), FIVE, 10, 1, None),
+        (course(*[9.0] * 11), FIVE, 101, 1, None),
+        # Four that came further wait for the fifth.
+        (course(*[9.0] * 9), [*[course(*[1.0] * 9)] * 4, course(2, 2)], 10, 1, "9 at step 2"),
+        (course(9.0, 1.0), [*[course(*[1.0] * 9)] * 4, course(2)], 10, 1, "9 at step 1"),
+        (course(9.0), [*FIVE[1:], []], 10, 1, None),
         (course(math.nan), FIVE, 10, 1, "inf at step 1"),
         (course(3.5), FIVE, None, 1, None),
     ],
@@ -93,6 +102,28 @@ def test_halving(
     assert expected is None or (found is not None and expected in found[1])
 
 
+@pytest.mark.parametrize(
+    ("first", "expected"), [(0, 1), (1, 3), (2, 9), (3, None)], ids=lambda one: str(one)
+)
+def test_halving_in_a_bracket(first: int, expected: int | None) -> None:
+    """Each bracket leaves out the first rungs."""
+    steps = [1, 3, 9, 27]
+    own = [course(*[9.0] * step) for step in steps]
+    judged = [halving(one, [course(*[1.0] * 27)] * 3, 27, 1.0, first) for one in own]
+    ended_at = [found[0] for found in judged if found]
+    assert min(ended_at, default=None) == expected
+
+
+def test_brackets_are_drawn_by_their_shares() -> None:
+    """As Optuna's HyperbandPruner for 27 times the least resource, by a factor of 3."""
+    assert pruning._BRACKETS == [27, 12, 6, 4]
+    drawn = [bracket(number, 1) for number in range(4_900)]
+    assert drawn == [bracket(number, 1) for number in range(4_900)]
+    assert drawn != [bracket(number, 2) for number in range(4_900)]
+    for place, share in enumerate(pruning._BRACKETS):
+        assert drawn.count(place) == pytest.approx(100 * share, rel=0.15)
+
+
 def test_what_is_enough_is_no_failure() -> None:
     end = causes.decide(Evidence(stop=causes.ENOUGH, exit_code=143))
     assert (end.outcome, end.exit_code, end.cause) == (causes.COMPLETED, 0, None)
@@ -102,7 +133,7 @@ def test_what_is_enough_is_no_failure() -> None:
 def search(tmp_path: Path) -> Experiment:
     """Six runs of ten steps; the last is the worst, and another is of no space."""
     found = Experiment(tmp_path)
-    asked = {"space": {}, "prune": "median"}
+    asked = {"space": {}, "prune": "median", "seed": 0}
     found.submit(range(7), spec={SEARCH: asked, "progress": {"total": 10}})
     for number in range(7):
         swept = {"config.x": number} if number < 6 else {"config.y": 1}
@@ -152,3 +183,20 @@ def test_a_run_that_does_not(search: Experiment, monkeypatch: pytest.MonkeyPatch
     assert records == []
     (attempt,) = ledger.read(search.run(0))
     assert (FEATURE.notice(attempt), FEATURE.tell(attempt)) == (None, [])
+
+
+def test_hyperband_judges_among_those_of_a_bracket(
+    search: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worst run is ended only beside others that are in its bracket."""
+    for brackets, expected in (([0] * 7, True), ([*range(5), 9, 0], False)):
+        records: list[Any] = []
+        part = _pruning(search, 5, records)
+        part._rule = "hyperband"
+        monkeypatch.setattr(pruning, "bracket", lambda number, _, found=brackets: found[number])
+        if expected:
+            with pytest.raises(Enough, match="loss 5 at step 1 is number 6 of 6"):
+                _turns(part, monkeypatch)
+        else:
+            _turns(part, monkeypatch)
+            assert records == []
