@@ -14,6 +14,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from hpcrun.errors import HpcrunError
+
 if TYPE_CHECKING:
     from hpcrun.compile.source.problems import Reporter
     from hpcrun.fields import Kinds
@@ -35,6 +37,10 @@ class Event(NamedTuple):
 
 class Enough(Exception):
     """The run has done enough: its ranks are to save and leave, and it counts as completed."""
+
+
+class NotWanted(HpcrunError):
+    """The run is not to begin: it counts as cancelled until somebody submits it again."""
 
 
 class SupervisorPart(Protocol):
@@ -104,7 +110,7 @@ class Feature:
     def complete(self, run: RunPlan, submission: SubmissionPaths) -> bool:
         """Complete a run whose plan has not all of it, as its job begins; raise HpcrunError.
 
-        Returns whether the plan is to be read again.
+        Returns whether the plan is to be read again. Raise `NotWanted` if the run is not to begin.
         """
         return False
 

@@ -143,6 +143,8 @@ class Evidence:
     """Nodes whose agents fell silent or were cut off."""
     cut_off: str | None = None
     """A sentence if they are cut off from the fabric alone; None if they did not answer."""
+    not_wanted: str | None = None
+    """The reason why it is not to begin, which is nobody's fault."""
     launch_error: str | None = None
     """The reason why the ranks could not be started."""
     unusable_nodes: tuple[str, ...] = ()
@@ -198,6 +200,8 @@ def decide(evidence: Evidence) -> End:
     job = evidence.job
     if evidence.intent == INTENT_CANCELLED:
         return _end(CANCELLED, BY_USER)
+    if evidence.not_wanted:
+        return End(CANCELLED, EXIT_OK, {"kind": CANCELLED, "message": evidence.not_wanted})
     if evidence.finished and evidence.exit_code in (0, None) and evidence.failure is None:
         return End(COMPLETED, EXIT_OK, doubt=evidence.doubt)
     if evidence.stop == ENOUGH:

@@ -309,6 +309,8 @@ class Supervisor:
             stop_request.attach(self._agents, self._signals)
             parts = self._launcher, self._agents, stop_request, self._warm_ranks
             found = RunningAttempt(self.plan, run, attempt, *parts).bring_to_end(nodes)
+        except feature.NotWanted as error:
+            found = Evidence(not_wanted=error.message)
         except (HpcrunError, OSError) as error:
             found = Evidence(launch_error=str(error))
         job = JobFacts() if found.finished else self._ends.facts(attempt.number)

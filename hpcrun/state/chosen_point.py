@@ -6,7 +6,9 @@ Until then its plan has none: it knows only how they are chosen, under `SEARCH` 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcrun import shared_look
@@ -34,6 +36,22 @@ class ChosenPoint:
         """Return the run with its values."""
         spec = {**run.spec, **self.spec}
         return replace(run, label=self.label, swept=self.swept, spec=spec, entry=self.entry)
+
+
+def calls_for(form: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Check whether a point with these values has the key of a form of its search's space."""
+    conditions = form.get("when", {}).items()
+    return all(name in values and is_among(values[name], these) for name, these in conditions)
+
+
+def is_among(value: Any, values: Sequence[Any]) -> bool:
+    """Check whether a value is one of several as a spec writes them: true is not 1."""
+    return json.dumps(value) in map(json.dumps, values)
+
+
+def fits(space: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Check whether a point has the keys that a search's space calls for, and no others."""
+    return {key for key, form in space.items() if calls_for(form, values)} == values.keys()
 
 
 def is_open(run: RunPlan, paths: RunPaths) -> bool:

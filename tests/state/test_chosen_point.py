@@ -72,3 +72,29 @@ def test_a_run_of_no_search_has_no_point(tmp_path: Path) -> None:
     (run,) = plan_file.read(plain.paths.submission(1).plan).runs
     assert run.label != "lr=0.5"
     assert not chosen_point.is_open(run, plain.paths.run(0))
+
+
+SPACE = {
+    "a": {"choice": [1, True, "x"]},
+    "b": {"int": [1, 3], "when": {"a": [1, "x"]}},
+    "c": {"uniform": [0, 1], "when": {"b": [2], "a": ["x"]}},
+}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"a": True}, True),
+        ({"a": 1}, False),
+        ({"a": 1, "b": 2}, True),
+        ({"a": True, "b": 2}, False),
+        ({"a": "x", "b": 2}, False),
+        ({"a": "x", "b": 2, "c": 0.5}, True),
+        ({"a": "x", "c": 0.5}, False),
+        ({"a": True, "b": 2, "c": 0.5}, False),
+        ({}, False),
+        ({"a": True, "d": 1}, False),
+    ],
+)
+def test_the_keys_that_a_space_calls_for(values: dict[str, Any], expected: bool) -> None:
+    assert chosen_point.fits(SPACE, values) == expected

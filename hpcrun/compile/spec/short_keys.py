@@ -99,7 +99,12 @@ class ShortKeys:
             ]
         if block.get("search") is not None:
             at = (*place, "search")
-            named: dict[str, Any] = {"space": mapping(block["search"]["space"], (*at, "space"))}
+            space = dict(block["search"]["space"])
+            for name, form in space.items():
+                if isinstance(form, dict) and isinstance(form.get("when"), dict):
+                    when = mapping(form["when"], (*at, "space", name, "when"))
+                    space[name] = {**form, "when": when}
+            named: dict[str, Any] = {"space": mapping(space, (*at, "space"))}
             points = enumerate(block["search"]["first"])
             named["first"] = [mapping(one, (*at, "first", str(n))) for n, one in points]
             result["search"] = {**block["search"], **named}

@@ -24,7 +24,7 @@ from hpcrun.compile.source.marked_tree import (
     nest,
 )
 from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, listing
-from hpcrun.compile.sweep import late_values, values
+from hpcrun.compile.sweep import search_space, values
 from hpcrun.compile.sweep.bounds import is_whole
 from hpcrun.compile.sweep.foreign_forms import HYDRA
 from hpcrun.compile.sweep.point import Assignment, KeyExists, Point, keys_of, swept_of, text_of
@@ -84,7 +84,7 @@ class Expansion:
         points = self._block(block, ("sweep",), frozenset())
         return points if self._report.problems else self._without_twins(points)
 
-    def space(self, search: Block, others: Block, sweeps: Sequence[str]) -> late_values.Space:
+    def space(self, search: Block, others: Block, sweeps: Sequence[str]) -> search_space.Space:
         """Return the space of a search, which stands alone in its sweep."""
         given = [part for part in others if part != "max_parallel" and others[part]]
         if given or sweeps:
@@ -99,7 +99,7 @@ class Expansion:
         def may_be_swept(key: Key, place: Key) -> bool:
             return self._may_be_swept(key, place, self._report.mark(place))
 
-        return late_values.parse(search, may_be_swept, self._report)
+        return search_space.parse(search, may_be_swept, self._report)
 
     def _take(self, text: str, block: Block, directory: Path) -> None:
         """Put ``key=a,b`` into the block, instead of the file's values of the key."""

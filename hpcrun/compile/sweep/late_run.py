@@ -31,7 +31,8 @@ def complete(run: RunPlan | CompiledRun, values: Mapping[str, Any]) -> ChosenPoi
     """Return a run of a search with its values, by full key; raise HpcrunError if it cannot be."""
     frozen = run.spec[SEARCH]
     patched = Patched({name: run.spec[name] for name in run.spec if name != SEARCH})
-    for name, value in values.items():
+    # A key that the run does not have keeps what the spec says of it.
+    for name, value in {**frozen.get("base", {}), **values}.items():
         patched.put(name.split("."), value)
     for data in frozen["follows"]:
         node = Interpolation.from_data(data)
@@ -57,7 +58,7 @@ def complete(run: RunPlan | CompiledRun, values: Mapping[str, Any]) -> ChosenPoi
     problems.check()
     swept = dict(values)
     late = {name: spec[name] for name in LATE if name in spec}
-    return ChosenPoint(label(swept, short_ends(swept)), swept, late, program)
+    return ChosenPoint(label(swept, short_ends(frozen["space"])), swept, late, program)
 
 
 def with_upper_bounds(run: RunPlan) -> RunPlan:

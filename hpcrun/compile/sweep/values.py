@@ -8,7 +8,6 @@ reaches. A point that was drawn before is drawn anew, as long as there are other
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import random
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 from hpcrun.compile.source import yaml_reader
 from hpcrun.compile.source.marked_tree import Key, dotted
 from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, kind_of, listing
-from hpcrun.compile.sweep import foreign_forms
+from hpcrun.compile.sweep import draws, foreign_forms
 from hpcrun.compile.sweep.bounds import is_number, is_whole, mistake_of, tidy
 from hpcrun.compile.sweep.point import Assignment, Point
 from hpcrun.text import plural
@@ -137,7 +136,6 @@ def _whole_if_all(found: list[float], start: float, stop: float) -> list[Any]:
 _SPACES: dict[str, Callable[..., list[Any]]] = {"linspace": _linspace, "geomspace": _geomspace}
 
 
-_SIGNIFICANT = 6
 _FORMS = {
     "uniform": "{uniform: [low, high]}",
     "loguniform": "{loguniform: [low, high]}",
@@ -226,43 +224,9 @@ def _stream(method: str, seed: str, dimension: int) -> Iterator[float]:
     generator = random.Random(seed)
     if method == "uniform":
         while True:
-            yield _inside(generator.random())
+            yield draws.inside(generator.random())
     for index in count(1):
-        yield _inside(_halton(index, _prime(dimension), seed))
-
-
-def _inside(value: float) -> float:
-    """Clip a number so that no distribution maps it to infinity."""
-    return min(max(value, 2**-53), 1 - 2**-53)
-
-
-def _halton(index: int, base: int, seed: str) -> float:
-    """Return a member of the scrambled Halton sequence: random permutations of digits."""
-    value, scale, place = 0.0, 1.0, 0
-    while scale > 2**-32:
-        index, digit = divmod(index, base)
-        scale /= base
-        value += _permutation(base, f"{seed}:{place}")[digit] * scale
-        place += 1
-    return value
-
-
-@functools.cache
-def _permutation(base: int, seed: str) -> list[int]:
-    generator = random.Random(seed)
-    # Python's shuffle is not promised to stay the same; the order of random() is.
-    return sorted(range(base), key=lambda _: generator.random())
-
-
-@functools.cache
-def _prime(number: int) -> int:
-    found: list[int] = []
-    for candidate in count(2):
-        if all(candidate % prime for prime in found):
-            found.append(candidate)
-        if len(found) > number:
-            break
-    return found[-1]
+        yield draws.halton(index, dimension, seed)
 
 
 def _distribution(key: Key, form: Any, place: Key, report: Reporter) -> Distribution | None:
@@ -288,7 +252,7 @@ def _distribution(key: Key, form: Any, place: Key, report: Reporter) -> Distribu
         turned = f"write {{{name}: {bounds[::-1]}}}" if "below the second" in mistake else None
         report.at((*place, str(name)), f"{mistake}; accepted is {_FORMS[str(name)]}", turned)
         return None
-    quantile = _QUANTILES[str(name)](*bounds)
+    quantile = draws.quantile(str(name), bounds)
 
     def inverse(drawn: float) -> tuple[Assignment, Hashable]:
         value = quantile(drawn)
@@ -310,44 +274,3 @@ def _choice(key: Key, options: Any, place: Key, report: Reporter) -> Distributio
     ]
     different = len({text for _, text in values})
     return Distribution(lambda drawn: values[int(drawn * len(values))], different)
-
-
-def _between(low: float, high: float) -> Callable[[float], float]:
-    return lambda drawn: _rounded(low + (high - low) * drawn, high - low)
-
-
-def _log_between(low: float, high: float) -> Callable[[float], float]:
-    ratio = math.log(high / low)
-    digits = _SIGNIFICANT + max(0, math.ceil(-math.log10(ratio)))
-    return lambda drawn: tidy(low * math.exp(ratio * drawn), digits)
-
-
-def _whole_between(low: int, high: int) -> Callable[[float], int]:
-    return lambda drawn: low + int((high - low + 1) * drawn)
-
-
-def _whole_log_between(low: int, high: int) -> Callable[[float], int]:
-    below, ratio = low - 0.5, math.log((high + 0.5) / (low - 0.5))
-    return lambda drawn: min(max(round(below * math.exp(ratio * drawn)), low), high)
-
-
-def _normal(mean: float, deviation: float) -> Callable[[float], float]:
-    # Not at the top: it brings fractions and decimals, for the few sweeps that draw.
-    from statistics import NormalDist
-
-    inverse = NormalDist(mean, deviation).inv_cdf
-    return lambda drawn: _rounded(inverse(drawn), deviation)
-
-
-def _rounded(value: float, scale: float) -> float:
-    """Round a value to a small part of the scale."""
-    return float(round(value, _SIGNIFICANT - 1 - math.floor(math.log10(scale))))
-
-
-_QUANTILES: dict[str, Callable[..., Callable[[float], Any]]] = {
-    "uniform": _between,
-    "loguniform": _log_between,
-    "int_uniform": _whole_between,
-    "int_loguniform": _whole_log_between,
-    "normal": _normal,
-}

@@ -3,10 +3,10 @@
 Nothing of a search lives anywhere but in the runs: the points that they were given (`point.json`)
 and their ledgers and metrics are the study. `study` rebuilds it in memory and asks Optuna once;
 `choose` is the program that the supervisor starts for that, in the job's Python. `pruning` ends
-runs that fall behind. What a spec says is `hpcrun.state.spec.sweep_block.Search`;
-`hpcrun.compile.sweep.late_values` compiles it.
+runs that fall behind, and by `budget` no more begin once it is spent. What a spec says is
+`hpcrun.state.spec.sweep_block.Search`; `hpcrun.compile.sweep.late_values` compiles it.
 
-To add a sampler: a branch of `study._sampler`, and its name in the block.
+To add a sampler: a branch of `study._sampler`, its name in the block, and what it needs below.
 """
 
 from __future__ import annotations
@@ -42,15 +42,21 @@ class SearchFeature(Feature):
     def needs(self, run: RunPlan) -> Mapping[str, str]:
         from hpcrun.state.plan import SEARCH
 
-        return {"optuna": "sweep.search"} if SEARCH in run.spec else {}
+        sampler = run.spec[SEARCH]["sampler"] if SEARCH in run.spec else "grid"
+        names = {"qmc": (), "grid": (), "gp": ("optuna", "torch", "scipy")}
+        return dict.fromkeys(names.get(sampler, ("optuna",)), f"sweep.search.sampler: {sampler}")
 
     def complete(self, run: RunPlan, submission: SubmissionPaths) -> bool:
         from hpcrun import ask_python
         from hpcrun.errors import HpcrunError
+        from hpcrun.feature import NotWanted
+        from hpcrun.features.point_search import budget
         from hpcrun.state import chosen_point
 
         if not chosen_point.is_open(run, submission.experiment.run(run.number)):
             return False
+        if why := budget.spent(run, submission):
+            raise NotWanted(why)
         program = [sys.executable, "-m", "hpcrun.features.point_search.choose"]
         command = [*program, str(submission.directory), str(run.number)]
         answer = ask_python.ask(command, timeout=_TAKES)

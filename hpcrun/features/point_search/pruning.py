@@ -108,7 +108,8 @@ class Pruning:
         if run in self._known:
             return self._known[run]
         point = chosen_point.read(run)
-        if point is None or point.swept.keys() != self._run.swept.keys():
+        space = self._run.spec[SEARCH]["space"]
+        if point is None or not chosen_point.fits(space, point.swept):
             return None
         is_over, course = ledger.intent(run) is not None, self._course(run)
         if is_over:

@@ -7,17 +7,20 @@ not cover (the constant liar). The same history gives a run the same values.
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcrun import shared_look
+from hpcrun.compile.sweep import placed_points
 from hpcrun.errors import BrokenFile, HpcrunError
 from hpcrun.features.point_search.pruning import PRUNED
 from hpcrun.policy import recovery
 from hpcrun.run.protocol.output import say
 from hpcrun.state import ledger
+from hpcrun.state.chosen_point import calls_for, fits
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.plan import SEARCH, Plan, RunPlan
@@ -25,6 +28,8 @@ from hpcrun.state.plan import SEARCH, Plan, RunPlan
 if TYPE_CHECKING:
     import optuna
 
+# Samplers by which a trial's place gives its point: they look at no other run, and need no Optuna.
+PLACED = ("qmc", "grid")
 # Tries at a point that no run has yet.
 _TRIES = 20
 _SEEDS = 1 << 32
@@ -33,7 +38,48 @@ _DIGITS = 6
 
 
 def choose(plan: Plan, run: RunPlan, experiment: ExperimentPaths) -> dict[str, Any]:
-    """Return the values of a run, by full key; raise HpcrunError without Optuna."""
+    """Return the values of a run, by full key; raise HpcrunError without Optuna that it needs."""
+    search = run.spec[SEARCH]
+    trials = [one for one in plan.runs if SEARCH in one.spec]
+    place = [one.number for one in trials].index(run.number)
+    if place < len(search["first"]):
+        return dict(search["first"][place])
+    others = [one for one in trials if one.number != run.number]
+    others = [one for one in others if one.swept and fits(search["space"], one.swept)]
+    taken = {_text(one.swept) for one in others}
+    if search["sampler"] in PLACED:
+        points = _of_place(search, place)
+    else:
+        points = _asked(run, others, experiment)
+    values: dict[str, Any] = {}
+    for values in points:
+        if _text(values) not in taken:
+            return values
+    say(f"{', '.join(f'{key}={value}' for key, value in values.items())} has been tried already")
+    return values
+
+
+def _text(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, sort_keys=True)
+
+
+def _of_place(search: Mapping[str, Any], place: int) -> Iterator[dict[str, Any]]:
+    """Yield a trial's point by its place, then others in case that one has been tried."""
+    space, first = search["space"], {*map(_text, search["first"])}
+    if search["sampler"] == "qmc":
+        for attempt in range(_TRIES):
+            yield placed_points.quasi_random(space, place, f"{search['seed']}.{attempt}")
+        return
+    points = [one for one in placed_points.grid(space) if _text(one) not in first]
+    begin = place - len(search["first"])
+    yield from points[begin:]
+    yield from points[:begin]
+
+
+def _asked(
+    run: RunPlan, others: Sequence[RunPlan], experiment: ExperimentPaths
+) -> Iterator[dict[str, Any]]:
+    """Yield Optuna's answers in view of the other trials, each with another seed."""
     try:
         import optuna
     except ImportError as error:
@@ -43,34 +89,26 @@ def choose(plan: Plan, run: RunPlan, experiment: ExperimentPaths) -> dict[str, A
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     # It warns of each option that may change.
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    search = run.spec[SEARCH]
-    runs = [one.number for one in plan.runs if SEARCH in one.spec]
-    first: list[dict[str, Any]] = search["first"]
-    if (place := runs.index(run.number)) < len(first):
-        return first[place]
+    search, objective = run.spec[SEARCH], run.objective
     space = {key: _distribution(form) for key, form in search["space"].items()}
-    objective = run.objective
     wants_more = objective is not None and objective.better == "max"
     direction: Literal["maximize", "minimize"] = "maximize" if wants_more else "minimize"
-    known = [*_trials(plan, run, experiment, space)]
-    taken = [trial.params for trial in known]
-    values: dict[str, Any] = {}
+    known = [*_trials(others, experiment, space)]
     for attempt in range(_TRIES):
         seed = (int(search["seed"]) * 1_000_003 + run.number * _TRIES + attempt) % _SEEDS
         study = optuna.create_study(direction=direction, sampler=_sampler(search["sampler"], seed))
         study.add_trials(known)
-        asked = study.ask(space).params
-        values = {key: _short(value, space[key]) for key, value in asked.items()}
-        if values not in taken:
-            return values
-    say(f"{', '.join(f'{key}={value}' for key, value in values.items())} has been tried already")
-    return values
+        trial, values = study.ask(), {}
+        for key, form in search["space"].items():
+            if calls_for(form, values):
+                values[key] = _suggest(trial, key, space[key])
+        yield values
 
 
 def _trials(
-    plan: Plan, run: RunPlan, experiment: ExperimentPaths, space: Mapping[str, Any]
+    others: Sequence[RunPlan], experiment: ExperimentPaths, space: Mapping[str, Any]
 ) -> Iterator[optuna.trial.FrozenTrial]:
-    """Yield the other runs that were given values in this space, as Optuna's trials."""
+    """Yield runs that were given values in this space as Optuna's trials."""
     import optuna
 
     def look(other: RunPlan) -> optuna.trial.FrozenTrial | None:
@@ -84,7 +122,7 @@ def _trials(
             return optuna.trial.create_trial(
                 state=optuna.trial.TrialState["PRUNED" if pruned else state],
                 params=other.swept,
-                distributions=dict(space),
+                distributions={key: space[key] for key in other.swept},
                 value=value,
                 intermediate_values=pruned,
             )
@@ -92,8 +130,6 @@ def _trials(
             say(f"run {other.number} does not count in the search: {error}")
             return None
 
-    others = [one for one in plan.runs if one.number != run.number and SEARCH in one.spec]
-    others = [one for one in others if one.swept.keys() == space.keys()]
     yield from filter(None, shared_look.each(look, others))
 
 
@@ -123,7 +159,7 @@ def _state_of(run: RunPlan, paths: RunPaths, last: Sequence[Attempt]) -> tuple[s
 def _distribution(form: Mapping[str, Any]) -> optuna.distributions.BaseDistribution:
     from optuna import distributions
 
-    ((name, bounds),) = form.items()
+    (name, bounds), *_ = form.items()
     if name == "choice":
         return distributions.CategoricalDistribution(bounds)
     low, high = bounds
@@ -132,11 +168,15 @@ def _distribution(form: Mapping[str, Any]) -> optuna.distributions.BaseDistribut
     return distributions.FloatDistribution(low, high, log=name == "loguniform")
 
 
-def _short(value: Any, distribution: Any) -> Any:
-    """Round a number to what a person reads, between its bounds."""
-    if not isinstance(value, float) or not hasattr(distribution, "low"):
-        return value
-    return min(max(float(f"{value:.{_DIGITS}g}"), distribution.low), distribution.high)
+def _suggest(trial: optuna.Trial, key: str, distribution: Any) -> Any:
+    """Return the value of a key; a number rounded to what a person reads, between its bounds."""
+    if not hasattr(distribution, "low"):
+        return trial.suggest_categorical(key, distribution.choices)
+    low, high, log = distribution.low, distribution.high, distribution.log
+    if isinstance(low, int):
+        return trial.suggest_int(key, low, high, log=log)
+    value = trial.suggest_float(key, low, high, log=log)
+    return min(max(float(f"{value:.{_DIGITS}g}"), low), high)
 
 
 def _sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
@@ -144,4 +184,6 @@ def _sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
 
     if name == "random":
         return samplers.RandomSampler(seed=seed)
+    if name == "gp":
+        return samplers.GPSampler(seed=seed)
     return samplers.TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)

@@ -77,12 +77,15 @@ class When(Block):
 @spec_dataclass
 class Search:
     """A search in place of a grid: each run asks for its values as it starts, in view of the
-    objective of those that have ended. Needs Optuna in the job's Python: the extra ``search``."""
+    objective of those that have ended. Needs Optuna in the job's Python, but for some samplers: the
+    extra ``search``."""
 
     space: dict[str, Any] = field(default_factory=dict)
     """Key of ``config`` -> ``{uniform: [low, high]}``, ``{loguniform: [low, high]}``, ``{int: [low,
     high]}``, ``{int_loguniform: [low, high]}`` (both ends included), ``{choice: [value, …]}`` or a
-    list of values."""
+    list of values. With ``when: {KEY: value or list}`` beside its bounds, only runs whose KEY, a
+    choice or whole number of this space, has such a value have the key; others keep the spec's
+    value."""
 
     trials: int = 0
     """How many runs. More of them later go on with the search."""
@@ -90,9 +93,11 @@ class Search:
     parallel: int | None = None
     """How many of them may run at once; null for as many as the cluster takes."""
 
-    sampler: Literal["tpe", "random"] = "tpe"
-    """``tpe`` models where good values lie (Optuna's, once ten trials have ended); ``random``
-    looks at none."""
+    sampler: Literal["tpe", "gp", "random", "qmc", "grid"] = "tpe"
+    """``tpe`` and ``gp`` model where good values lie, once ten trials have ended (Optuna's; ``gp``,
+    a Gaussian process, needs PyTorch and SciPy, and learns nothing of pruned runs). ``random``,
+    ``qmc`` (Halton's sequence) and ``grid`` (lists and whole numbers, in their order) look at no
+    values; the last two do without Optuna."""
 
     seed: int = 0
     """Another one chooses other values."""
@@ -104,8 +109,14 @@ class Search:
     others, drawn by number, are judged among themselves, from a ninth on, from a third on or
     never. It saves, and counts as completed."""
 
+    budget: float | None = None
+    """GPU-hours, of runs without GPUs CPU-hours, as ``status --cost`` counts them: once they are
+    spent no further run begins (those left are cancelled), and those that run go on. A submit with
+    a greater one starts the others; null for no end."""
+
     first: list[dict[str, Any]] = field(default_factory=list)
-    """Points that are tried first: each a mapping of all keys of ``space`` to values in it."""
+    """Points that are tried first: each a mapping of the keys of ``space`` that it calls for to
+    values in it."""
 
 
 @spec_dataclass

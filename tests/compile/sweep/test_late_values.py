@@ -78,38 +78,51 @@ def test_a_run_with_its_values_is_what_a_grid_makes_of_them(project: Any, entry:
         assert with_upper_bounds(found) is found
 
 
+WHEN = {
+    "width": "{int: [1, 64], when: {opt: [adam, null]}}",
+    "config.name": "{choice: [x, y], when: {width: 3, opt: adam}}",
+}
+
+
+@pytest.mark.parametrize("entry", [FUNCTION, SCRIPT, COMMAND])
+@pytest.mark.parametrize(
+    ("values", "label"),
+    [
+        ({"lr": 0.01, "opt": True}, "lr=0.01,opt=true"),
+        ({"lr": 0.01, "opt": "adam", "width": 7}, "lr=0.01,opt=adam,width=7"),
+        ({"lr": 0.01, "opt": None, "width": 3}, "lr=0.01,opt=null,width=3"),
+        ({"lr": 1, "opt": "adam", "width": 3, "name": "y"}, "lr=1,opt=adam,width=3,name=y"),
+    ],
+)
+def test_keys_that_only_some_runs_have(
+    project: Any, entry: str, values: dict[str, Any], label: str
+) -> None:
+    """A run without one has the spec's own value, also where another key refers to it."""
+    base = BASE.replace("name: 'run-${config.lr}'", "name: x, again: '${config.name}'")
+    text = base + entry.replace("'${config.name}'", "'${config.again}'")
+    late = compile_spec(project.write("demo.yaml", text + _in_full(_search(**WHEN))))
+    run = freeze(late).runs[0]
+    assert run.spec[SEARCH]["base"] == {"config.width": 8, "config.name": "x"}
+    point = complete(run, {f"config.{key}": value for key, value in values.items()})
+    forms = {key: ("null" if one is None else str(one)) for key, one in values.items()}
+    grid = ", ".join(f"config.{key}: [{one}]" for key, one in forms.items())
+    (expected,) = compile_spec(
+        project.write("demo.yaml", f"{text}sweep: {{grid: {{{grid}}}}}\n")
+    ).runs
+    found = point.apply_to(run)
+    assert {k: v for k, v in found.spec.items() if k != SEARCH} == expected.spec
+    assert (found.entry, found.swept) == (expected.entry, expected.swept)
+    assert found.label == expected.label == label
+    most = with_upper_bounds(run).spec["config"]
+    assert (most["width"], most["name"], most["opt"]) == (64, "y", True)
+
+
 def test_more_trials_are_the_same_runs_and_further_ones(project: Any) -> None:
     few = [run.identity for run in _compiled(project, SCRIPT + _search()).runs]
     more = _compiled(project, SCRIPT + _search().replace("trials: 6", "trials: 9, sampler: random"))
     assert [run.identity for run in more.runs][:6] == few
     other = _compiled(project, SCRIPT + _search(width="{int: [1, 65]}")).runs
     assert not {run.identity for run in other} & {*few}
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"lr": "{loguniform: [0, 1]}"}, "which do not begin above 0"),
-        ({"lr": "{uniform: [1, 0]}"}, "the first is not below the second"),
-        ({"lr": "{uniform: 3}"}, "accepted is {uniform: [low, high]}"),
-        ({"width": "{int: [1, 6.5]}"}, "which are not whole numbers"),
-        ({"width": "{int_uniform: [1, 6]}"}, "write config.width: {int: [1, 6]}"),
-        ({"lr": "{distribution: uniform, min: 0, max: 1.5}"}, "write config.lr: {uniform: [0,"),
-        ({"lr": "0.3"}, "found a number; accepted are {loguniform"),
-        ({"opt": "[adam]"}, "a list of two values or more"),
-        ({"opt": "{choice: adam}"}, "a list of two values or more"),
-        ({"opt": "[adam, adam]"}, "a value is given twice"),
-        ({"opt": "[{a: 1}, {a: 2}]"}, "a choice has plain values"),
-        ({"wdth": "[1, 2]"}, "there is no key wdth"),
-        ({"resources.nodes": "[1, 2]"}, "a search chooses values of config"),
-        ({"config": "[1, 2]"}, ""),
-        ({"lr": "", "width": "", "opt": ""}, "sweep.search.space: is missing"),
-    ],
-)
-def test_what_is_wrong_with_a_space(project: Any, changes: dict[str, str], expected: str) -> None:
-    with pytest.raises(SpecError) as found:
-        _compiled(project, SCRIPT + _search(**changes))
-    assert expected in str(found.value)
 
 
 @pytest.mark.parametrize(
@@ -144,32 +157,6 @@ def test_what_is_wrong_with_a_space(project: Any, changes: dict[str, str], expec
 )
 def test_what_does_not_go_together_with_a_search(project: Any, text: str, expected: str) -> None:
     project.write("other.py", "")
-    with pytest.raises(SpecError) as found:
-        _compiled(project, text)
-    assert expected in str(found.value)
-
-
-@pytest.mark.parametrize(
-    ("first", "expected"),
-    [
-        ("{lr: 0.01, width: 3, opt: null}", ""),
-        ("{config.lr: 1.0e-5, width: 64, opt: true}", ""),
-        ("{lr: 0.01, width: 3}", "has no value of config.opt"),
-        ("{lr: 0.01, width: 3, opt: adam, name: x}", "has name, which the space does not have"),
-        ("{lr: 0.2, width: 3, opt: adam}", "found 0.2, which is not in {loguniform: [1e-05, 0.1]}"),
-        ("{lr: 0.01, width: 3.5, opt: adam}", "found 3.5, which is not in {int: [1, 64]}"),
-        ("{lr: 0.01, width: true, opt: adam}", "found True, which is not in {int: [1, 64]}"),
-        ("{lr: fast, width: 3, opt: adam}", "found 'fast', which is not in {loguniform"),
-        ("{lr: 0.01, width: 3, opt: 1}", "found 1, which is not in {choice:"),
-        ("{}", "has no value of config.lr, config.width, config.opt"),
-    ],
-)
-def test_points_that_are_tried_first(project: Any, first: str, expected: str) -> None:
-    text = SCRIPT + _search().replace("trials: 6", f"trials: 6, first: [{first}]")
-    if not expected:
-        (point,) = _compiled(project, text).runs[0].spec[SEARCH]["first"]
-        assert [*point] == ["config.lr", "config.width", "config.opt"]
-        return
     with pytest.raises(SpecError) as found:
         _compiled(project, text)
     assert expected in str(found.value)

@@ -133,7 +133,8 @@ def test_what_is_enough_is_no_failure() -> None:
 def search(tmp_path: Path) -> Experiment:
     """Six runs of ten steps; the last is the worst, and another is of no space."""
     found = Experiment(tmp_path)
-    asked = {"space": {}, "prune": "median", "seed": 0}
+    space = {"config.x": {"int": [0, 9]}}
+    asked = {"space": space, "prune": "median", "seed": 0}
     found.submit(range(7), spec={SEARCH: asked, "progress": {"total": 10}})
     for number in range(7):
         swept = {"config.x": number} if number < 6 else {"config.y": 1}
@@ -195,7 +196,7 @@ def test_hyperband_judges_among_those_of_a_bracket(
         part._rule = "hyperband"
         monkeypatch.setattr(pruning, "bracket", lambda number, _, found=brackets: found[number])
         if expected:
-            with pytest.raises(Enough, match="loss 5 at step 1 is number 6 of 6"):
+            with pytest.raises(Enough, match="loss 5 at step 2 is number 6 of 6"):
                 _turns(part, monkeypatch)
         else:
             _turns(part, monkeypatch)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import HpcrunError
-from hpcrun.features.point_search import pruning, study
+from hpcrun.features.point_search import FEATURE, pruning, study
 from hpcrun.policy import recovery
 from hpcrun.state import chosen_point, ledger, plan_file
 from hpcrun.state.chosen_point import ChosenPoint
@@ -54,28 +54,59 @@ class Search:
 def _states(search: Search, number: int) -> list[tuple[str, float | None]]:
     plan = search.plan
     space = {key: study._distribution(form) for key, form in search.space.items()}
-    run = plan.run(number)
-    found = [*study._trials(plan, run, search.experiment.paths, space)]
+    others = [one for one in plan.runs if one.swept and one.number != number]
+    others = [one for one in others if chosen_point.fits(search.space, one.swept)]
+    found = [*study._trials(others, search.experiment.paths, space)]
     return [(one.state.name, one.value) for one in found]
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random"])
+@pytest.mark.parametrize("sampler", ["tpe", "random", "gp", "qmc"])
 def test_values_of_every_form(tmp_path: Path, sampler: str) -> None:
     search = Search(tmp_path, SPACE, sampler)
     chosen = []
-    for number in range(40):
+    # A process takes half a second a point.
+    count = 24 if sampler == "gp" else 40
+    for number in range(count):
         values = search.choose(number)
         assert values == search.choose(number)
         search.give(number, values)
         if number % 2:
             search.end(number, loss=1.0 + number)
         chosen.append(values)
-    assert len({str(one) for one in chosen}) == 40
+    assert len({str(one) for one in chosen}) == count
     assert all(1e-5 <= one["config.lr"] <= 1 for one in chosen)
     assert {type(one["config.width"]) for one in chosen} == {int}
     assert {one["config.kind"] for one in chosen} == {"a", None, True}
     assert all(len(f"{one['config.rate']:.5e}") < 13 for one in chosen)
     assert all(float(f"{one['config.rate']:.6g}") == one["config.rate"] for one in chosen)
+
+
+CONDITIONAL = {
+    "config.opt": {"choice": ["sgd", "adam"]},
+    "config.momentum": {"uniform": [0.0, 1.0], "when": {"config.opt": ["sgd"]}},
+    "config.nesterov": {"choice": [True, False], "when": {"config.opt": ["sgd"]}},
+    "config.lr": {"uniform": [0.0, 1.0]},
+}
+
+
+def test_keys_that_only_some_runs_have(tmp_path: Path) -> None:
+    """The best is sgd with a momentum near 0.8: that is learned from the runs that have one."""
+    search = Search(tmp_path, CONDITIONAL)
+    for number in range(40):
+        values = search.choose(number)
+        assert values == search.choose(number)
+        is_sgd = values["config.opt"] == "sgd"
+        assert ("config.momentum" in values) == ("config.nesterov" in values) == is_sgd
+        search.give(number, values)
+        far = abs(values["config.momentum"] - 0.8) if is_sgd else 1.0
+        search.end(number, loss=far + abs(values["config.lr"] - 0.2))
+    later = [chosen_point.read(search.experiment.run(number)) for number in range(20, 40)]
+    near = [
+        one
+        for one in later
+        if one is not None and abs(one.swept.get("config.momentum", 9.0) - 0.8) < 0.2
+    ]
+    assert len(near) >= 10  # 3 of 20 without looking
 
 
 def test_how_the_others_count(tmp_path: Path) -> None:
@@ -89,6 +120,7 @@ def test_how_the_others_count(tmp_path: Path) -> None:
     search.experiment.start(4)
     ledger.set_intent(search.experiment.run(5), ledger.CANCELLED)
     search.give(8, {"config.another": 1})  # of another space
+    search.give(9, {"config.lr": 2.0})
     expected = [("COMPLETE", 2.5), ("FAIL", None), ("FAIL", None), ("RUNNING", None)]
     assert _states(search, 6) == [*expected, ("RUNNING", None), ("FAIL", None)]
     assert len(_states(search, 30)) == 7
@@ -142,6 +174,66 @@ def test_what_is_better_is_tried_more_often(tmp_path: Path, mode: str) -> None:
     later = [chosen_point.read(search.experiment.run(number)) for number in range(20, 40)]
     near = [one for one in later if one is not None and abs(one.swept["config.x"] - 3) < 3]
     assert len(near) >= 12  # 6 of 20 without looking
+
+
+def test_a_grid_in_its_order(tmp_path: Path) -> None:
+    """Runs that begin together take different points; those tried first are not tried again."""
+    space = {
+        "config.a": {"choice": [1, True]},
+        "config.b": {"int": [1, 2], "when": {"config.a": [1]}},
+    }
+    search = Search(tmp_path, space, "grid")
+    plan = search.plan
+    plan.runs[0].spec[SEARCH]["first"] = [{"config.a": 1, "config.b": 2}]
+    chosen = [study.choose(plan, run, search.experiment.paths) for run in plan.runs[:3]]
+    expected: list[dict[str, Any]] = [
+        {"config.a": 1, "config.b": 2},
+        {"config.a": 1, "config.b": 1},
+        {"config.a": True},
+    ]
+    assert list(map(str, chosen)) == list(map(str, expected))
+
+
+@pytest.mark.parametrize("sampler", ["grid", "qmc"])
+def test_samplers_that_need_no_optuna(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampler: str
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "optuna", None)
+    search = Search(tmp_path, {"config.a": {"int": [1, 40]}}, sampler)
+    assert FEATURE.needs(search.plan.runs[0]) == {}
+    chosen = []
+    for number in range(40):
+        values = search.choose(number)
+        search.give(number, values)
+        chosen.append(values["config.a"])
+    if sampler == "grid":
+        assert chosen == [*range(1, 41)]
+    else:
+        # Each quarter of the range has its share: ten, give or take two.
+        shares = [sum(low < one <= low + 10 for one in chosen[:20]) for low in (0, 10, 20, 30)]
+        assert max(shares) - min(shares) <= 2
+        assert len({*chosen}) > 35
+
+
+def test_what_samplers_need(tmp_path: Path) -> None:
+    for sampler, expected in (("tpe", ["optuna"]), ("gp", ["optuna", "torch", "scipy"])):
+        run = Search(tmp_path / sampler, SPACE, sampler).plan.runs[0]
+        assert [*FEATURE.needs(run)] == expected
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+def test_runs_that_begin_together_get_different_points(tmp_path: Path, sampler: str) -> None:
+    """They are asked for while others, of values near the best, still run."""
+    search = Search(tmp_path, {"config.x": {"uniform": [0, 1]}}, sampler)
+    for number in range(12):
+        search.give(number, {"config.x": number / 12})
+        search.end(number, loss=abs(number / 12 - 0.5))
+    chosen = []
+    for number in range(12, 18):
+        values = search.choose(number)
+        search.give(number, values)
+        chosen.append(values["config.x"])
+    assert len({*chosen}) == 6
 
 
 def test_points_that_are_tried_first(tmp_path: Path) -> None:

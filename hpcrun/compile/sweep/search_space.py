@@ -1,0 +1,270 @@
+"""The block of a search: the keys of its space, their distributions and conditions, and points."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hpcrun.compile.source.marked_tree import Key, dotted, get_at
+from hpcrun.compile.source.problems import Reporter, kind_of, listing
+from hpcrun.compile.sweep import foreign_forms, placed_points
+from hpcrun.compile.sweep.bounds import is_number, is_whole, mistake_of
+from hpcrun.compile.sweep.point import Assignment, Point
+from hpcrun.compile.sweep.references import has_interpolation
+from hpcrun.compile.sweep.values import MOST
+from hpcrun.state import chosen_point
+from hpcrun.text import plural
+
+PLACE: Key = ("sweep", "search")
+_BOUNDS = ("uniform", "loguniform", "int", "int_loguniform")
+_CHOICE, _WHEN = "choice", "when"
+_FORMS = (
+    "{loguniform: [1e-5, 1e-1]}, {uniform: [0, 1]}, {int: [1, 8]}, {int_loguniform: [1, 512]}, "
+    "{choice: [a, b]} or a list"
+)
+
+
+class SearchedKey(NamedTuple):
+    """What the space of a search says of a key."""
+
+    form: str
+    bounds: list[Any]
+    """The two ends, or the values of a choice."""
+    when: dict[str, list[Any]]
+    """Other key of the space -> the values with one of which a run has this key."""
+    base: Any
+    """The value of runs that do not have it, that of the spec."""
+
+    def to_data(self) -> dict[str, Any]:
+        """Return it as the spec has it."""
+        return {self.form: self.bounds, **({_WHEN: self.when} if self.when else {})}
+
+    def has(self, value: Any) -> bool:
+        """Return whether a value is in the bounds."""
+        if self.form == _CHOICE:
+            return chosen_point.is_among(value, self.bounds)
+        is_right = is_whole(value) if self.form.startswith("int") else is_number(value)
+        return bool(is_right and self.bounds[0] <= value <= self.bounds[1])
+
+
+class Space(NamedTuple):
+    """The checked space of a search."""
+
+    keys: Mapping[Key, SearchedKey]
+    """In an order in which a key's conditions name earlier ones."""
+    samples: Sequence[Point]
+    """Points of all keys that have every bound, every choice and what the spec says of keys that
+    some runs do not have."""
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the keys as a spec has them, in full."""
+        return {dotted(key): one.to_data() for key, one in self.keys.items()}
+
+    def upper_bounds(self) -> dict[str, Any]:
+        """Return the greatest value of each key; of a choice the last one."""
+        found = {}
+        for key, one in self.keys.items():
+            found[dotted(key)] = one.bounds[-1]
+            if one.when and one.form != _CHOICE and is_number(one.base):
+                found[dotted(key)] = max(one.base, one.bounds[-1])
+        return found
+
+
+def parse(
+    block: dict[str, Any], may_be_swept: Callable[[Key, Key], bool], report: Reporter
+) -> Space:
+    """Check the block of a search; empty after a problem.
+
+    ``may_be_swept`` reports, for a key and the place where it is written, why it may not be.
+    """
+    report.at_least(dotted((*PLACE, "trials")), block["trials"], 1)
+    if block["trials"] > MOST:
+        report.at((*PLACE, "trials"), f"found {block['trials']:,}; accepted are {MOST:,}")
+    if block["parallel"] is not None:
+        report.at_least(dotted((*PLACE, "parallel")), block["parallel"], 1)
+    if block["budget"] is not None and not block["budget"] > 0:
+        report.at((*PLACE, "budget"), f"found {block['budget']}; accepted are hours above 0")
+    if not block["space"]:
+        hint = f"as in space: {{config.lr: {{loguniform: [1e-5, 1e-1]}}}}; forms are {_FORMS}"
+        report.at((*PLACE, "space"), "is missing: the keys to search and their bounds", hint)
+    keys: dict[Key, SearchedKey] = {}
+    for name, given in block["space"].items():
+        key, place = tuple(name.split(".")), (*PLACE, "space", name)
+        if not may_be_swept(key, place):
+            continue
+        if key[0] != "config":
+            found = "a search chooses values of config"
+            report.at(place, found, "refer to one with ${config.NAME}, or sweep a grid of this key")
+        elif (one := _searched(key, given, place, report)) is not None:
+            keys[key] = one
+    if len(keys) < len(block["space"]) or not (keys := _in_order(keys, report)):
+        return Space({}, [])
+    _check_sampler(block, keys, report)
+    for index, point in enumerate(block["first"]):
+        _check_point(point, keys, (*PLACE, "first", str(index)), report)
+    values = {key: [*one.bounds] for key, one in keys.items()}
+    for key, one in keys.items():
+        if one.when and not chosen_point.is_among(one.base, one.bounds):
+            values[key].append(one.base)
+    count = max(map(len, values.values()))
+    samples = [
+        tuple(
+            Assignment(key, value, value, report.mark((*PLACE, "space", dotted(key))))
+            for key, some in values.items()
+            for value in [some[min(index, len(some) - 1)]]
+        )
+        for index in range(count)
+    ]
+    return Space(keys, samples)
+
+
+def _searched(key: Key, given: Any, place: Key, report: Reporter) -> SearchedKey | None:
+    when: dict[str, list[Any]] = {}
+    if isinstance(given, dict) and _WHEN in given:
+        found = given[_WHEN]
+        given = {name: one for name, one in given.items() if name != _WHEN}
+        if not isinstance(found, dict) or not found:
+            hint = "as in when: {config.optimizer: sgd}, or a list of values"
+            message = f"found {kind_of(found)}; accepted are keys of the space and their values"
+            report.at((*place, _WHEN), message if found != {} else "is empty", hint)
+            return None
+        when = {str(name): one if isinstance(one, list) else [one] for name, one in found.items()}
+    base = get_at(report.tree.data, key)
+    if when and (isinstance(base, dict) or has_interpolation(base) or base == "???"):
+        found = f"some runs do not have it, and the spec has no plain value for them: {base!r}"
+        report.at(place, found, f"give {dotted(key)} one, such as null")
+        return None
+    form = _form(given, place, report)
+    return None if form is None else SearchedKey(*form, when, base)
+
+
+def _form(given: Any, place: Key, report: Reporter) -> tuple[str, list[Any]] | None:
+    form = next(iter(given), None) if isinstance(given, dict) and len(given) == 1 else None
+    if isinstance(given, list):
+        form, given = _CHOICE, {_CHOICE: given}
+    if form == _CHOICE:
+        values = given[form]
+        if not isinstance(values, list) or len(values) < 2:
+            report.at(place, "a choice is a list of two values or more")
+        elif any(isinstance(one, (list, dict)) for one in values):
+            report.at(place, "a choice has plain values", "choose among names, for the program")
+        elif len({json.dumps(one) for one in values}) < len(values):
+            report.at(place, "a value is given twice", "remove one")
+        else:
+            return form, values
+        return None
+    if form not in _BOUNDS:
+        found = f"{kind_of(given)}" if form is None else f"{{{form}: …}}"
+        own = foreign_forms.own_form(given)
+        hint = f"write {place[-1]}: {own[1].replace('int_uniform', 'int')}" if own else None
+        report.at(place, f"found {found}; accepted are {_FORMS}", hint)
+        return None
+    name = "int_uniform" if form == "int" else str(form)
+    if mistake := mistake_of(name, given[form]):
+        report.at(place, f"{mistake}; accepted is {{{form}: [low, high]}}")
+        return None
+    return str(form), given[form]
+
+
+def _in_order(keys: dict[Key, SearchedKey], report: Reporter) -> dict[Key, SearchedKey]:
+    """Return the keys, each behind those that its conditions name; none after a problem."""
+    names = {dotted(key): one for key, one in keys.items()}
+    is_wrong = False
+    for key, one in keys.items():
+        for name, message, hint in _mistakes(one, names):
+            report.at((*PLACE, "space", dotted(key), _WHEN, name), message, hint)
+            is_wrong = True
+    if is_wrong:
+        return {}
+    found: dict[str, SearchedKey] = {}
+    while len(found) < len(names):
+        ready = [
+            n for n, one in names.items() if n not in found and one.when.keys() <= found.keys()
+        ]
+        if not ready:
+            ring = [name for name in names if name not in found]
+            place = (*PLACE, "space", ring[0], _WHEN)
+            report.at(place, f"{listing(ring)} wait for each other", "remove one of the conditions")
+            return {}
+        found |= {name: names[name] for name in ready[:1]}
+        if (never := _contradiction(ready[0], found)) is not None:
+            place = (*PLACE, "space", ready[0], _WHEN)
+            message = f"no run has it: {never} would have to have two values at once"
+            report.at(place, message, "change the values of one of the conditions")
+            return {}
+    return {tuple(name.split(".")): one for name, one in found.items()}
+
+
+def _mistakes(
+    one: SearchedKey, names: Mapping[str, SearchedKey]
+) -> Iterator[tuple[str, str, str | None]]:
+    """Yield for a key's conditions the key that each names, what is wrong and a hint."""
+    for name, values in one.when.items():
+        if name not in names:
+            yield name, f"there is no key {name} in the space", f"it has {listing(names)}"
+        elif (other := names[name]).form in ("uniform", "loguniform"):
+            hint = "ask for a value of a choice or of whole numbers"
+            yield name, f"{name} is {{{other.form}: …}}, which is never one value again", hint
+        else:
+            for value in values:
+                if not other.has(value):
+                    shown = f"{{{other.form}: {other.bounds}}}"
+                    yield name, f"found {value!r}, which is not in {shown}", None
+
+
+def _contradiction(name: str, keys: Mapping[str, SearchedKey]) -> str | None:
+    """Return a key that has to have different values for a key to be there, or None."""
+    needed: dict[str, list[Any]] = {}
+    behind = [name]
+    for one in behind:
+        for other, values in keys[one].when.items():
+            known = needed.get(other, values)
+            needed[other] = [value for value in known if chosen_point.is_among(value, values)]
+            if not needed[other]:
+                return other
+            if other not in behind:
+                behind.append(other)
+    return None
+
+
+def _check_sampler(
+    block: Mapping[str, Any], keys: Mapping[Key, SearchedKey], report: Reporter
+) -> None:
+    names = {dotted(key): one for key, one in keys.items()}
+    if block["sampler"] == "gp" and (some := [name for name, one in names.items() if one.when]):
+        found = f"gp takes keys that all runs have, and {listing(some)} is not in all"
+        report.at((*PLACE, "sampler"), found, "write sampler: tpe")
+    if block["sampler"] != "grid":
+        return
+    if some := [name for name, one in names.items() if not one.form.startswith(("int", _CHOICE))]:
+        found = f"a grid has no {names[some[0]].form} key, and {listing(some)} is one"
+        report.at((*PLACE, "sampler"), found, "list its values, or write sampler: qmc")
+        return
+    space = {name: one.to_data() for name, one in names.items()}
+    size = sum(1 for _ in itertools.islice(placed_points.grid(space), block["trials"]))
+    if size < block["trials"]:
+        found = f"found {block['trials']:,}, and the grid has {plural(size, 'point', ',')}"
+        report.at((*PLACE, "trials"), found, f"write trials: {size}")
+
+
+def _check_point(
+    point: Mapping[str, Any], keys: Mapping[Key, SearchedKey], place: Key, report: Reporter
+) -> None:
+    names = {dotted(key): one for key, one in keys.items()}
+    asked = [name for name, one in names.items() if chosen_point.calls_for(one.to_data(), point)]
+    if missing := [name for name in asked if name not in point]:
+        report.at(place, f"has no value of {listing(missing)}", "give each key of the space one")
+    if more := [name for name in point if name not in names]:
+        report.at(place, f"has {listing(more)}, which the space does not have", "remove it")
+    for name, one in names.items():
+        if name not in point:
+            continue
+        inside = (*place, name)
+        if name not in asked:
+            conditions = f"{{{', '.join(f'{key}: {some}' for key, some in one.when.items())}}}"
+            report.at(inside, f"this point does not have it: when: {conditions}", "remove it")
+        elif not one.has(point[name]):
+            found = f"found {point[name]!r}, which is not in {{{one.form}: {one.bounds}}}"
+            report.at(inside, found)

@@ -1,0 +1,198 @@
+"""The block of a search: what its space may say, and what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcrun.compile import Compiled, compile_spec
+from hpcrun.errors import SpecError
+from hpcrun.state.plan import SEARCH
+
+SCRIPT = """\
+cluster: slurm
+entry: train.py
+objective: {metric: eval/loss}
+config: {lr: 0.1, width: 8, opt: adam, name: 'run-${config.lr}', rate: 0}
+"""
+SPACE = {
+    "lr": "{loguniform: [1.0e-5, 0.1]}",
+    "width": "{int: [1, 64]}",
+    "opt": "[adam, null, 3, true]",
+}
+
+
+def _search(**changes: Any) -> str:
+    space = ", ".join(f"{key}: {form}" for key, form in {**SPACE, **changes}.items() if form)
+    return f"sweep: {{search: {{space: {{{space}}}, trials: 6}}}}\n"
+
+
+def _compiled(project: Any, text: str) -> Compiled:
+    return compile_spec(project.write("demo.yaml", text))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"lr": "{loguniform: [0, 1]}"}, "which do not begin above 0"),
+        ({"lr": "{uniform: [1, 0]}"}, "the first is not below the second"),
+        ({"lr": "{uniform: 3}"}, "accepted is {uniform: [low, high]}"),
+        ({"width": "{int: [1, 6.5]}"}, "which are not whole numbers"),
+        ({"width": "{int_uniform: [1, 6]}"}, "write config.width: {int: [1, 6]}"),
+        ({"lr": "{distribution: uniform, min: 0, max: 1.5}"}, "write config.lr: {uniform: [0,"),
+        ({"lr": "0.3"}, "found a number; accepted are {loguniform"),
+        ({"opt": "[adam]"}, "a list of two values or more"),
+        ({"opt": "{choice: adam}"}, "a list of two values or more"),
+        ({"opt": "[adam, adam]"}, "a value is given twice"),
+        ({"opt": "[{a: 1}, {a: 2}]"}, "a choice has plain values"),
+        ({"wdth": "[1, 2]"}, "there is no key wdth"),
+        ({"resources.nodes": "[1, 2]"}, "a search chooses values of config"),
+        ({"config": "[1, 2]"}, ""),
+        ({"lr": "", "width": "", "opt": ""}, "sweep.search.space: is missing"),
+    ],
+)
+def test_what_is_wrong_with_a_space(project: Any, changes: dict[str, str], expected: str) -> None:
+    with pytest.raises(SpecError) as found:
+        _compiled(project, SCRIPT + _search(**changes))
+    assert expected in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("{lr: 0.01, width: 3, opt: null}", ""),
+        ("{config.lr: 1.0e-5, width: 64, opt: true}", ""),
+        ("{lr: 0.01, width: 3}", "has no value of config.opt"),
+        ("{lr: 0.01, width: 3, opt: adam, name: x}", "has name, which the space does not have"),
+        ("{lr: 0.2, width: 3, opt: adam}", "found 0.2, which is not in {loguniform: [1e-05, 0.1]}"),
+        ("{lr: 0.01, width: 3.5, opt: adam}", "found 3.5, which is not in {int: [1, 64]}"),
+        ("{lr: 0.01, width: true, opt: adam}", "found True, which is not in {int: [1, 64]}"),
+        ("{lr: fast, width: 3, opt: adam}", "found 'fast', which is not in {loguniform"),
+        ("{lr: 0.01, width: 3, opt: 1}", "found 1, which is not in {choice:"),
+        ("{}", "has no value of config.lr, config.width, config.opt"),
+    ],
+)
+def test_points_that_are_tried_first(project: Any, first: str, expected: str) -> None:
+    text = SCRIPT + _search().replace("trials: 6", f"trials: 6, first: [{first}]")
+    if not expected:
+        (point,) = _compiled(project, text).runs[0].spec[SEARCH]["first"]
+        assert [*point] == ["config.lr", "config.width", "config.opt"]
+        return
+    with pytest.raises(SpecError) as found:
+        _compiled(project, text)
+    assert expected in str(found.value)
+
+
+CONDITIONAL = {
+    "rate": "{uniform: [0, 1], when: {opt: [adam, 3], width: 7}}",
+    "width": "{int: [1, 64], when: {config.opt: adam}}",
+}
+
+
+def test_conditions_are_spelled_out_and_keys_ordered_by_them(project: Any) -> None:
+    changes = {"lr": "", "width": "", "opt": "", **CONDITIONAL}
+    text = _search(**changes).replace("rate:", "opt: [adam, null, 3], rate:")
+    (run, *_) = _compiled(project, SCRIPT + text).runs
+    search = run.spec[SEARCH]
+    assert [*search["space"].items()] == [
+        ("config.opt", {"choice": ["adam", None, 3]}),
+        ("config.width", {"int": [1, 64], "when": {"config.opt": ["adam"]}}),
+        (
+            "config.rate",
+            {"uniform": [0, 1], "when": {"config.opt": ["adam", 3], "config.width": [7]}},
+        ),
+    ]
+    assert search["base"] == {"config.width": 8, "config.rate": 0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"width": "{int: [1, 64], when: {}}"}, "width.when: is empty"),
+        ({"width": "{int: [1, 64], when: adam}"}, "found a string; accepted are keys of the space"),
+        ({"width": "{int: [1, 64], when: {missing: 1}}"}, "no key missing in the space"),
+        ({"width": "{int: [1, 64], when: {1: 2}}"}, "the key 1 is a whole number"),
+        ({"width": "{int: [1, 64], when: {lr: 0.01}}"}, "which is never one value again"),
+        ({"width": "{int: [1, 64], when: {opt: sgd}}"}, "found 'sgd', which is not in {choice:"),
+        ({"width": "{int: [1, 64], when: {opt: 1}}"}, "found 1, which is not in {choice:"),
+        ({"opt": "{choice: [a, b], when: {width: 65}}"}, "found 65, which is not in {int: [1, 64]"),
+        ({"width": "{int: [1, 64], when: {width: 3}}"}, "config.width wait for each other"),
+        (
+            {
+                "width": "{int: [1, 64], when: {opt: a}}",
+                "opt": "{choice: [a, b], when: {width: 3}}",
+            },
+            "config.width, config.opt wait for each other",
+        ),
+        (
+            {
+                "width": "{int: [1, 64], when: {opt: 3}}",
+                "rate": "{uniform: [0, 1], when: {width: 3, opt: adam}}",
+            },
+            "no run has it: config.opt would have to have two values at once",
+        ),
+        ({"config.name": "{choice: [a, b], when: {opt: adam}}"}, "the spec has no plain value for them"),
+        ({"width": "{when: {opt: adam}}"}, "accepted are {loguniform"),
+    ],
+)
+def test_what_is_wrong_with_a_condition(
+    project: Any, changes: dict[str, str], expected: str
+) -> None:
+    with pytest.raises(SpecError) as found:
+        _compiled(project, SCRIPT + _search(**changes))
+    assert expected in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("{lr: 0.01, opt: adam, width: 7, rate: 0.5}", ""),
+        ("{lr: 0.01, opt: adam, width: 8}", ""),
+        ("{lr: 0.01, opt: null}", ""),
+        ("{lr: 0.01, opt: adam}", "has no value of config.width"),
+        ("{lr: 0.01, opt: adam, width: 7}", "has no value of config.rate"),
+        (
+            "{lr: 0.01, opt: null, width: 7}",
+            "this point does not have it: when: {config.opt: ['adam']}",
+        ),
+        ("{lr: 0.01, opt: adam, width: 8, rate: 0.5}", "this point does not have it"),
+    ],
+)
+def test_first_points_have_the_keys_that_their_values_call_for(
+    project: Any, first: str, expected: str
+) -> None:
+    text = SCRIPT + _search(**CONDITIONAL).replace("trials: 6", f"trials: 6, first: [{first}]")
+    if not expected:
+        assert len(_compiled(project, text).runs[0].spec[SEARCH]["first"]) == 1
+        return
+    with pytest.raises(SpecError) as found:
+        _compiled(project, text)
+    assert expected in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "trials", "changes", "expected"),
+    [
+        ("grid", 256, {"lr": ""}, ""),
+        ("grid", 257, {"lr": ""}, "found 257, and the grid has 256 points"),
+        ("grid", 6, {}, "a grid has no loguniform key, and config.lr is one"),
+        # 64 with adam, one for each of the three others.
+        ("grid", 67, {"lr": "", "width": "{int: [1, 64], when: {opt: adam}}"}, ""),
+        ("grid", 68, {"lr": "", "width": "{int: [1, 64], when: {opt: adam}}"}, "write trials: 67"),
+        ("gp", 6, {}, ""),
+        ("gp", 6, {"width": "{int: [1, 64], when: {opt: adam}}"}, "config.width is not in all"),
+        ("qmc", 6, {}, ""),
+        ("cmaes", 6, {}, "accepted is tpe or gp or random or qmc or grid"),
+    ],
+)
+def test_samplers(
+    project: Any, sampler: str, trials: int, changes: dict[str, str], expected: str
+) -> None:
+    text = _search(**changes).replace("trials: 6", f"trials: {trials}, sampler: {sampler}")
+    if not expected:
+        assert len(_compiled(project, SCRIPT + text).runs) == trials
+        return
+    with pytest.raises(SpecError) as found:
+        _compiled(project, SCRIPT + text)
+    assert expected in str(found.value)
