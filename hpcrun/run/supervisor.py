@@ -122,7 +122,8 @@ class Supervisor:
                 assert run is not None
                 run, smaller = self._in_smaller_batches(run)
                 attempt = self._begin(run, nodes, smaller)
-                if self._trackers is None:
+                # Nobody is told the values of a run that has none.
+                if self._trackers is None and self._incomplete is None:
                     python = self._launcher.python
                     self._trackers = TrackerProcesses(self.submission, run, attempt, python)
                 stop_request = StopRequest(run, self.paths, attempt, self._launcher, self._ends)

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcrun import shared_look
-from hpcrun.compile.sweep import placed_points
 from hpcrun.errors import BrokenFile, HpcrunError
 from hpcrun.features.point_search.pruning import PRUNED
 from hpcrun.policy import recovery
@@ -65,6 +64,8 @@ def _text(values: Mapping[str, Any]) -> str:
 
 def _of_place(search: Mapping[str, Any], place: int) -> Iterator[dict[str, Any]]:
     """Yield a trial's point by its place, then others in case that one has been tried."""
+    from hpcrun.compile.sweep import placed_points
+
     space, first = search["space"], {*map(_text, search["first"])}
     if search["sampler"] == "qmc":
         for attempt in range(_TRIES):
@@ -98,7 +99,8 @@ def _asked(
         seed = (int(search["seed"]) * 1_000_003 + run.number * _TRIES + attempt) % _SEEDS
         study = optuna.create_study(direction=direction, sampler=_sampler(search["sampler"], seed))
         study.add_trials(known)
-        trial, values = study.ask(), {}
+        trial = study.ask()
+        values: dict[str, Any] = {}
         for key, form in search["space"].items():
             if calls_for(form, values):
                 values[key] = _suggest(trial, key, space[key])

@@ -132,7 +132,7 @@ def test_conditions_are_spelled_out_and_keys_ordered_by_them(project: Any) -> No
             },
             "no run has it: config.opt would have to have two values at once",
         ),
-        ({"config.name": "{choice: [a, b], when: {opt: adam}}"}, "the spec has no plain value for them"),
+        ({"config.name": "{choice: [a, b], when: {opt: adam}}"}, "has no plain value for them"),
         ({"width": "{when: {opt: adam}}"}, "accepted are {loguniform"),
     ],
 )
@@ -196,3 +196,9 @@ def test_samplers(
     with pytest.raises(SpecError) as found:
         _compiled(project, SCRIPT + text)
     assert expected in str(found.value)
+
+
+@pytest.mark.parametrize("budget", ["0", "-1", "1h"])
+def test_a_budget_is_hours_above_none(project: Any, budget: str) -> None:
+    with pytest.raises(SpecError, match=r"sweep\.search\.budget: found"):
+        _compiled(project, SCRIPT + _search().replace("trials: 6", f"trials: 6, budget: {budget}"))

@@ -134,6 +134,24 @@ def test_it_is_killed_at_any_time(hpcrun: Hpcrun, tmp_path: Path) -> None:
     assert 0 < whole < 40
 
 
+def test_a_budget_that_is_spent(hpcrun: Hpcrun, tmp_path: Path) -> None:
+    """The others are cancelled with the reason, are no trials, and go on by a greater budget."""
+    text = (tmp_path / "e.yaml").read_text().replace("parallel: 2", "parallel: 1, budget: 1.0e-6")
+    (tmp_path / "e.yaml").write_text(text)
+    assert hpcrun("submit", "e.yaml", "--wait").returncode == 1
+    rows = _rows(hpcrun)
+    assert [row["state"] for row in rows] == ["completed", *["cancelled"] * 3]
+    assert [row["config.lr"] == "<lr>" for row in rows] == [False, True, True, True]
+    said = hpcrun("status", "e")
+    assert "the search's budget of 1e-06 CPU-hours is spent" in said.stdout + said.stderr
+    assert "budget of 1e-06 CPU-hours is spent" in hpcrun("why", "e").stdout
+    done = hpcrun("submit", "e.yaml", "sweep.search.budget=null", "--wait")
+    assert "3 start again, 1 completed already" in done.stderr
+    rows = _rows(hpcrun)
+    assert {row["state"] for row in rows} == {"completed"}
+    assert len({row["config.lr"] for row in rows}) == 4
+
+
 STEPS = """\
 import argparse, os, signal, sys, time
 parser = argparse.ArgumentParser()

@@ -161,11 +161,11 @@ def test_a_small_space_is_tried_through(tmp_path: Path) -> None:
     assert search.choose(9).keys() == space.keys()
 
 
-@pytest.mark.parametrize("mode", ["min", "max"])
-def test_what_is_better_is_tried_more_often(tmp_path: Path, mode: str) -> None:
+@pytest.mark.parametrize(("mode", "sampler"), [("min", "tpe"), ("max", "tpe"), ("max", "gp")])
+def test_what_is_better_is_tried_more_often(tmp_path: Path, mode: str, sampler: str) -> None:
     """After ten random points, thirty near the best of a bowl; by its direction."""
     space = {"config.x": {"uniform": [-10, 10]}}
-    search = Search(tmp_path, space, objective={"metric": "score", "mode": mode})
+    search = Search(tmp_path, space, sampler, objective={"metric": "score", "mode": mode})
     sign = 1 if mode == "min" else -1
     for number in range(40):
         values = search.choose(number)
