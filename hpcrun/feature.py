@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from hpcrun.errors import HpcrunError
 
 if TYPE_CHECKING:
+    from hpcrun.compile.freeze import CompiledRun
     from hpcrun.compile.source.problems import Reporter
     from hpcrun.fields import Kinds
     from hpcrun.run.copies.node_copies import CopiedData
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from hpcrun.state.ledger import Attempt
     from hpcrun.state.plan import RunPlan
     from hpcrun.state.spec.blocks import SpecBlocks
+    from hpcrun.text import Say
 
 
 class Event(NamedTuple):
@@ -86,6 +88,8 @@ class Feature:
     session: Mapping[str, str] = {}
     """Name of a method of ``hpcrun.session()`` -> ``module:function``, which takes the launch file
     (None outside hpcrun) and the arguments."""
+    looks_up_for = ""
+    """The key of a run's spec for which `look_up` is asked; empty for none."""
     events: Mapping[str, Event] = {}
     """Its records in the ledger, the newest of which an attempt has in ``of_features``."""
 
@@ -94,6 +98,10 @@ class Feature:
 
     def settle(self, data: dict[str, Any], report: Reporter) -> None:
         """Make paths in a resolved spec's data absolute, in place; report what is wrong."""
+
+    def look_up(self, runs: Sequence[CompiledRun], root: Path, say: Say) -> Sequence[CompiledRun]:
+        """Return the runs of an experiment with what is frozen of other ones; raise UsageError."""
+        return runs
 
     def preflight(
         self, runs: Sequence[RunPlan], coming: Collection[str], say: Callable[[str], object]

@@ -223,26 +223,27 @@ BUDGETS = {
     "observe": 10_262,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
-    # And with searches, whose runs are completed on compute nodes.
-    "compile": 11_580,
+    # And with searches, whose runs are completed on compute nodes: conditions, and points of a place.
+    "compile": 11_840,
     # With what `hpcrun update` reaches, and a default cluster that is another.
-    "submission": 7_080,
+    # And what features look up of other experiments.
+    "submission": 7_090,
     # With the default root and the one of before, and what is changed of queued jobs.
     # And what removes a checkpoint of thousands of files; names of what is sent to nodes.
-    # And the values that runs of a search were given.
-    "state": 6_400,
+    # And the values that runs of a search were given, and which keys a point of one has.
+    "state": 6_430,
     # With the search of `hpcrun help`, what to type for the options of others, `update`, and
     # programs in a spec's place.
     "cli": 5_680,
     "tools/init": 3_200,
     "tools/estimate": 3_600,
     "tools/doctor": 3_500,
-    "policy": 2_530,
+    "policy": 2_535,
     "slurm": 2_605,
     "tools/perf": 2_450,
     # With the protocol of features, and many looks at slow storage at once, only so far ahead. And
     # the dataclasses of what each process of a job imports, which cost an agent 25 ms.
-    "the top": 2_940,
+    "the top": 2_955,
     # With `update`, checkpoints that others need read once there is one that may go, and the looks
     # of many runs at once, each directory on their ways once.
     "control": 2_200,
@@ -263,7 +264,8 @@ BUDGETS = {
     "tools/drill": 300,
     "features/staging": 320,
     "features/object_storage": 1_300,
-    "features/point_search": 425,
+    # Brackets, samplers by a trial's place, a budget, and what other experiments found out.
+    "features/point_search": 710,
 }
 
 

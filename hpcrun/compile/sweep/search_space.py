@@ -14,6 +14,7 @@ from hpcrun.compile.sweep.bounds import is_number, is_whole, mistake_of
 from hpcrun.compile.sweep.point import Assignment, Point
 from hpcrun.compile.sweep.references import has_interpolation
 from hpcrun.compile.sweep.values import MOST
+from hpcrun.compile.target.slurm_options import NAME
 from hpcrun.state import chosen_point
 from hpcrun.text import plural
 
@@ -36,6 +37,12 @@ class SearchedKey(NamedTuple):
     """Other key of the space -> the values with one of which a run has this key."""
     base: Any
     """The value of runs that do not have it, that of the spec."""
+
+    @classmethod
+    def from_data(cls, form: Mapping[str, Any]) -> SearchedKey:
+        """Return it without its base, from `to_data`."""
+        (name, bounds), *_ = form.items()
+        return cls(name, bounds, form.get(_WHEN, {}), None)
 
     def to_data(self) -> dict[str, Any]:
         """Return it as the spec has it."""
@@ -84,6 +91,10 @@ def parse(
         report.at((*PLACE, "trials"), f"found {block['trials']:,}; accepted are {MOST:,}")
     if block["parallel"] is not None:
         report.at_least(dotted((*PLACE, "parallel")), block["parallel"], 1)
+    for index, name in enumerate(block["learn_from"]):
+        if not NAME.fullmatch(name):
+            found = f"found {name!r}; accepted is the name of an experiment"
+            report.at((*PLACE, "learn_from", str(index)), found)
     if block["budget"] is not None and not block["budget"] > 0:
         report.at((*PLACE, "budget"), f"found {block['budget']}; accepted are hours above 0")
     if not block["space"]:
@@ -236,6 +247,9 @@ def _check_sampler(
     if block["sampler"] == "gp" and (some := [name for name, one in names.items() if one.when]):
         found = f"gp takes keys that all runs have, and {listing(some)} is not in all"
         report.at((*PLACE, "sampler"), found, "write sampler: tpe")
+    if block["learn_from"] and block["sampler"] not in ("tpe", "gp"):
+        found = f"{block['sampler']} learns from no run"
+        report.at((*PLACE, "learn_from"), found, "leave it out, or write sampler: tpe")
     if block["sampler"] != "grid":
         return
     if some := [name for name, one in names.items() if not one.form.startswith(("int", _CHOICE))]:

@@ -3,7 +3,8 @@
 Nothing of a search lives anywhere but in the runs: the points that they were given (`point.json`)
 and their ledgers and metrics are the study. `study` rebuilds it in memory and asks Optuna once;
 `choose` is the program that the supervisor starts for that, in the job's Python. `pruning` ends
-runs that fall behind, and by `budget` no more begin once it is spent. What a spec says is
+runs that fall behind, and by `budget` no more begin once it is spent.
+`earlier_trials` are those of other experiments. What a spec says is
 `hpcrun.state.spec.sweep_block.Search`; `hpcrun.compile.sweep.late_values` compiles it.
 
 To add a sampler: a branch of `study._sampler`, its name in the block, and what it needs below.
@@ -18,11 +19,15 @@ from typing import TYPE_CHECKING
 from hpcrun.feature import Feature
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcrun.compile.freeze import CompiledRun
     from hpcrun.feature import Event
     from hpcrun.features.point_search.pruning import Pruning
     from hpcrun.state.layout import AttemptPaths, SubmissionPaths
     from hpcrun.state.ledger import Attempt
     from hpcrun.state.plan import RunPlan
+    from hpcrun.text import Say
 
 # Seconds in which Optuna is imported and asked.
 _TAKES = 300.0
@@ -31,6 +36,8 @@ _TAKES = 300.0
 class SearchFeature(Feature):
     """Values that are chosen as runs start."""
 
+    looks_up_for = "search"
+
     @property
     def events(self) -> Mapping[str, Event]:  # type: ignore[override]
         from hpcrun.feature import Event
@@ -38,6 +45,13 @@ class SearchFeature(Feature):
         from hpcrun.fields import INDEX, TEXT
 
         return {PRUNED: Event({"step": INDEX, "message": TEXT}, ("step", "message"))}
+
+    def look_up(self, runs: Sequence[CompiledRun], root: Path, say: Say) -> Sequence[CompiledRun]:
+        if not runs[0].spec[self.looks_up_for].get("learn_from"):
+            return runs
+        from hpcrun.features.point_search import earlier_trials
+
+        return earlier_trials.look_up(runs, root, say)
 
     def needs(self, run: RunPlan) -> Mapping[str, str]:
         from hpcrun.state.plan import SEARCH

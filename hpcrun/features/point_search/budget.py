@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from hpcrun import shared_look
 from hpcrun.errors import HpcrunError
+from hpcrun.features.point_search import study
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state import ledger, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
@@ -24,8 +25,7 @@ def spent(run: RunPlan, submission: SubmissionPaths) -> str | None:
     experiment = submission.experiment
     if (most := _budget(run, experiment)) is None:
         return None
-    runs = [one for one in plan_file.read_frozen(submission.plan).runs if SEARCH in one.spec]
-    if (used := hours(runs, experiment)) < most:
+    if (used := hours(study.trials(run, experiment).runs, experiment)) < most:
         return None
     unit = GPU if run.all_gpus else CPU
     return f"the search's budget of {most:,g} {unit} is spent: its runs used {used:,.3g}"

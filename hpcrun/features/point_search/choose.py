@@ -26,7 +26,7 @@ def main() -> None:
     try:
         plan = plan_file.read(submission.plan)
         run, paths = plan.run(arguments.run), submission.experiment.run(arguments.run)
-        values = study.choose(plan, run, submission.experiment)
+        values = study.choose(run, submission.experiment)
         chosen_point.write(paths, complete(run, values))
         found = chosen_point.read(paths)
         if found is None:

@@ -7,6 +7,7 @@ not cover (the constant liar). The same history gives a run the same values.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import warnings
@@ -14,11 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from hpcrun import shared_look
-from hpcrun.errors import BrokenFile, HpcrunError
+from hpcrun.errors import BrokenFile, HpcrunError, UsageError
 from hpcrun.features.point_search.pruning import PRUNED
 from hpcrun.policy import recovery
 from hpcrun.run.protocol.output import say
-from hpcrun.state import ledger
+from hpcrun.shared_dataclass import replace
+from hpcrun.state import chosen_point, ledger, plan_file
 from hpcrun.state.chosen_point import calls_for, fits
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.ledger import Attempt
@@ -26,6 +28,8 @@ from hpcrun.state.plan import SEARCH, Plan, RunPlan
 
 if TYPE_CHECKING:
     import optuna
+
+    from hpcrun.state.spec.run_blocks import Objective
 
 # Samplers by which a trial's place gives its point: they look at no other run, and need no Optuna.
 PLACED = ("qmc", "grid")
@@ -36,16 +40,37 @@ _SEEDS = 1 << 32
 _DIGITS = 6
 
 
-def choose(plan: Plan, run: RunPlan, experiment: ExperimentPaths) -> dict[str, Any]:
+def trials(run: RunPlan, experiment: ExperimentPaths) -> Plan:
+    """Return the plan that has all runs of the search of a run, in their order.
+
+    What `hpcrun requeue` submitted has some of them.
+    """
+    found = None
+    for one in experiment.submissions():
+        with contextlib.suppress(UsageError, OSError):
+            plan = plan_file.read_frozen(one.plan)
+            runs = tuple(each for each in plan.runs if SEARCH in each.spec)
+            is_mine = any(each.number == run.number for each in runs)
+            if is_mine and (found is None or len(runs) >= len(found.runs)):
+                found = replace(plan, runs=runs)
+    if found is None:
+        raise HpcrunError(f"no submission of {experiment.directory} has run {run.number}")
+    return found
+
+
+def choose(run: RunPlan, experiment: ExperimentPaths) -> dict[str, Any]:
     """Return the values of a run, by full key; raise HpcrunError without Optuna that it needs."""
     search = run.spec[SEARCH]
-    trials = [one for one in plan.runs if SEARCH in one.spec]
-    place = [one.number for one in trials].index(run.number)
+    plan = chosen_point.applied(trials(run, experiment), experiment)
+    place = [one.number for one in plan.runs].index(run.number)
     if place < len(search["first"]):
         return dict(search["first"][place])
-    others = [one for one in trials if one.number != run.number]
+    others = [one for one in plan.runs if one.number != run.number]
     others = [one for one in others if one.swept and fits(search["space"], one.swept)]
-    taken = {_text(one.swept) for one in others}
+    told = search.get("told", [])
+    taken = {
+        _text(values) for values in (*(one.swept for one in others), *(one[0] for one in told))
+    }
     if search["sampler"] in PLACED:
         points = _of_place(search, place)
     else:
@@ -95,16 +120,20 @@ def _asked(
     wants_more = objective is not None and objective.better == "max"
     direction: Literal["maximize", "minimize"] = "maximize" if wants_more else "minimize"
     known = [*_trials(others, experiment, space)]
+    for values, value in search.get("told", []):
+        distributions = {key: space[key] for key in values}
+        trial = optuna.trial.create_trial(params=values, distributions=distributions, value=value)
+        known.append(trial)
     for attempt in range(_TRIES):
         seed = (int(search["seed"]) * 1_000_003 + run.number * _TRIES + attempt) % _SEEDS
         study = optuna.create_study(direction=direction, sampler=_sampler(search["sampler"], seed))
         study.add_trials(known)
-        trial = study.ask()
-        values: dict[str, Any] = {}
+        asked = study.ask()
+        point: dict[str, Any] = {}
         for key, form in search["space"].items():
-            if calls_for(form, values):
-                values[key] = _suggest(trial, key, space[key])
-        yield values
+            if calls_for(form, point):
+                point[key] = _suggest(asked, key, space[key])
+        yield point
 
 
 def _trials(
@@ -144,18 +173,22 @@ def _state_of(run: RunPlan, paths: RunPaths, last: Sequence[Attempt]) -> tuple[s
     if intent is None:
         goes_on = all(one.action in (None, *recovery.GOES_ON) for one in last)
         return "RUNNING" if goes_on else "FAIL", None
-    if intent != ledger.FINISHED or objective is None:
-        return "FAIL", None
+    value = None
+    if intent == ledger.FINISHED and objective is not None:
+        value = value_of(paths, objective)
+    return ("FAIL" if value is None else "COMPLETE"), value
+
+
+def value_of(run: RunPaths, objective: Objective) -> float | None:
+    """Return the best value that a run logged; None if none is finite, or it cannot be read."""
     from hpcrun.observe.read import metric_curves
 
     try:
-        found = metric_curves.read(paths).best(objective.metric, objective.better)
+        found = metric_curves.read(run).best(objective.metric, objective.better)
     except BrokenFile as error:
-        say(f"run {run.number} ({run.label}): {error}")
-        found = None
-    if found is None or not math.isfinite(found[1]):
-        return "FAIL", None
-    return "COMPLETE", found[1]
+        say(f"run {run.number}: {error}")
+        return None
+    return None if found is None or not math.isfinite(found[1]) else found[1]
 
 
 def _distribution(form: Mapping[str, Any]) -> optuna.distributions.BaseDistribution:

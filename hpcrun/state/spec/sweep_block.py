@@ -114,6 +114,11 @@ class Search:
     spent no further run begins (those left are cancelled), and those that run go on. A submit with
     a greater one starts the others; null for no end."""
 
+    learn_from: list[str] = field(default_factory=list)
+    """Other experiments under the same root (or this one, with a space that it had). The objective
+    of their completed runs that were swept over the keys of this space, and lie in it, is told to
+    ``tpe`` or ``gp``. They are read as this is submitted."""
+
     first: list[dict[str, Any]] = field(default_factory=list)
     """Points that are tried first: each a mapping of the keys of ``space`` that it calls for to
     values in it."""

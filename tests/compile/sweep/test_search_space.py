@@ -202,3 +202,22 @@ def test_samplers(
 def test_a_budget_is_hours_above_none(project: Any, budget: str) -> None:
     with pytest.raises(SpecError, match=r"sweep\.search\.budget: found"):
         _compiled(project, SCRIPT + _search().replace("trials: 6", f"trials: 6, budget: {budget}"))
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("learn_from: [study, other-2]", ""),
+        ("learn_from: [../study]", "found '../study'; accepted is the name of an experiment"),
+        ("learn_from: [study], sampler: qmc", "qmc learns from no run"),
+    ],
+)
+def test_experiments_to_learn_from(project: Any, more: str, expected: str) -> None:
+    text = _search().replace("trials: 6", f"trials: 6, {more}")
+    if not expected:
+        names = _compiled(project, SCRIPT + text).runs[0].spec[SEARCH]["learn_from"]
+        assert names == ["study", "other-2"]
+        return
+    with pytest.raises(SpecError) as found:
+        _compiled(project, SCRIPT + text)
+    assert expected in str(found.value)

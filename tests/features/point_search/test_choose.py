@@ -152,6 +152,19 @@ def test_a_budget_that_is_spent(hpcrun: Hpcrun, tmp_path: Path) -> None:
     assert len({row["config.lr"] for row in rows}) == 4
 
 
+def test_a_search_that_learns_from_another(hpcrun: Hpcrun, tmp_path: Path) -> None:
+    hpcrun("submit", "e.yaml", "--wait")
+    more = "trials: 1, learn_from: [e]"
+    (tmp_path / "f.yaml").write_text(SPEC.replace("trials: 4, parallel: 2", more))
+    done = hpcrun("submit", "f.yaml", "--wait")
+    assert done.returncode == 0, done.stderr
+    told = "3 of 4 runs of e are told to the sampler; not told: 1 not completed"
+    assert told in done.stderr
+    assert told in hpcrun("submit", "f.yaml", "--dry-run").stderr
+    (found,) = json.loads(hpcrun("results", "f", "--json").stdout)
+    assert found["config.lr"] not in [row["config.lr"] for row in _rows(hpcrun)]
+
+
 STEPS = """\
 import argparse, os, signal, sys, time
 parser = argparse.ArgumentParser()

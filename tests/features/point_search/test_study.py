@@ -40,7 +40,7 @@ class Search:
 
     def choose(self, number: int) -> dict[str, Any]:
         plan = self.plan
-        return study.choose(plan, plan.run(number), self.experiment.paths)
+        return study.choose(plan.run(number), self.experiment.paths)
 
     def give(self, number: int, values: dict[str, Any]) -> None:
         chosen_point.write(self.experiment.run(number), ChosenPoint("", values, {}, TRAIN))
@@ -185,7 +185,7 @@ def test_a_grid_in_its_order(tmp_path: Path) -> None:
     search = Search(tmp_path, space, "grid")
     plan = search.plan
     plan.runs[0].spec[SEARCH]["first"] = [{"config.a": 1, "config.b": 2}]
-    chosen = [study.choose(plan, run, search.experiment.paths) for run in plan.runs[:3]]
+    chosen = [study.choose(run, search.experiment.paths) for run in plan.runs[:3]]
     expected: list[dict[str, Any]] = [
         {"config.a": 1, "config.b": 2},
         {"config.a": 1, "config.b": 1},
@@ -242,9 +242,20 @@ def test_points_that_are_tried_first(tmp_path: Path) -> None:
     plan = search.plan
     # All runs share it.
     plan.runs[0].spec[SEARCH]["first"] = first
-    chosen = [study.choose(plan, run, search.experiment.paths) for run in plan.runs[:3]]
+    chosen = [study.choose(run, search.experiment.paths) for run in plan.runs[:3]]
     assert chosen[:2] == first
     assert chosen[2]["config.x"] not in (0.25, 1)
+
+
+def test_a_run_that_was_submitted_again(tmp_path: Path) -> None:
+    """Its own plan has not the others, which count all the same, and it keeps its place."""
+    search = Search(tmp_path, {"config.a": {"int": [1, 40]}}, "grid")
+    (run,) = (one for one in search.plan.runs if one.number == 7)
+    search.experiment.submit([7], spec=dict(run.spec))
+    assert study.choose(run, search.experiment.paths) == {"config.a": 8}
+    assert len(study.trials(run, search.experiment.paths).runs) == 40
+    search.experiment.submit(range(50), spec=dict(run.spec))
+    assert len(study.trials(run, search.experiment.paths).runs) == 50
 
 
 def test_without_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
