@@ -28,7 +28,10 @@ def spent(run: RunPlan, submission: SubmissionPaths) -> str | None:
     if (used := hours(study.trials(run, experiment).runs, experiment)) < most:
         return None
     unit = GPU if run.all_gpus else CPU
-    return f"the search's budget of {most:,g} {unit} is spent: its runs used {used:,.3g}"
+    return (
+        f"the search's budget of {most:,g} {unit} is spent ({used:,.3g} used); a submit with a "
+        "greater sweep.search.budget goes on"
+    )
 
 
 def hours(runs: Sequence[RunPlan], experiment: ExperimentPaths) -> float:

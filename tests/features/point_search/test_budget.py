@@ -67,7 +67,10 @@ def test_without_gpus_they_are_hours_of_processors(tmp_path: Path) -> None:
     assert per_hour >= 3
     assert budget.hours(plan.runs, search.paths) == pytest.approx(per_hour, abs=0.01)
     found = budget.spent(plan.runs[1], submission)
-    assert found == f"the search's budget of 1 CPU-hours is spent: its runs used {per_hour}"
+    assert found == (
+        f"the search's budget of 1 CPU-hours is spent ({per_hour} used); a submit with a greater "
+        "sweep.search.budget goes on"
+    )
 
 
 def test_a_run_that_has_values_goes_on_and_no_other_begins(tmp_path: Path) -> None:
@@ -77,7 +80,7 @@ def test_a_run_that_has_values_goes_on_and_no_other_begins(tmp_path: Path) -> No
     chosen_point.write(search.run(0), ChosenPoint("", {"config.x": 0.5}, {}, TRAIN))
     _ran(search, 0, 4, 1)
     assert FEATURE.complete(runs[0], submission) is False
-    with pytest.raises(NotWanted, match="budget of 8 GPU-hours is spent: its runs used 12"):
+    with pytest.raises(NotWanted, match="budget of 8 GPU-hours is spent .12 used"):
         FEATURE.complete(runs[1], submission)
     # By the newest submission, for those of earlier ones too.
     _submit(search, 12.5)
