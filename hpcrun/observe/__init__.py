@@ -2,8 +2,9 @@
 
 In reading order: `read` selects runs and reads their files, `status` decides their states, `logs`
 shows their output; `diagnosis` explains ends and costs. `results` is the table of swept values
-beside metrics, `diff` compares two experiments or runs, `step_profile` tells where steps' time went
-(the ranks' side is `hpcrun.run.profile`); `tables` prints tables.
+beside metrics (`pareto`: of several objectives), `diff` compares two experiments or runs,
+`step_profile` tells where steps' time went (the ranks' side is `hpcrun.run.profile`); `tables`
+prints tables.
 
 To add a column of results, also in their JSON and in the report: ``results._FACTS``; a figure of a
 metric: `results.collect`; a format: a method of `results.Results` beside ``csv`` and ``latex``, and

@@ -12,6 +12,7 @@ from typing import Any
 
 from hpcrun import activity, shared_look
 from hpcrun.errors import BrokenFile, UsageError
+from hpcrun.observe import pareto
 from hpcrun.observe.read import filter, metric_curves
 from hpcrun.observe.read.metric_curves import Curve
 from hpcrun.observe.read.run_values import column_value, show, swept_keys, tagged
@@ -52,9 +53,9 @@ class Results:
 
     columns: tuple[str, ...]
     """Names, in order: the run, swept keys, state, step, then ``METRIC`` (last), ``METRIC.first``,
-    ``METRIC.best`` and ``METRIC.best_step`` of the objective, and other metrics' last values. With
-    groups, the swept keys grouped by, ``runs`` (how many), and ``METRIC`` (mean) and ``METRIC.se``
-    (standard error of the mean)."""
+    ``METRIC.best`` and ``METRIC.best_step`` of the objective, other metrics' last values and, of a
+    search of several objectives, ``pareto``. With groups, the swept keys grouped by, ``runs`` (how
+    many), and ``METRIC`` (mean) and ``METRIC.se`` (standard error of the mean)."""
     rows: tuple[Row, ...]
     """One for each run or group."""
 
@@ -194,6 +195,8 @@ def collect(
     for name in dict.fromkeys(objectives):
         columns += [f"{name}.first", name, f"{name}.best", f"{name}.best_step"]
     columns += [name for name in dict.fromkeys(others) if name not in columns]
+    if pareto.mark((one.run, row) for (one, _), row in zip(each, rows, strict=True)):
+        columns.append(pareto.COLUMN)
     return Results(tuple(columns), tuple(rows))
 
 
@@ -236,7 +239,7 @@ def group(results: Results, keys: Sequence[str], swept: Sequence[str]) -> Result
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in results.rows:
         groups.setdefault(tuple(show(row.get(key)) for key in by), []).append(row)
-    left_out = {"run", *(_FACTS.keys() - _AVERAGED), *swept}
+    left_out = {"run", pareto.COLUMN, *(_FACTS.keys() - _AVERAGED), *swept}
     measured = [
         column
         for column in results.columns

@@ -49,6 +49,11 @@ def freeze(
         hint = "as in objective: {metric: eval/loss, mode: min}"
         report.at(PLACE, "needs the objective that is searched for", hint)
         return []
+    metrics = [one["metric"] for one in (first.spec["objective"], *block["more_objectives"])]
+    if len({*metrics}) < len(metrics):
+        found = f"found {listing(metrics)} with objective.metric"
+        report.at((*PLACE, "more_objectives"), found, "name each metric once")
+        return []
     nodes = resolve.following(space.samples[0])
     if nodes is None:
         found = "what follows from these keys goes through resolvers, relative or nested ${…}"
@@ -70,6 +75,7 @@ def freeze(
         "prune": block["prune"],
         "budget": block["budget"],
         "learn_from": block["learn_from"],
+        "more_objectives": block["more_objectives"],
         "upper": space.upper_bounds(),
         "follows": [node.to_data() for node in nodes],
         "located": located,

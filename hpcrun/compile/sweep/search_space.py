@@ -91,6 +91,13 @@ def parse(
         report.at((*PLACE, "trials"), f"found {block['trials']:,}; accepted are {MOST:,}")
     if block["parallel"] is not None:
         report.at_least(dotted((*PLACE, "parallel")), block["parallel"], 1)
+    for index, one in enumerate(block["more_objectives"]):
+        if one["mode"] is None:
+            place = (*PLACE, "more_objectives", str(index), "mode")
+            report.at(place, "is missing; accepted are 'min' and 'max'")
+    if block["more_objectives"] and block["prune"] != "none":
+        found = f"{block['prune']} judges by one objective, and there are more_objectives"
+        report.at((*PLACE, "prune"), found, "leave one of the two out")
     for index, name in enumerate(block["learn_from"]):
         if not NAME.fullmatch(name):
             found = f"found {name!r}; accepted is the name of an experiment"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hpcrun.state.layout import RunPaths
 
 # Values, and what came of them; or why a run is no trial.
-Told = tuple[Mapping[str, Any], float] | str
+Told = tuple[Mapping[str, Any], list[float]] | str
 
 
 def look_up(runs: Sequence[CompiledRun], root: Path, say: Say) -> Sequence[CompiledRun]:
@@ -72,7 +72,7 @@ def look_up(runs: Sequence[CompiledRun], root: Path, say: Say) -> Sequence[Compi
 def _told(run: RunPlan, paths: RunPaths, wanted: CompiledRun) -> Told:
     from hpcrun.compile.sweep.search_space import SearchedKey
 
-    space, objective = wanted.spec[SEARCH]["space"], wanted.objective
+    space = wanted.spec[SEARCH]["space"]
     if not run.swept or not chosen_point.fits(space, run.swept):
         return "with other keys than the space"
     keys = {key: SearchedKey.from_data(form) for key, form in space.items()}
@@ -82,5 +82,5 @@ def _told(run: RunPlan, paths: RunPaths, wanted: CompiledRun) -> Told:
         return "not completed"
     if any(PRUNED in one.of_features for one in ledger.read(paths)[-1:]):
         return "pruned"
-    value = None if objective is None else study.value_of(paths, objective)
-    return "without a value of the objective" if value is None else (run.swept, value)
+    values = study.values_of(paths, study.objectives(wanted))
+    return "without a value of the objective" if values is None else (run.swept, values)

@@ -12,7 +12,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from hpcrun import shared_look
 from hpcrun.errors import BrokenFile, HpcrunError, UsageError
@@ -29,6 +29,7 @@ from hpcrun.state.plan import SEARCH, Plan, RunPlan
 if TYPE_CHECKING:
     import optuna
 
+    from hpcrun.state.spec.blocks import RunSpec
     from hpcrun.state.spec.run_blocks import Objective
 
 # Samplers by which a trial's place gives its point: they look at no other run, and need no Optuna.
@@ -108,6 +109,7 @@ def _asked(
     """Yield Optuna's answers in view of the other trials, each with another seed."""
     try:
         import optuna
+        from optuna.study import StudyDirection
     except ImportError as error:
         raise HpcrunError(
             f"Optuna cannot be imported: {error}", hint="pip install 'hpcrun[search]'"
@@ -115,25 +117,27 @@ def _asked(
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     # It warns of each option that may change.
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    search, objective = run.spec[SEARCH], run.objective
+    search = run.spec[SEARCH]
     space = {key: _distribution(form) for key, form in search["space"].items()}
-    wants_more = objective is not None and objective.better == "max"
-    direction: Literal["maximize", "minimize"] = "maximize" if wants_more else "minimize"
+    directions = [
+        StudyDirection["MAXIMIZE" if one.better == "max" else "MINIMIZE"] for one in objectives(run)
+    ]
     known = [*_trials(others, experiment, space)]
-    for values, value in search.get("told", []):
-        distributions = {key: space[key] for key in values}
-        trial = optuna.trial.create_trial(params=values, distributions=distributions, value=value)
+    for point, values in search.get("told", []):
+        distributions = {key: space[key] for key in point}
+        trial = optuna.trial.create_trial(params=point, distributions=distributions, values=values)
         known.append(trial)
     for attempt in range(_TRIES):
         seed = (int(search["seed"]) * 1_000_003 + run.number * _TRIES + attempt) % _SEEDS
-        study = optuna.create_study(direction=direction, sampler=_sampler(search["sampler"], seed))
+        sampler = _sampler(search["sampler"], seed)
+        study = optuna.create_study(directions=directions, sampler=sampler)
         study.add_trials(known)
         asked = study.ask()
-        point: dict[str, Any] = {}
+        found: dict[str, Any] = {}
         for key, form in search["space"].items():
-            if calls_for(form, point):
-                point[key] = _suggest(asked, key, space[key])
-        yield point
+            if calls_for(form, found):
+                found[key] = _suggest(asked, key, space[key])
+        yield found
 
 
 def _trials(
@@ -146,15 +150,15 @@ def _trials(
         paths = experiment.run(other.number)
         # One that was preempted as it was to end may have gone on.
         last = ledger.read(paths)[-1:]
-        state, value = _state_of(other, paths, last)
+        state, values = _state_of(other, paths, last)
         ended = [one.of_features[PRUNED]["step"] for one in last if PRUNED in one.of_features]
-        pruned = {ended[0]: value} if ended and value is not None else {}
+        pruned = {ended[0]: values[0]} if ended and values else {}
         try:
             return optuna.trial.create_trial(
                 state=optuna.trial.TrialState["PRUNED" if pruned else state],
                 params=other.swept,
                 distributions={key: space[key] for key in other.swept},
-                value=value,
+                values=values,
                 intermediate_values=pruned,
             )
         except ValueError as error:
@@ -164,31 +168,48 @@ def _trials(
     yield from filter(None, shared_look.each(look, others))
 
 
-def _state_of(run: RunPlan, paths: RunPaths, last: Sequence[Attempt]) -> tuple[str, float | None]:
-    """Return the name of Optuna's state of a run, and its value where it is complete.
+def _state_of(
+    run: RunPlan, paths: RunPaths, last: Sequence[Attempt]
+) -> tuple[str, list[float] | None]:
+    """Return the name of Optuna's state of a run, and its values where it is complete.
 
     ``last`` is its newest attempt, if it has one.
     """
-    intent, objective = ledger.intent(paths), run.objective
+    intent = ledger.intent(paths)
     if intent is None:
         goes_on = all(one.action in (None, *recovery.GOES_ON) for one in last)
         return "RUNNING" if goes_on else "FAIL", None
-    value = None
-    if intent == ledger.FINISHED and objective is not None:
-        value = value_of(paths, objective)
-    return ("FAIL" if value is None else "COMPLETE"), value
+    values = values_of(paths, objectives(run)) if intent == ledger.FINISHED else None
+    return ("FAIL" if values is None else "COMPLETE"), values
 
 
-def value_of(run: RunPaths, objective: Objective) -> float | None:
-    """Return the best value that a run logged; None if none is finite, or it cannot be read."""
+def objectives(run: RunSpec) -> list[Objective]:
+    """Return what a search looks for: the spec's objective, and its further ones."""
+    from hpcrun.state.spec.run_blocks import Objective
+
+    more = run.spec[SEARCH].get("more_objectives", [])
+    return [run.objective or Objective(), *(Objective(**one) for one in more)]
+
+
+def values_of(run: RunPaths, wanted: Sequence[Objective]) -> list[float] | None:
+    """Return the best value that a run logged; of several objectives the last ones.
+
+    None if one of them is not finite, or cannot be read.
+    """
     from hpcrun.observe.read import metric_curves
 
     try:
-        found = metric_curves.read(run).best(objective.metric, objective.better)
+        curve = metric_curves.read(run)
     except BrokenFile as error:
         say(f"run {run.number}: {error}")
         return None
-    return None if found is None or not math.isfinite(found[1]) else found[1]
+    if len(wanted) == 1:
+        best = curve.best(wanted[0].metric, wanted[0].better)
+        found = [None if best is None else best[1]]
+    else:
+        found = [curve.last(one.metric) for one in wanted]
+    finite = [one for one in found if one is not None and math.isfinite(one)]
+    return finite if len(finite) == len(wanted) else None
 
 
 def _distribution(form: Mapping[str, Any]) -> optuna.distributions.BaseDistribution:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from hpcrun.shared_dataclass import field
+from hpcrun.state.spec.run_blocks import Objective
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
 
 
@@ -108,6 +109,11 @@ class Search:
     at a 27th, a ninth and a third of the steps. ``hyperband`` is the same for half of the runs:
     others, drawn by number, are judged among themselves, from a ninth on, from a third on or
     never. It saves, and counts as completed."""
+
+    more_objectives: list[Objective] = field(default_factory=list)
+    """Further objectives beside ``objective``, each with its ``mode``: the sampler looks for runs
+    that no other is better than in all (by last values), and ``results`` marks those in a column
+    ``pareto``. Without ``prune``."""
 
     budget: float | None = None
     """GPU-hours, of runs without GPUs CPU-hours, as ``status --cost`` counts them: once they are

@@ -221,3 +221,24 @@ def test_experiments_to_learn_from(project: Any, more: str, expected: str) -> No
     with pytest.raises(SpecError) as found:
         _compiled(project, SCRIPT + text)
     assert expected in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("more_objectives: [{metric: seconds, mode: min}, {metric: a, mode: max}]", ""),
+        ("more_objectives: [{metric: seconds}]", "more_objectives.0.mode: is missing"),
+        ("more_objectives: [{metric: eval/loss, mode: min}]", "name each metric once"),
+        ("more_objectives: [{metric: s, mode: min}], prune: median", "judges by one objective"),
+        ("more_objectives: [seconds]", "more_objectives.0"),
+    ],
+)
+def test_several_objectives(project: Any, more: str, expected: str) -> None:
+    text = _search().replace("trials: 6", f"trials: 6, {more}")
+    if not expected:
+        found = _compiled(project, SCRIPT + text).runs[0].spec[SEARCH]["more_objectives"]
+        assert [one["metric"] for one in found] == ["seconds", "a"]
+        return
+    with pytest.raises(SpecError) as found_error:
+        _compiled(project, SCRIPT + text)
+    assert expected in str(found_error.value)

@@ -80,7 +80,7 @@ def test_a_run_that_has_values_goes_on_and_no_other_begins(tmp_path: Path) -> No
     chosen_point.write(search.run(0), ChosenPoint("", {"config.x": 0.5}, {}, TRAIN))
     _ran(search, 0, 4, 1)
     assert FEATURE.complete(runs[0], submission) is False
-    with pytest.raises(NotWanted, match="budget of 8 GPU-hours is spent .12 used"):
+    with pytest.raises(NotWanted, match=r"budget of 8 GPU-hours is spent \(12 used\)"):
         FEATURE.complete(runs[1], submission)
     # By the newest submission, for those of earlier ones too.
     _submit(search, 12.5)

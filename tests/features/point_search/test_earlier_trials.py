@@ -56,7 +56,9 @@ def test_runs_that_are_told(tmp_path: Path) -> None:
     said: list[str] = []
     runs = _of_a_search(tmp_path, learn_from=["old"])
     found = FEATURE.look_up(runs, tmp_path, said.append)
-    assert [run.spec[SEARCH]["told"] for run in found] == [[(swept[0], 2.0), (swept[1], 3.0)]] * 2
+    assert [run.spec[SEARCH]["told"] for run in found] == [
+        [(swept[0], [2.0]), (swept[1], [3.0])]
+    ] * 2
     assert said == [
         "sweep.search.learn_from: 2 of 9 runs of old are told to the sampler; not told: 2 with "
         "other keys than the space; 2 with values outside the space; 1 not completed; 1 without a "
@@ -88,7 +90,7 @@ def test_its_own_runs_are_told_once(tmp_path: Path, name: str, expected: int) ->
 
 def test_what_was_told_is_learned_from(tmp_path: Path) -> None:
     """With twelve runs told, the first trial is near the best of them, and none of them again."""
-    told = [[{**ADAM, "config.lr": number / 12}, abs(number / 12 - 0.5)] for number in range(12)]
+    told = [[{**ADAM, "config.lr": number / 12}, [abs(number / 12 - 0.5)]] for number in range(12)]
     chosen = []
     for name, known in (("with", told), ("without", [])):
         search = Experiment(tmp_path / name)

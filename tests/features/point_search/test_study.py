@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,16 @@ class Search:
     """A search of forty trials under a directory."""
 
     def __init__(
-        self, root: Path, space: dict[str, Any], sampler: str = "tpe", **spec: Any
+        self,
+        root: Path,
+        space: dict[str, Any],
+        sampler: str = "tpe",
+        more_objectives: Sequence[dict[str, str]] = (),
+        **spec: Any,
     ) -> None:
         self.space, self.experiment = space, Experiment(root)
         asked = {"space": space, "sampler": sampler, "seed": 0, "first": []}
+        asked["more_objectives"] = [*more_objectives]
         self.experiment.submit(range(40), spec={SEARCH: asked, **spec})
 
     @property
@@ -57,7 +64,7 @@ def _states(search: Search, number: int) -> list[tuple[str, float | None]]:
     others = [one for one in plan.runs if one.swept and one.number != number]
     others = [one for one in others if chosen_point.fits(search.space, one.swept)]
     found = [*study._trials(others, search.experiment.paths, space)]
-    return [(one.state.name, one.value) for one in found]
+    return [(one.state.name, one.values[0] if one.values else None) for one in found]
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "gp", "qmc"])
@@ -234,6 +241,32 @@ def test_runs_that_begin_together_get_different_points(tmp_path: Path, sampler: 
         search.give(number, values)
         chosen.append(values["config.x"])
     assert len({*chosen}) == 6
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+def test_several_objectives(tmp_path: Path, sampler: str) -> None:
+    """The sampler tries what lies between the best of each, by last values."""
+    more = [{"metric": "size", "mode": "max"}]
+    search = Search(
+        tmp_path,
+        {"config.x": {"uniform": [-10, 10]}},
+        sampler,
+        objective={"metric": "loss", "mode": "min"},
+        more_objectives=more,
+    )
+    for number in range(26):
+        values = search.choose(number)
+        assert values == search.choose(number)
+        search.give(number, values)
+        x = values["config.x"]
+        search.end(number, loss=(x - 3) ** 2, size=-((x - 5) ** 2))
+    later = [chosen_point.read(search.experiment.run(number)) for number in range(12, 26)]
+    between = [one for one in later if one and 2 <= one.swept["config.x"] <= 6]
+    assert len(between) >= 6  # 3 of 14 without looking
+    # A run that lacks one of the values has failed.
+    search.give(26, {"config.x": 0.5})
+    search.end(26, loss=1.0)
+    assert _states(search, 30)[-1] == ("FAIL", None)
 
 
 def test_points_that_are_tried_first(tmp_path: Path) -> None:
