@@ -84,8 +84,8 @@ def freeze(
         "framework": template.framework,
         "recipe": template.recipe,
     }
-    if base := {dotted(key): one.base for key, one in space.keys.items() if one.when}:
-        frozen["base"] = base
+    base = {dotted(key): one.base for key, one in space.keys.items() if one.when}
+    frozen |= {"base": base} if base else {}
     spec = {**first.spec, SEARCH: json.loads(json.dumps(frozen))}
     if differing := _not_reached(replace(first, spec=spec), runs, space):
         hint = f"only {listing(LATE)} may follow from what is chosen, value by value"
@@ -94,7 +94,8 @@ def freeze(
     # No program takes these names for values.
     names = short_ends(map(dotted, space.keys))
     shown = complete(replace(first, spec=spec), {name: f"<{names[name]}>" for name in names})
-    same = json.dumps([[run.identity for run in runs], frozen["space"]])
+    parts = [[run.identity for run in runs], frozen["space"], base]
+    same = json.dumps(parts if base else parts[:-1])
     spec = {**spec, **shown.spec}
     named = f"{plural(block['trials'], 'run')} get values of {listing([*names.values()])}"
     report.note(PLACE, f"{named}, each as it starts")

@@ -24,8 +24,8 @@ def main() -> None:
     arguments = parser.parse_args()
     submission = SubmissionPaths(arguments.submission)
     try:
-        plan = plan_file.read(submission.plan)
-        run, paths = plan.run(arguments.run), submission.experiment.run(arguments.run)
+        run = plan_file.read_frozen(submission.plan, arguments.run).run(arguments.run)
+        paths = submission.experiment.run(arguments.run)
         values = study.choose(run, submission.experiment)
         chosen_point.write(paths, complete(run, values))
         found = chosen_point.read(paths)

@@ -125,6 +125,18 @@ def test_more_trials_are_the_same_runs_and_further_ones(project: Any) -> None:
     assert not {run.identity for run in other} & {*few}
 
 
+def test_the_value_of_runs_without_a_key_makes_other_runs(project: Any) -> None:
+    """Also where it is one that runs with the key may have."""
+    text = SCRIPT + _search(width="{int: [1, 64], when: {opt: adam}}")
+    found = [
+        compile_spec(project.write("demo.yaml", BASE.replace("width: 8", f"width: {width}") + text))
+        for width in (1, 64, 64)
+    ]
+    first, other, same = ([run.identity for run in one.runs] for one in found)
+    assert other == same
+    assert not {*first} & {*other}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
