@@ -38,7 +38,7 @@ class Event(NamedTuple):
 
 
 class Enough(Exception):
-    """The run has done enough: its ranks are to save and leave, and it counts as completed."""
+    """The run has done enough, and why: its ranks are to save and leave, and it is ``pruned``."""
 
 
 class NotWanted(HpcrunError):

@@ -20,7 +20,8 @@ def command(
     """Start runs again, from their checkpoints, with the code and plan that were frozen for them.
 
     {where}. A run that runs saves and goes back into the queue; one that failed, stopped or was
-    cancelled is submitted again. Runs that wait or have completed are left alone.
+    cancelled is submitted again. Runs that wait or have completed are left alone. Those that were
+    pruned go on if no others are named with them, and are not pruned again.
     """
     from hpcrun.control import requeue
     from hpcrun.submission import most_hours

@@ -135,7 +135,9 @@ class _Progress:
 
 
 def _nothing_to_do(prepared: Prepared) -> int:
-    busy = [decision for decision in prepared.decisions if decision.action != "completed"]
+    from hpcrun.submission.run_actions import GOOD_ENDS
+
+    busy = [decision for decision in prepared.decisions if decision.action not in GOOD_ENDS]
     if not busy:
         return EXIT_OK
     name, job = prepared.plan.name, busy[0].job

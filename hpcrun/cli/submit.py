@@ -169,13 +169,14 @@ def _wait(done: Sequence[Submitted], output: Output) -> int:
     from hpcrun.cli import verdict
     from hpcrun.control.wait import wait
     from hpcrun.host import interrupted_from_outside
+    from hpcrun.state import ledger
     from hpcrun.state.layout import ExperimentPaths
     from hpcrun.submission.run_actions import SKIPPED
 
     name = done[-1].experiment
     root = root_option(done[-1].directory.parent)
     failed: list[str] = []
-    count = 0
+    count = pruned = 0
     try:
         with interrupted_from_outside():
             for one in done:
@@ -185,6 +186,7 @@ def _wait(done: Sequence[Submitted], output: Output) -> int:
                 verdict.say_causes(paths, ended_badly, output)
                 failed += [f"{one.experiment}/{run}" for run in ended_badly]
                 count += len(asked)
+                pruned += sum(ledger.intent(paths.run(run)) == ledger.PRUNED for run in asked)
     except KeyboardInterrupt:
         output.say("")
         output.say(
@@ -196,6 +198,6 @@ def _wait(done: Sequence[Submitted], output: Output) -> int:
         first = failed[0].partition("/")[0]
         output.say(f"did not complete: {listed(failed, 8)}; `hpcrun why{root} {first}` tells more")
         return EXIT_FAILED
-    output.say("the run has completed" if count == 1 else f"all {count} runs have completed")
+    output.say(verdict.all_over(count, pruned))
     output.say(f"next: hpcrun results{root} {name}   hpcrun logs{root} {name}")
     return EXIT_OK

@@ -30,9 +30,10 @@ def tell(experiment: ExperimentPaths, runs: Sequence[int], seconds: float, outpu
     each = [(one.selected, one.status) for one in found]
     for note in unread_progress.notes(each):
         output.say(note)
-    bad = [one for one in found if one.status.state != run_state.COMPLETED]
+    bad = [one for one in found if one.status.state not in run_state.GOOD_ENDS]
     if not bad:
-        done = headline(found[0]) if len(found) == 1 else f"all {len(found)} runs have completed"
+        pruned = sum(one.status.state == run_state.PRUNED for one in found)
+        done = headline(found[0]) if len(found) == 1 else all_over(len(found), pruned)
         if len(found) > 1:
             _say_causes([one for one in found if one.status.reason], output)
         where = f"{name}/{runs[0]}" if len(found) == 1 else name
@@ -55,6 +56,13 @@ def tell(experiment: ExperimentPaths, runs: Sequence[int], seconds: float, outpu
     names = listed([one.status.name for one in bad], _SHOWN)
     do = agreeing(len(bad), "has", "have")
     output.say(f"{names} {do} not completed; `hpcrun why{root} {name}` tells more")
+
+
+def all_over(count: int, pruned: int) -> str:
+    """Say that all of so many runs ended well, some of them as they were pruned."""
+    if pruned:
+        return f"all {count} runs are over, {pruned} of them pruned"
+    return "the run has completed" if count == 1 else f"all {count} runs have completed"
 
 
 def _written_files(one: RunStory) -> Path | None:

@@ -141,7 +141,7 @@ def _end_processes(selected: Sequence[Selected], say: Say) -> None:
 def _is_finished(one: Selected) -> bool:
     # What is no intent is replaced by one.
     with contextlib.suppress(BrokenFile):
-        return ledger.intent(one.paths) == ledger.FINISHED
+        return ledger.intent(one.paths) in ledger.GOOD_ENDS
     return False
 
 

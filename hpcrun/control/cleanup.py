@@ -19,6 +19,7 @@ from hpcrun.observe.read.selection import Finder, Selected
 from hpcrun.observe.status import run_state, slurm_cache
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.status import RunStatus, deciding_job, observe
+from hpcrun.policy import causes
 from hpcrun.policy.retention import Retention
 from hpcrun.state import files, layout, manifest, permissions
 from hpcrun.state import files as state_files
@@ -226,7 +227,9 @@ def over(selected: Sequence[Selected], warn: Say) -> list[tuple[Selected, RunSta
         reason = None if status.over else f"{status.state}, not over"
         # What has completed stays so, whatever Slurm says.
         last = attempts[-1] if attempts else None
-        is_final = last is not None and last.outcome == "completed" and last.job_id == one.job_id
+        is_final = (
+            last is not None and last.outcome in causes.GOOD_ENDS and last.job_id == one.job_id
+        )
         if reason is None and not is_final and (ref := deciding_job(one)) is not None:
             # A failed run may be about to start again, which only the cluster knows.
             reason = answers.silence(ref.job_id)
@@ -285,7 +288,7 @@ def _superfluous(
     if choice.everything:
         return [path for path, _ in complete]
     retention = Retention.of(one.run)
-    if status.state == run_state.COMPLETED:
+    if status.state in run_state.GOOD_ENDS:
         retention = retention.of_completed()
     return retention.superfluous(complete)
 

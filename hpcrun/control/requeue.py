@@ -34,6 +34,7 @@ LEAVE = "leave"
 UNKNOWN = "unknown"
 
 _COMPLETED = "completed already; `hpcrun submit --new` runs it afresh"
+_PRUNED = "was pruned; named by itself, `hpcrun requeue` goes on with it"
 
 
 @dataclass(frozen=True)
@@ -74,15 +75,16 @@ def look(selected: Sequence[Selected], warn: Say | None = None) -> list[RequeueS
     UsageError if all of them have completed, BrokenFile if the intent of none can be read, and as
     `hpcrun.submission.run_actions.decide`.
     """
-    readable, left = _readable(selected)
+    readable, left, promoted = _readable(selected)
     if left and not readable:
         raise BrokenFile(str(left[0].reason))
     steps: list[RequeueStep] = []
     try:
         for experiment, runs in _by_experiment(readable).items():
+            goes_on = {run_actions.CANCELLING, *promoted}
             decisions = [
                 dataclasses.replace(one, action=run_actions.RESUMED)
-                if one.action == run_actions.CANCELLING
+                if one.action in goes_on
                 else one
                 for one in run_actions.decide(experiment, list(runs))
             ]
@@ -105,20 +107,30 @@ def look(selected: Sequence[Selected], warn: Say | None = None) -> list[RequeueS
 def restart(selected: Sequence[Selected], *, argv: Sequence[str], say: Say) -> list[RequeueStep]:
     """Start those runs again that are neither completed nor waiting.
 
+    Runs that were pruned go on only if all of the selected ones were, and are not pruned again.
     Raise UsageError if the frozen code or plan is gone or the job's Python is unusable, and as
     `hpcrun.submission.feeder.send`.
     """
     done: list[RequeueStep] = []
-    readable, left = _readable(selected)
+    readable, left, promoted = _readable(selected)
     for experiment, runs in _by_experiment(readable).items():
         cluster = next(one.plan.cluster for one in readable if one.experiment == experiment)
         preflight.check_root(experiment.directory.parent, cluster, say)
         with lock.held(experiment, say) as renew:
             permissions.check_mine(experiment, runs, "requeue")
             decisions = run_actions.settle(experiment, list(runs), say)
+            if again := [one for one in decisions if one.action in promoted]:
+                run_actions.wait_for_ends(again, say)
+                say(f"{runs_text([one.run for one in again])}: not pruned again")
+                decisions = [
+                    dataclasses.replace(one, action=run_actions.RESUMED, has_checkpoints=True)
+                    if one in again
+                    else one
+                    for one in decisions
+                ]
             steps = _steps(experiment, decisions, runs)
-            again = {step.run for step in steps if step.action == SUBMIT}
-            wanted = [one for one in decisions if one.run in again]
+            anew = {step.run for step in steps if step.action == SUBMIT}
+            wanted = [one for one in decisions if one.run in anew]
             ids = _submit_again(experiment, wanted, argv, say, renew)
             for step in steps:
                 if step.action == REQUEUE:
@@ -129,19 +141,25 @@ def restart(selected: Sequence[Selected], *, argv: Sequence[str], say: Say) -> l
     return [*done, *left]
 
 
-def _readable(selected: Sequence[Selected]) -> tuple[list[Selected], list[RequeueStep]]:
-    """Return the runs whose intent can be read, and the steps of the others, which are left."""
+def _readable(
+    selected: Sequence[Selected],
+) -> tuple[list[Selected], list[RequeueStep], Collection[str]]:
+    """Return the runs whose intent can be read, and the steps of the others, which are left.
+
+    And the decision that makes a run go on though it is over: that it was pruned, if all were.
+    """
     readable: list[Selected] = []
     left: list[RequeueStep] = []
+    intents: set[str | None] = set()
     for one in selected:
         try:
-            ledger.intent(one.paths)
+            intents.add(ledger.intent(one.paths))
         except BrokenFile as error:
             step = RequeueStep(one.experiment, one.run.number, LEAVE, error.message, one.job_id)
             left.append(step)
         else:
             readable.append(one)
-    return readable, left
+    return readable, left, (run_actions.PRUNED,) if intents == {ledger.PRUNED} else ()
 
 
 def _by_experiment(selected: Sequence[Selected]) -> dict[ExperimentPaths, dict[int, bool]]:
@@ -191,6 +209,8 @@ def _action(
     job = decision.job
     if decision.action == run_actions.COMPLETED:
         return LEAVE, _COMPLETED
+    if decision.action == run_actions.PRUNED:
+        return LEAVE, _PRUNED
     if decision.action == run_actions.CANCELLING:
         return LEAVE, "its cancelled job has not ended yet; repeat the command in a minute"
     if decision.is_submitted:

@@ -25,7 +25,7 @@ _MOST = 500
 def wait(
     experiment: ExperimentPaths, runs: Sequence[int], *, say: Say, timeout: float | None = None
 ) -> list[int]:
-    """Wait until no run is queued or running; return those that did not complete.
+    """Wait until no run is queued or running; return those that ended badly.
 
     While the cluster does not answer, go on waiting. Raises TimeoutError if some are not over after
     ``timeout`` seconds.
@@ -51,7 +51,9 @@ def wait(
                     # Writes of another node may become visible here a little later.
                     time.sleep(0.5)
                     return [
-                        run for run in runs if ledger.intent(experiment.run(run)) != ledger.FINISHED
+                        run
+                        for run in runs
+                        if ledger.intent(experiment.run(run)) not in ledger.GOOD_ENDS
                     ]
                 told = f"{experiment.name}: {len(living)} of {plural(len(runs), 'run')} not over"
                 if len(runs) <= _MOST:

@@ -18,6 +18,7 @@ STYLES = {
     "restarting": "yellow",
     "requeued": "yellow",
     "completed": "bright_blue",
+    "pruned": "cyan",
     "failed": "red",
     "cancelled": "magenta",
     "unknown": "yellow",

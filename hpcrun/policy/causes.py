@@ -21,6 +21,10 @@ COMPLETED = "completed"
 STOPPED = "stopped"
 FAILED = "failed"
 CANCELLED = "cancelled"
+# A feature found that the run has done enough: also the reason to stop, and the kind of its cause.
+PRUNED = "pruned"
+# The outcomes with which a run is over, and nothing went wrong.
+GOOD_ENDS = (COMPLETED, PRUNED)
 
 # Kinds of causes, as the ledger names them.
 TIME_LIMIT = "time_limit"
@@ -69,8 +73,6 @@ OWN = frozenset(
 # Ctrl-C of `hpcrun run`: a reason to stop, whose end is ``cancelled``.
 INTERRUPTED = "interrupted"
 BY_USER = "cancelled by the user"
-# A feature found that the run has done enough: a reason to stop, whose end is ``completed``.
-ENOUGH = "enough"
 
 # The job itself ends, or somebody wants it to.
 TAKEN_AWAY = frozenset({TIME_LIMIT, PREEMPTED, REQUEUED, SIGNAL})
@@ -139,6 +141,8 @@ class Evidence:
     ``requeued``, ``signal`` or ``interrupted``."""
     signal: str | None = None
     """The name of the signal that began that, or ended the supervisor."""
+    enough: str = ""
+    """Why a feature had them do so, which makes the reason ``pruned``."""
     lost_nodes: tuple[str, ...] = ()
     """Nodes whose agents fell silent or were cut off."""
     cut_off: str | None = None
@@ -177,8 +181,8 @@ class End:
     """The end of an attempt."""
 
     outcome: str
-    """``completed``; ``cancelled``; ``stopped`` (from outside, the run itself did nothing wrong);
-    ``failed``."""
+    """``completed``; ``pruned``; ``cancelled``; ``stopped`` (from outside, the run itself did
+    nothing wrong); ``failed``."""
     exit_code: int
     """The exit code of the supervisor."""
     cause: dict[str, Any] | None = None
@@ -204,8 +208,8 @@ def decide(evidence: Evidence) -> End:
         return End(CANCELLED, EXIT_OK, {"kind": CANCELLED, "message": evidence.not_wanted})
     if evidence.finished and evidence.exit_code in (0, None) and evidence.failure is None:
         return End(COMPLETED, EXIT_OK, doubt=evidence.doubt)
-    if evidence.stop == ENOUGH:
-        return End(COMPLETED, EXIT_OK)
+    if evidence.stop == PRUNED:
+        return End(PRUNED, EXIT_OK, {"kind": PRUNED, "message": evidence.enough})
     if evidence.stop == INTERRUPTED:
         return _end(CANCELLED, f"interrupted by {interrupted_by(evidence.signal)}")
     if job.cancelled_by:

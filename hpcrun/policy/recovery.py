@@ -109,7 +109,7 @@ def _decide(
     """
     last = attempts[-1]
     kind = str(last.kind)
-    if last.outcome in (causes.COMPLETED, causes.CANCELLED):
+    if last.outcome in (*causes.GOOD_ENDS, causes.CANCELLED):
         return Action(NOTHING, f"the run is {last.outcome}")
     if kind == causes.REQUEUED:
         return Action(NOTHING, "Slurm starts it again, as it was told to")

@@ -21,7 +21,7 @@ from typing import Any
 
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, HpcrunError
 from hpcrun.extensions import TRACKERS
-from hpcrun.policy import recovery
+from hpcrun.policy import causes, recovery
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.output import say
 from hpcrun.run.tracking.interface import RunDescription, Tracker
@@ -166,7 +166,7 @@ class MetricsForwarder:
         if ledger.intent(self._paths) == ledger.CANCELLED:
             return "cancelled"
         last = ledger.read(self._paths)[-1:]
-        if last and last[0].outcome == "completed":
+        if last and last[0].outcome in causes.GOOD_ENDS:
             return "completed"
         return "failed" if last and last[0].action == recovery.STOP else None
 

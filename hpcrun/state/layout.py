@@ -22,7 +22,7 @@
           local.log, local-N.log        the same of the local executor: its own, and of run N
         runs/.deleted-3-RANDOM/         a run whose deletion is under way, or was cut off
         runs/3/                         one run; made when its first attempt starts
-          intent.json                   finished or cancelled; every start reads it first
+          intent.json                   finished, pruned or cancelled; every start reads it first
           origin.json                   the source of its weights (checkpoint.initialize_from)
           trials.jsonl                  of `hpcrun tune`: trials of configurations
                                         (hpcrun.tools.perf.on_nodes)

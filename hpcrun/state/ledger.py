@@ -27,16 +27,17 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     ``why`` (a clause), ``node`` (where they are now), ``number`` (of the role's restarts in the
     attempt so far), and of the rank that ended ``rank``, ``exit_code``, ``signal``.
 ``attempt_ended``
-    ``outcome`` (``completed``, ``failed``, ``cancelled``, ``stopped``), ``exit_code`` and, unless
-    completed, ``cause``: a mapping with ``kind`` (of `hpcrun.policy.causes`) and ``message``, and
-    if known ``rank``, ``node``, ``exit_code``, ``signal``, ``exception``, ``log_tail`` (list of
-    lines), ``nodes`` (those that were lost, bad, or could not be used), ``response`` (to bad ones;
-    see `hpcrun.policy.node_health`), ``lock`` (a file that a rank that hangs waits for),
-    ``permanent`` (why no new start mends the error, as a clause), ``seen_on`` (the nodes that have
-    it, where one may be at fault), ``failed_on`` (of all ranks that ended so). ``restored_step``,
-    ``reached_step``, ``checkpoint_step``, ``first_step``, ``saves``, ``total_steps`` and ``unit``
-    are its progress, ``metrics`` the last values, ``logged`` their time (`AttemptProgress`).
-    ``bad_step`` are the fields of that event (`hpcrun.state.session_log`), if there was one.
+    ``outcome`` (``completed``, ``pruned``, ``failed``, ``cancelled``, ``stopped``), ``exit_code``
+    and, unless completed, ``cause``: a mapping with ``kind`` (of `hpcrun.policy.causes`) and
+    ``message``, and if known ``rank``, ``node``, ``exit_code``, ``signal``, ``exception``,
+    ``log_tail`` (list of lines), ``nodes`` (those that were lost, bad, or could not be used),
+    ``response`` (to bad ones; see `hpcrun.policy.node_health`), ``lock`` (a file that a rank that
+    hangs waits for), ``permanent`` (why no new start mends the error, as a clause), ``seen_on``
+    (the nodes that have it, where one may be at fault), ``failed_on`` (of all ranks that ended so).
+    ``restored_step``, ``reached_step``, ``checkpoint_step``, ``first_step``, ``saves``,
+    ``total_steps`` and ``unit`` are its progress, ``metrics`` the last values,
+    ``logged`` their time (`AttemptProgress`). ``bad_step`` are the fields of
+    that event (`hpcrun.state.session_log`), if there was one.
     The next supervisor records an end that its own did not live to, with ``time`` as Slurm has it.
 ``decided``
     The response, before Slurm is asked for it: ``action`` (``restart`` in the same allocation,
@@ -63,7 +64,7 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     run for ``what``, of `hpcrun.state.spec.notify_block.EVENTS`.
 ``stopping``
     The ranks are asked to save and leave: ``reason`` (``time_limit``, ``preempted``, ``requeued``,
-    ``signal``, ``interrupted``), ``signal``.
+    ``signal``, ``interrupted``, ``pruned``), ``signal``.
 
 Features have events of their own: `hpcrun.feature.Feature.events`.
 """
@@ -258,6 +259,9 @@ _MOST_PARTS = 8
 
 FINISHED = "finished"
 CANCELLED = "cancelled"
+PRUNED = "pruned"
+# The intents of runs that are over, and nothing went wrong.
+GOOD_ENDS = (FINISHED, PRUNED)
 
 
 @dataclass
@@ -318,7 +322,7 @@ class Attempt:
 
     @property
     def outcome(self) -> str | None:
-        """``completed``, ``failed``, ``cancelled`` or ``stopped``."""
+        """``completed``, ``pruned``, ``failed``, ``cancelled`` or ``stopped``."""
         return self.ended["outcome"] if self.ended else None
 
     @property
@@ -460,7 +464,7 @@ def faults(run: RunPaths) -> list[dict[str, Any]]:
 
 
 def intent(run: RunPaths) -> str | None:
-    """Read the intent: ``finished``, ``cancelled`` or None.
+    """Read the intent: ``finished``, ``pruned``, ``cancelled`` or None.
 
     Raises BrokenFile if something else is in the file's place: who cannot tell whether a run was
     cancelled may not start it.
@@ -473,11 +477,11 @@ def intent(run: RunPaths) -> str | None:
     except OSError as error:
         raise BrokenFile.of(run.intent, error) from None
     found = value.get("intent") if isinstance(value, dict) else None
-    return found if found in (FINISHED, CANCELLED) else None
+    return found if found in (*GOOD_ENDS, CANCELLED) else None
 
 
 def set_intent(run: RunPaths, value: str | None) -> None:
-    """Write an intent (``finished`` or ``cancelled``) before anything acts on it, or remove it."""
+    """Write an intent (one of those of `intent`) before anything acts on it, or remove it."""
     if value is None:
         run.intent.unlink(missing_ok=True)
         return

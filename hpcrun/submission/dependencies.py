@@ -75,7 +75,7 @@ def _living(one: Dependence, experiment: ExperimentPaths) -> Living:
     found: Living = {}
     for decision in run_actions.decide(experiment, one.runs):
         over = one.when == "end" and decision.action == run_actions.RESUMED
-        if decision.action == run_actions.COMPLETED or over:
+        if decision.action in run_actions.GOOD_ENDS or over:
             continue
         job = decision.job
         if decision.action != run_actions.ATTACHED or job is None or not job.job_id:
@@ -115,7 +115,7 @@ def standing(plan: Plan, experiment: ExperimentPaths, run: int) -> str:
         before = layout.experiment(experiment.directory.parent, one.experiment)
         jobs = journal.newest_jobs(before)
         for number in one.of(run):
-            if ledger.intent(before.run(number)) == ledger.FINISHED:
+            if ledger.intent(before.run(number)) in ledger.GOOD_ENDS:
                 continue
             job = jobs.get(number)
             if job is not None and not job.ended and processes.alive(job.record):

@@ -21,6 +21,7 @@ from hpcrun.submission.local import processes
 from hpcrun.text import Say, plural
 
 COMPLETED = "completed"
+PRUNED = "pruned"
 EXTENDED = "extended"
 ATTACHED = "attached"
 CANCELLING = "cancelling"
@@ -30,6 +31,8 @@ SKIPPED = "skipped"
 # Cancelled by somebody before its submission came to it.
 DROPPED = "cancelled"
 
+# Over, and nothing went wrong: left alone.
+GOOD_ENDS = (COMPLETED, PRUNED)
 # Submitted although it ran before.
 GOING_ON = (RESUMED, EXTENDED)
 SUBMITTED = (NEW, *GOING_ON)
@@ -45,10 +48,11 @@ class Decision:
 
     run: int
     action: str
-    """``completed`` (left alone), ``attached`` (its job lives), ``cancelling`` (its job has not
-    ended yet), ``new`` (never submitted before), ``resumed`` (submitted before; goes on from its
-    newest checkpoint, or starts again), ``extended`` (had completed, and goes on with another value
-    of an extendable key), ``skipped`` (one of these three that was not asked for)."""
+    """``completed`` and ``pruned`` (left alone), ``attached`` (its job lives), ``cancelling`` (its
+    job has not ended yet), ``new`` (never submitted before), ``resumed`` (submitted before; goes on
+    from its newest checkpoint, or starts again), ``extended`` (had completed, and goes on with
+    another value of an extendable key), ``skipped`` (one of these three that was not asked
+    for)."""
     job: Job | None = None
     """The job that it was last given to; None for a new run."""
     has_checkpoints: bool = False
@@ -84,14 +88,14 @@ def decide(experiment: ExperimentPaths, runs: Sequence[int], *, ask: bool = True
     # One listing instead of two look-ups a run, which matters on shared storage.
     begun = {*experiment.run_numbers()}
     intents = {run: ledger.intent(experiment.run(run)) if run in begun else None for run in runs}
-    asked = [jobs[run] for run in runs if run in jobs and intents[run] != ledger.FINISHED]
+    asked = [jobs[run] for run in runs if run in jobs and intents[run] not in ledger.GOOD_ENDS]
     unseen = {run for run in runs if intents[run] is None}
     living = _living(_with_lost_answers(asked), unseen) if ask else set()
     decisions: list[Decision] = []
     for run in runs:
         job = jobs.get(run)
-        if intents[run] == ledger.FINISHED:
-            action = COMPLETED
+        if intents[run] in ledger.GOOD_ENDS:
+            action = COMPLETED if intents[run] == ledger.FINISHED else PRUNED
         elif run in living:
             action = CANCELLING if intents[run] == ledger.CANCELLED else ATTACHED
         else:

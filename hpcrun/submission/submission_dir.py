@@ -275,12 +275,12 @@ class Prepared:
         return self.plan.numbers
 
     def take_back_intents(self, runs: Sequence[int]) -> None:
-        """Remove the intents of cancelled runs, and of finished ones that are extended."""
+        """Remove the intents of runs that go on, unless they are finished and not extended."""
         extended = {one.run for one in self.decisions if one.action == run_actions.EXTENDED}
         for run in runs:
             paths = self.experiment.run(run)
             intent = ledger.intent(paths)
-            if intent == ledger.CANCELLED or (intent == ledger.FINISHED and run in extended):
+            if intent and (intent != ledger.FINISHED or run in extended):
                 self.taken_back[run] = intent
                 ledger.set_intent(paths, None)
 

@@ -378,6 +378,7 @@ _WORDS = {
     run_actions.ATTACHED: ("is queued or running already", "are queued or running already"),
     run_actions.CANCELLING: ("is still being cancelled", "are still being cancelled"),
     run_actions.COMPLETED: ("completed already", "completed already"),
+    run_actions.PRUNED: ("pruned already", "pruned already"),
     run_actions.SKIPPED: ("left out by --only", "left out by --only"),
 }
 
@@ -397,7 +398,7 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
     parts = [f"{kinds[kind]} {_WORDS[kind][kinds[kind] > 1]}" for kind in _WORDS if kinds[kind]]
     text = f"{plan.name}: {plural(len(decisions), 'run')} ({', '.join(parts)})"
     if not plan.arrays:
-        again = number[run_actions.COMPLETED] == len(decisions)
+        again = sum(number[one] for one in run_actions.GOOD_ENDS) == len(decisions)
         return f"{text}; nothing to submit{' (--new runs them again)' if again else ''}"
     if plan.executor.is_here:
         return f"{text}; on this machine, {plan.max_parallel or 1} at a time"

@@ -29,6 +29,18 @@ TABLE: dict[str, tuple[Evidence, tuple[str, int, str | None, str]]] = {
         Evidence(finished=True, supervisor_lost=True),
         ("completed", 0, None, "completed"),
     ),
+    "pruned": (
+        Evidence(stop="pruned", enough="loss 5 at step 3", exit_code=75),
+        ("pruned", 0, "pruned", "loss 5 at step 3"),
+    ),
+    "finished as it was pruned": (
+        Evidence(stop="pruned", finished=True, exit_code=0),
+        ("completed", 0, None, "completed"),
+    ),
+    "cancelled as it was pruned": (
+        Evidence(stop="pruned", intent="cancelled", exit_code=75),
+        ("cancelled", 1, "cancelled", "by the user"),
+    ),
     "finished, yet srun failed": (
         Evidence(finished=True, exit_code=1),
         ("failed", 1, "unknown", "ended with exit code 1, and none left a record"),

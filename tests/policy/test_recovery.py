@@ -105,7 +105,7 @@ def test_the_table(name: str) -> None:
     assert recovery.decide(attempts, policy).kind == expected
 
 
-@pytest.mark.parametrize("outcome", ["completed", "cancelled"])
+@pytest.mark.parametrize("outcome", ["completed", "pruned", "cancelled"])
 def test_a_run_that_is_over_stays_so(outcome: str) -> None:
     attempts = ledger(CRASH, CRASH)
     attempts[-1].ended = {"outcome": outcome, "cause": None}

@@ -130,14 +130,15 @@ class Experiment:
     def end(self, run: int = 0, attempt: int = 1, outcome: str = "completed", **cause: Any) -> None:
         """What a supervisor does when an attempt ends."""
         paths = self.run(run)
-        if outcome == "completed":
-            ledger.set_intent(paths, ledger.FINISHED)
+        intents = {"completed": ledger.FINISHED, "pruned": ledger.PRUNED}
+        if outcome in intents:
+            ledger.set_intent(paths, intents[outcome])
         ledger.write(
             paths,
             ledger.ENDED,
             attempt,
             outcome=outcome,
-            exit_code=0 if outcome == "completed" else 1,
+            exit_code=0 if outcome in intents else 1,
             cause=cause or None,
             **dataclasses.asdict(evidence.progress(paths, paths.attempt(attempt))),
         )

@@ -13,7 +13,7 @@ To add a sampler: a branch of `study._sampler`, its name in the block, and what 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from hpcrun.feature import Feature
@@ -83,23 +83,25 @@ class SearchFeature(Feature):
     ) -> Pruning | None:
         from hpcrun.state.plan import SEARCH
 
-        if (run.spec.get(SEARCH) or {}).get("prune", "none") == "none":
+        if (run.spec.get(SEARCH) or {}).get("prune", "none") == "none" or _is_promoted(paths):
             return None
         from hpcrun.features.point_search.pruning import Pruning
 
         return Pruning(run, paths, record)
-
-    def tell(self, attempt: Attempt) -> Sequence[str]:
-        from hpcrun.features.point_search.pruning import PRUNED
-
-        found = attempt.of_features.get(PRUNED)
-        return [f"It was pruned: {found['message']}."] if found else []
 
     def notice(self, attempt: Attempt) -> str | None:
         from hpcrun.features.point_search.pruning import PRUNED
 
         found = attempt.of_features.get(PRUNED)
         return f"pruned: {found['message']}" if found else None
+
+
+def _is_promoted(paths: AttemptPaths) -> bool:
+    """Check whether a person has a run that was pruned go on."""
+    from hpcrun.policy.causes import PRUNED
+    from hpcrun.state import ledger
+
+    return any(one.outcome == PRUNED for one in ledger.read(paths.run))
 
 
 FEATURE = SearchFeature()

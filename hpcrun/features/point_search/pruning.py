@@ -72,7 +72,7 @@ class Pruning:
                 self._is_over = True
                 step, message = found
                 self._record(PRUNED, step=step, message=message)
-                raise Enough(f"pruned: {message}")
+                raise Enough(message)
 
     def end(self, seconds: float) -> None:
         """Leave a look that is under way."""

@@ -179,7 +179,7 @@ def _state_of(
     if intent is None:
         goes_on = all(one.action in (None, *recovery.GOES_ON) for one in last)
         return "RUNNING" if goes_on else "FAIL", None
-    values = values_of(paths, objectives(run)) if intent == ledger.FINISHED else None
+    values = values_of(paths, objectives(run)) if intent in ledger.GOOD_ENDS else None
     return ("FAIL" if values is None else "COMPLETE"), values
 
 

@@ -16,7 +16,7 @@ from hpcrun.observe.diagnosis.goodput import Goodput, Span, Traces
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state, slurm_cache
 from hpcrun.observe.status.status import Ask, Observed, RunStatus, observe
-from hpcrun.policy import next_attempt
+from hpcrun.policy import causes, next_attempt
 from hpcrun.state import (
     files,
     history,
@@ -72,7 +72,7 @@ class AttemptStory:
 
     @property
     def ended_badly(self) -> bool:
-        return self.attempt.outcome not in (None, "completed")
+        return self.attempt.outcome not in (None, *causes.GOOD_ENDS)
 
     @property
     def kind(self) -> str:
@@ -150,7 +150,7 @@ class RunStory:
         is over; the run's state if there is no attempt; None if nothing is wrong.
         """
         status = self.status
-        if status.state == run_state.COMPLETED:
+        if status.state in run_state.GOOD_ENDS:
             return None
         if status.state == run_state.CANCELLED:
             return CANCELLED

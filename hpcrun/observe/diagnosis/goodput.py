@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcrun.policy import recovery
+from hpcrun.policy import causes, recovery
 from hpcrun.state import ledger, session_log
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.session_log import SessionLog
@@ -215,7 +215,7 @@ def standing(
     began, that it has reached, and in the newest save. With ``saves_unseen`` the run is known to
     have saved at steps that are not known.
     """
-    if last.outcome == "completed":
+    if last.outcome in causes.GOOD_ENDS:
         return None
     if last.ended is None:
         return None if reached is None else max(reached, restored or 0)
@@ -283,7 +283,7 @@ def spans(
 
 
 def _cause(attempt: Attempt | None) -> str | None:
-    if attempt is None or attempt.outcome in (None, "completed"):
+    if attempt is None or attempt.outcome in (None, *causes.GOOD_ENDS):
         return None
     return str(attempt.kind or attempt.outcome)
 

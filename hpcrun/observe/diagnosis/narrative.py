@@ -16,7 +16,7 @@ from hpcrun.observe.diagnosis import unread_progress
 from hpcrun.observe.diagnosis.attempts import AttemptStory, RunStory, one_line
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.status import bad_batches, run_state
-from hpcrun.policy import frameworks, next_attempt, node_health, recovery
+from hpcrun.policy import causes, frameworks, next_attempt, node_health, recovery
 from hpcrun.state import files, job_changes, ledger, session_log
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
@@ -130,6 +130,8 @@ def end(one: AttemptStory, run: RunStory, now: float) -> str:
     name, at = f"Attempt {found.number}", _when(found.ended.get("time"), now)
     if found.outcome == "completed":
         return f"{name} completed the run{at}."
+    if found.outcome == causes.PRUNED:
+        return f"{name} was pruned{at}: {one.message}."
     outcome = _OUTCOMES.get(str(found.outcome), str(found.outcome))
     return f"{name} {outcome}{at}, {one.kind}: {one.message}{_first(one)}."
 
@@ -383,7 +385,7 @@ def _followed(one: AttemptStory, run: RunStory) -> str:
             did += f", led by {started['host']} in place of the batch host"
     elif action == recovery.STOP:
         did = f"hpcrun stopped it: {reason}"
-    elif action == recovery.NOTHING and found.outcome != "cancelled":
+    elif action == recovery.NOTHING and found.outcome not in (causes.CANCELLED, causes.PRUNED):
         did = f"hpcrun left it to others: {reason}"
     if following is not None:
         gap, ended, began = "", found.end.get("time"), following.began

@@ -315,7 +315,7 @@ class Watch:
     def not_completed(self) -> list[RunStatus]:
         """Return the runs that have not completed, as far as their states are known."""
         found = [run.status for run in self._runs.values()]
-        return [one for one in found if one is not None and one.state != run_state.COMPLETED]
+        return [one for one in found if one is not None and one.state not in run_state.GOOD_ENDS]
 
     def _sources(self, run: _Run, *, final: bool = False, first: bool = False) -> list[Source]:
         """Return a run's sources; none while its files cannot be read."""

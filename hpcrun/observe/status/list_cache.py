@@ -92,7 +92,9 @@ class ListCache(RootCache[SettledRow]):
             ]
             marks = _marks(experiment, *looked)
             # A run that began as it was cancelled has not said so at once.
-            ended = [one.paths for one, found in each if found.status.state != run_state.COMPLETED]
+            ended = [
+                one.paths for one, found in each if found.status.state not in run_state.GOOD_ENDS
+            ]
             aged = [shared_look.mark(path) for run in ended for path in (run.ledger, run.intent)]
             # What holds the lock may be about to change the rest.
             is_locked = shared_look.is_there(experiment.submit_lock)
@@ -115,7 +117,7 @@ def _is_settled(one: Selected, observed: Observed) -> bool:
     timed = last.end.get("time") and all(attempt.began is not None for attempt in attempts)
     if not (timed and status.over):
         return False
-    if status.state == run_state.COMPLETED:
+    if status.state in run_state.GOOD_ENDS:
         return True
     if last.job_id != status.job_id:
         return False
@@ -132,7 +134,7 @@ def _is_final(one: Selected, observed: Observed) -> bool:
     if state == run_state.CANCELLED:
         with contextlib.suppress(BrokenFile):
             return ledger.intent(one.paths) == ledger.CANCELLED
-    return state == run_state.COMPLETED
+    return state in run_state.GOOD_ENDS
 
 
 def _marks(

@@ -13,6 +13,7 @@ from hpcrun.state.journal import BROKEN, SUBMITTED, SUBMITTING, Job
 from hpcrun.state.journal import WAITING as HELD
 from hpcrun.state.ledger import CANCELLED as INTENT_CANCELLED
 from hpcrun.state.ledger import FINISHED as INTENT_FINISHED
+from hpcrun.state.ledger import PRUNED as INTENT_PRUNED
 from hpcrun.state.ledger import Attempt
 from hpcrun.text import timestamp
 
@@ -27,6 +28,8 @@ FAILED = "failed"
 CANCELLED = "cancelled"
 PRUNED = "pruned"
 UNKNOWN = "unknown"
+# Those of runs that are over, and nothing went wrong.
+GOOD_ENDS = (COMPLETED, PRUNED)
 
 STATES = (
     *(PLANNED, WAITING, PENDING, RUNNING, RESTARTING, REQUEUED),
@@ -138,6 +141,8 @@ def _decide(evidence: RunEvidence) -> Verdict:
             own = last.end.get("doubt"), last.alone, last.overwriting, smaller
             found = _notices(*own, *_of_features(last))
         return Verdict(COMPLETED, found, over=True)
+    if evidence.intent == INTENT_PRUNED or (last and last.outcome == "pruned"):
+        return Verdict(PRUNED, last.cause.get("message") if last else None, over=True)
     if evidence.intent == INTENT_CANCELLED:
         return _cancelled(evidence, last)
     if last is None:

@@ -20,6 +20,7 @@ from hpcrun.observe.read.selection import Selected, begun
 from hpcrun.observe.status import bad_batches, run_state, slurm_cache
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.run_state import RunEvidence, Verdict
+from hpcrun.policy import causes
 from hpcrun.slurm import patience as slurm_patience
 from hpcrun.slurm.queue import GONE, JobMark, JobState
 from hpcrun.state import files, layout, ledger
@@ -186,7 +187,7 @@ def _read(selected: Selected) -> RunEvidence:
         attempts = ledger.read(selected.paths)
         evidence = RunEvidence(selected.submission, attempts)
         current = evidence.current
-        if current is not None and current.outcome == "completed":
+        if current is not None and current.outcome in causes.GOOD_ENDS:
             # The intent adds nothing.
             return evidence
         return RunEvidence(selected.submission, attempts, ledger.intent(selected.paths))
@@ -203,10 +204,10 @@ def _latest(selected: Selected, attempts: Sequence[Attempt], patience: int) -> L
 
 
 def _ref(selected: Selected, evidence: RunEvidence) -> JobRef | None:
-    if evidence.intent == ledger.FINISHED or evidence.broken:
+    if evidence.intent in ledger.GOOD_ENDS or evidence.broken:
         return None
     submission, current = evidence.submission, evidence.current
-    if current is not None and current.outcome in ("completed", "cancelled"):
+    if current is not None and current.outcome in (*causes.GOOD_ENDS, causes.CANCELLED):
         return None
     if current is not None and current.ended and evidence.intent == ledger.CANCELLED:
         return None
@@ -361,7 +362,7 @@ def _unmet(selected: Selected) -> str | None:
         before = layout.experiment(selected.experiment.root, one.experiment)
         for run in one.of(selected.run.number):
             with contextlib.suppress(BrokenFile):
-                if one.when != "success" or ledger.intent(before.run(run)) == ledger.FINISHED:
+                if one.when != "success" or ledger.intent(before.run(run)) in ledger.GOOD_ENDS:
                     continue
             return f"{one.experiment}/{run}"
     return None

@@ -161,6 +161,7 @@ class RunningAttempt:
             failure=failure,
             stop=self._stop_request.reason,
             signal=self._stop_request.signal,
+            enough=self._stop_request.enough,
             **seen,
         )
 
@@ -373,8 +374,8 @@ class RunningAttempt:
             except RankVanished:
                 return workers.exit_code()
             except feature.Enough as error:
-                say(str(error))
-                self._stop_request.end_early()
+                say(f"pruned: {error}")
+                self._stop_request.end_early(str(error))
             except NodesLost as error:
                 if not workers.outlives(error.nodes):
                     raise

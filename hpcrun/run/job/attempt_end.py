@@ -110,6 +110,8 @@ class AttemptEnd:
         """
         if end.outcome == causes.COMPLETED and not (concluded and self._is_extended(attempt)):
             self._intend(ledger.FINISHED)
+        elif end.outcome == causes.PRUNED:
+            self._intend(ledger.PRUNED)
         elif end.outcome == causes.CANCELLED and not concluded:
             self._intend(ledger.CANCELLED)
         came = evidence.progress(self._paths, self._paths.attempt(attempt))

@@ -128,7 +128,7 @@ def _variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _end_job(submission: SubmissionPaths, run: RunPlan, job_id: str, lost: str) -> None:
     paths = submission.experiment.run(run.number)
-    if ledger.intent(paths) == ledger.FINISHED:
+    if ledger.intent(paths) in ledger.GOOD_ENDS:
         mark = JobMark(submission.directory)
         if job.requeue(job_id, mark=mark, lost=[lost], say=say):
             return

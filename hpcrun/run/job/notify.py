@@ -58,7 +58,9 @@ def tell(
 def _facts(
     event: str, experiment: str, run: RunPlan, last: ledger.Attempt, paths: RunPaths
 ) -> dict[str, Any]:
-    end, cause = last.end, last.cause
+    end, cause, message = last.end, last.cause, last.cause.get("message")
+    if last.outcome == causes.PRUNED:
+        message = f"pruned: {message}"
     return {
         "event": event,
         "experiment": experiment,
@@ -68,7 +70,7 @@ def _facts(
         "attempt": last.number,
         "step": end.get("reached_step"),
         "job_id": last.job_id,
-        "message": cause.get("message"),
+        "message": message,
         "reason": (last.decided or {}).get("reason"),
         "cause": {key: cause[key] for key in cause if key != "log_tail"} or None,
     }
@@ -131,7 +133,7 @@ def event_of(last: ledger.Attempt, *, goes_on: bool) -> str | None:
         stops for what it could not help, or was to be started again and is not. None while it goes
         on, and where a person has ended it.
     """
-    if last.outcome == causes.COMPLETED:
+    if last.outcome in causes.GOOD_ENDS:
         return FINISHED
     action = last.action
     if last.outcome in (None, causes.CANCELLED) or goes_on:

@@ -55,9 +55,11 @@ class StopRequest:
         self._look_at = 0.0
         self.reason: str | None = None
         """``time_limit``, ``preempted``, ``requeued``, ``node_failure``, ``signal``,
-        ``interrupted``, ``enough`` or None."""
+        ``interrupted``, ``pruned`` or None."""
         self.signal: str | None = None
         """The name of the signal that began it."""
+        self.enough = ""
+        """Why a run is pruned."""
 
     def attach(self, agents: Agents, signals: list[str]) -> None:
         """Take the supervisor's signals out of this list, and pass the request on to the agents."""
@@ -86,9 +88,10 @@ class StopRequest:
         if self.reason is not None and before is None and self._agents is not None:
             self._agents.ask_to_stop()
 
-    def end_early(self) -> None:
+    def end_early(self, why: str) -> None:
         """Have the ranks save and leave, as the run has done enough; raise EndNow as `turn`."""
-        self._begin(causes.ENOUGH, time.time() + _SAVES_WITHIN)
+        self.enough = why
+        self._begin(causes.PRUNED, time.time() + _SAVES_WITHIN)
         if self._agents is not None:
             self._agents.ask_to_stop()
 

@@ -108,7 +108,7 @@ class Search:
     step that five of them reached; ``halving`` (asynchronous) one that is not among the best third
     at a 27th, a ninth and a third of the steps. ``hyperband`` is the same for half of the runs:
     others, drawn by number, are judged among themselves, from a ninth on, from a third on or
-    never. It saves, and counts as completed."""
+    never. It saves, and is ``pruned``; `hpcrun requeue` has it go on."""
 
     more_objectives: list[Objective] = field(default_factory=list)
     """Further objectives beside ``objective``, each with its ``mode``: the sampler looks for runs

@@ -175,9 +175,12 @@ signal.signal(signal.SIGUSR2, lambda *_: sys.exit(print("saved")))
 open(os.path.join(TOGETHER, os.environ["HPCRUN_RUN"].rpartition("/")[2]), "w").close()
 while len(os.listdir(TOGETHER)) < 7:
     time.sleep(0.05)
-for step in range(1, 31):
+done = int(open("done").read()) if os.path.exists("done") else 0
+for step in range(done + 1, 31):
     print(f"step {step} loss {given.x}", flush=True)
     time.sleep(0.6)
+    with open("done", "w") as stream:
+        stream.write(str(step))
 """
 
 
@@ -194,12 +197,56 @@ def test_runs_that_fall_behind_are_ended(hpcrun: Hpcrun, tmp_path: Path) -> None
     done = hpcrun("submit", "e.yaml", "--wait")
     assert done.returncode == 0, done.stderr
     rows = sorted(_rows(hpcrun), key=lambda row: row["loss"])
-    assert {row["state"] for row in rows} == {"completed"}
     assert [row["step"] for row in rows[:3]] == [30] * 3
-    worst = rows[-1]
-    assert worst["step"] < 30
-    assert "It was pruned: loss" in hpcrun("why", worst["run"]).stdout
-    assert "saved" in hpcrun("logs", worst["run"]).stdout
+    pruned = [row["run"] for row in rows if row["state"] == "pruned"]
+    assert [row["state"] for row in rows] == ["completed"] * (7 - len(pruned)) + ["pruned"] * len(
+        pruned
+    )
+    assert f"all 7 runs are over, {len(pruned)} of them pruned" in done.stderr
+    worst = rows[-1]["run"]
+    assert "Attempt 1 was pruned" in hpcrun("why", worst).stdout
+    assert "saved" in hpcrun("logs", worst).stdout
+    _check_state(hpcrun, worst, pruned)
+    _check_promotion(hpcrun, worst, pruned)
+
+
+def _check_state(hpcrun: Hpcrun, worst: str, pruned: list[str]) -> None:
+    """Commands tell that it was pruned and why, and leave it alone."""
+    (status,) = json.loads(hpcrun("status", worst, "--json").stdout)
+    assert (status["state"], status["cause"]) == ("pruned", None)
+    assert status["reason"].startswith("loss 0.")
+    assert "and the median of" in status["reason"]
+    chosen = json.loads(hpcrun("status", "e", "state=pruned", "--json").stdout)
+    assert {f"e/{one['run']}" for one in chosen} == set(pruned)
+    assert f"{len(pruned)} pruned" in hpcrun("status", "e").stderr
+    (listed,) = json.loads(hpcrun("list", "--json").stdout)
+    assert listed["states"] == {"completed": 7 - len(pruned), "pruned": len(pruned)}
+    again = hpcrun("submit", "e.yaml")
+    assert f"({7 - len(pruned)} completed already, {len(pruned)} pruned already)" in again.stderr
+    assert "nothing to submit" in again.stderr
+    hpcrun("cancel", worst, "--yes")
+    assert json.loads(hpcrun("status", worst, "--json").stdout)[0]["state"] == "pruned"
+
+
+def _check_promotion(hpcrun: Hpcrun, worst: str, pruned: list[str]) -> None:
+    """It goes on where a person names it, to its end."""
+    steps = json.loads(hpcrun("requeue", "e", "--dry-run", "--json").stdout)
+    assert {step["action"] for step in steps} == {"left"}
+    told = {f"e/{step['run']}" for step in steps if "was pruned" in step["reason"]}
+    assert told == set(pruned)
+    done = hpcrun("requeue", worst, "--yes")
+    assert "not pruned again" in done.stderr, done.stderr
+    until(lambda: _state(hpcrun, worst) == "completed", "its end", 60)
+    why = hpcrun("why", worst).stdout
+    assert "after it was submitted again" in why
+    assert "Attempt 2 completed the run" in why
+    (row,) = [one for one in _rows(hpcrun) if one["run"] == worst]
+    assert (row["state"], row["step"]) == ("completed", 30)
+    assert "step 1 loss" not in hpcrun("logs", worst, "--attempt", "2").stdout
+
+
+def _state(hpcrun: Hpcrun, run: str) -> str:
+    return str(json.loads(hpcrun("status", run, "--json").stdout)[0]["state"])
 
 
 def test_a_submit_beside_runs_of_it(hpcrun: Hpcrun, tmp_path: Path) -> None:

@@ -125,8 +125,9 @@ def test_brackets_are_drawn_by_their_shares() -> None:
 
 
 def test_what_is_enough_is_no_failure() -> None:
-    end = causes.decide(Evidence(stop=causes.ENOUGH, exit_code=143))
-    assert (end.outcome, end.exit_code, end.cause) == (causes.COMPLETED, 0, None)
+    end = causes.decide(Evidence(stop=causes.PRUNED, enough="loss 5 at step 3", exit_code=143))
+    assert (end.outcome, end.exit_code) == (causes.PRUNED, 0)
+    assert end.cause == {"kind": "pruned", "message": "loss 5 at step 3"}
 
 
 @pytest.fixture
@@ -168,14 +169,13 @@ def _turns(part: Pruning, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_that_falls_behind(search: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     records: list[Any] = []
     part = _pruning(search, 5, records)
-    with pytest.raises(Enough, match="pruned: loss 5 at step 2, and the median of 5 is 2"):
+    with pytest.raises(Enough, match="loss 5 at step 2, and the median of 5 is 2"):
         _turns(part, monkeypatch)
     ((event, fields),) = records
     assert (event, fields["step"]) == (PRUNED, 2)
     part.turn()  # once
     (attempt,) = ledger.read(search.run(5))
     assert FEATURE.notice(attempt) == f"pruned: {fields['message']}"
-    assert FEATURE.tell(attempt) == [f"It was pruned: {fields['message']}."]
 
 
 def test_a_run_that_does_not(search: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def test_a_run_that_does_not(search: Experiment, monkeypatch: pytest.MonkeyPatch
     _turns(_pruning(search, 0, records), monkeypatch)
     assert records == []
     (attempt,) = ledger.read(search.run(0))
-    assert (FEATURE.notice(attempt), FEATURE.tell(attempt)) == (None, [])
+    assert FEATURE.notice(attempt) is None
 
 
 def test_hyperband_judges_among_those_of_a_bracket(
@@ -201,3 +201,12 @@ def test_hyperband_judges_among_those_of_a_bracket(
         else:
             _turns(part, monkeypatch)
             assert records == []
+
+
+def test_a_run_that_goes_on_is_not_pruned_again(search: Experiment) -> None:
+    """An end that came of something else leaves it as it was."""
+    run = plan_file.read(search.paths.submission(1).plan).run(5)
+    for outcome, is_judged in (("failed", True), ("pruned", False)):
+        search.end(5, 1, outcome)
+        part = FEATURE.in_supervisor(run, search.run(5).attempt(2), lambda *_, **__: None)
+        assert (part is not None) == is_judged

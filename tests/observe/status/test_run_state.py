@@ -56,6 +56,7 @@ def smaller(found: Attempt) -> Attempt:
 CRASH = {"kind": "rank_crash", "message": "rank 1 was ended by SIGKILL"}
 TERM = {"kind": "signal", "message": "the supervisor received SIGTERM"}
 REQUEUED = replace(attempt(1, "failed", **CRASH), decided={"action": "requeue"})
+PRUNED = attempt(1, "pruned", kind="pruned", message="loss 5 at step 3")
 SAVED = {"kind": "saved", "message": "saved its state"}
 RESUMED = {"resumes": True, "message": "resumes from out/checkpoint-500"}
 OVER = {"step": 1, "message": "began over at step 1, though step 93 had been reached"}
@@ -170,6 +171,15 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
         "completed",
         None,
         True,
+    ),
+    ("pruned", {"attempts": [PRUNED], "job": RUNNING}, "pruned", "loss 5 at step 3", True),
+    ("pruned by intent", {"intent": "pruned", "attempts": [attempt()]}, "pruned", None, True),
+    (
+        "pruned, and submitted again",
+        {"attempts": [PRUNED], "submission": sub(job="101", number=2), "job": job("PENDING")},
+        "pending",
+        None,
+        False,
     ),
     (
         "crashed",

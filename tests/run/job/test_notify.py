@@ -215,6 +215,7 @@ def test_one_that_was_about_to_be_run_is_not_run_again(place: Place) -> None:
 
 ENDS = {
     "completed": (causes.COMPLETED, None, recovery.NOTHING, False, notify_block.FINISHED),
+    "pruned": (causes.PRUNED, causes.PRUNED, recovery.NOTHING, False, notify_block.FINISHED),
     "a crash, tried again": (causes.FAILED, causes.RANK_CRASH, recovery.REQUEUE, True, None),
     "crashes, given up": (
         *(causes.FAILED, causes.RANK_CRASH, recovery.STOP, False, notify_block.FAILED),
