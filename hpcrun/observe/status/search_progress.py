@@ -1,0 +1,33 @@
+"""How far a search is: its trials by what became of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from hpcrun.observe.status import run_state
+from hpcrun.text import plural
+
+# What a trial counts as -> the states of its run; all others are left.
+_COUNTS_AS = {
+    run_state.COMPLETED: (run_state.COMPLETED,),
+    run_state.PRUNED: (run_state.PRUNED,),
+    run_state.RUNNING: (run_state.RUNNING, run_state.RESTARTING, run_state.REQUEUED),
+    run_state.FAILED: (run_state.FAILED,),
+    run_state.CANCELLED: (run_state.CANCELLED,),
+}
+LEFT = "left"
+
+
+def counts(states: Iterable[str]) -> dict[str, int]:
+    """Return the number of trials by what became of them, and how many are ``left``."""
+    number = Counter(states)
+    found = {name: sum(number[one] for one in those) for name, those in _COUNTS_AS.items()}
+    return {**found, LEFT: number.total() - sum(found.values())}
+
+
+def sentence(states: Iterable[str]) -> str:
+    """Return ``40 trials: 22 completed, 9 pruned, 6 running, 3 left``."""
+    found = counts(states)
+    parts = [f"{number} {name}" for name, number in found.items() if number]
+    return f"{plural(sum(found.values()), 'trial')}: {', '.join(parts)}"

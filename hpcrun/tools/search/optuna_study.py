@@ -1,0 +1,163 @@
+"""The trials of a search as Optuna's: how much each parameter matters, and a storage of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from hpcrun.errors import HpcrunError, UsageError
+from hpcrun.observe.status import run_state
+from hpcrun.state.plan import SEARCH
+from hpcrun.text import Say, one_line, plural
+from hpcrun.tools.search.search_trials import SearchTrial, SearchView
+
+if TYPE_CHECKING:
+    import optuna
+
+# Completed trials from which on importance is told: of fewer, chance explains as much.
+FEWEST = 10
+# Values of one trial that a storage gets, each of which is a row of a table.
+_MOST_VALUES = 200
+_STATES = {
+    run_state.COMPLETED: "COMPLETE",
+    run_state.PRUNED: "PRUNED",
+    **dict.fromkeys((run_state.FAILED, run_state.CANCELLED), "FAIL"),
+}
+# The user and password of a URL.
+_SECRET = re.compile(r"//[^/@\s]*@")
+
+
+def load() -> Any:
+    """Import Optuna, quiet; raise HpcrunError without it."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise HpcrunError(
+            f"Optuna cannot be imported: {error}", hint="pip install 'hpcrun[search]'"
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    return optuna
+
+
+def importance(view: SearchView, say: Say) -> dict[str, float] | None:
+    """Return each parameter's share of what completed trials differ by, the greatest first.
+
+    It is Optuna's PED-ANOVA, which needs nothing beside Optuna. None of fewer than `FEWEST`.
+    """
+    optuna = load()
+    trials = [one for one in _trials(view, say) if one.state == optuna.trial.TrialState.COMPLETE]
+    if len(trials) < FEWEST:
+        return None
+    study = optuna.create_study(direction=_direction(view))
+    study.add_trials(trials)
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+    found = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return {key: float(share) for key, share in found.items()}
+
+
+def store(view: SearchView, url: str, name: str, say: Say) -> int:
+    """Write the search as a new study into one of Optuna's storages; return how many trials.
+
+    Raises UsageError if it has a study of that name, or cannot be used.
+    """
+    optuna = load()
+    trials = _trials(view, say)
+    shown = without_secrets(url)
+    study: Any = None
+    try:
+        study = optuna.create_study(storage=url, study_name=name, direction=_direction(view))
+        study.set_user_attr("experiment", str(view.trials[0].selected.experiment.directory))
+        study.set_metric_names([view.objective.metric])
+        study.add_trials(trials)
+    except optuna.exceptions.DuplicatedStudyError:
+        raise UsageError(
+            f"{shown} has a study {name} already, and nothing is added to it",
+            hint="--study-name gives another name; `optuna delete-study --storage URL "
+            f"--study-name {name}` removes that one",
+        ) from None
+    except BaseException as error:
+        if study is not None:
+            with contextlib.suppress(Exception):
+                optuna.delete_study(study_name=name, storage=url)
+        if not isinstance(error, Exception):
+            raise
+        told = without_secrets(one_line(str(error).partition("\n")[0]))
+        raise UsageError(
+            f"--storage {shown}: {type(error).__name__}: {told}",
+            hint="a database that SQLAlchemy reaches, as in --storage sqlite:///study.db",
+        ) from None
+    return len(trials)
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL without the user and password in it."""
+    return _SECRET.sub("//…@", url)
+
+
+def _direction(view: SearchView) -> str:
+    return "maximize" if view.objective.better == "max" else "minimize"
+
+
+def _trials(view: SearchView, say: Say) -> list[optuna.trial.FrozenTrial]:
+    """Return the runs that have values, as trials."""
+    import optuna
+
+    found = []
+    thinned = 0
+    for one in view.trials:
+        if not one.selected.run.swept:
+            continue
+        kept = _thin(one.course)
+        thinned += len(kept) < len(one.course)
+        try:
+            found.append(_trial(one, dict(kept), optuna))
+        except ValueError as error:
+            say(f"{one.selected.name} does not count: {error}")
+    if thinned:
+        say(f"of {plural(thinned, 'run')}, {_MOST_VALUES} values are kept")
+    return found
+
+
+def _trial(one: SearchTrial, values: Mapping[int, float], optuna: Any) -> Any:
+    run = one.selected.run
+    state = _STATES.get(one.status.state, "RUNNING")
+    if one.best is None and state in ("COMPLETE", "PRUNED"):
+        state = "FAIL"
+    space = run.spec[SEARCH]["space"]
+    found = optuna.trial.create_trial(
+        state=optuna.trial.TrialState[state],
+        params=run.swept,
+        distributions={key: _distribution(space[key]) for key in run.swept if key in space},
+        value=one.best[1] if one.best and state in ("COMPLETE", "PRUNED") else None,
+        intermediate_values=dict(values),
+        user_attrs={"run": one.selected.name, "state": one.status.state},
+    )
+    if one.attempts and (began := one.attempts[0].began):
+        found.datetime_start = datetime.fromtimestamp(began)
+    if one.attempts and (ended := one.attempts[-1].end.get("time")) and state != "RUNNING":
+        found.datetime_complete = datetime.fromtimestamp(ended)
+    return found
+
+
+def _thin(course: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
+    """Return at most so many of the values, evenly, the last among them."""
+    every = -(-len(course) // _MOST_VALUES)
+    return course if every <= 1 else [*reversed(course[::-1][::every])]
+
+
+def _distribution(form: Mapping[str, Any]) -> Any:
+    """Return Optuna's form of a distribution of the spec."""
+    from optuna import distributions
+
+    if "choice" in form:
+        return distributions.CategoricalDistribution(form["choice"])
+    name = next(one for one in ("uniform", "loguniform", "int", "int_loguniform") if one in form)
+    low, high = form[name]
+    if name.startswith("int"):
+        return distributions.IntDistribution(low, high, log=name == "int_loguniform")
+    return distributions.FloatDistribution(low, high, log=name == "loguniform")

@@ -1,0 +1,93 @@
+"""The runs of one search, with the course of their objective."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcrun import activity, shared_look
+from hpcrun.errors import BrokenFile, UsageError
+from hpcrun.observe.read import metric_curves
+from hpcrun.observe.read.selection import Selected
+from hpcrun.observe.status.status import Observed, RunStatus, observe
+from hpcrun.state.ledger import Attempt
+from hpcrun.state.plan import SEARCH
+from hpcrun.state.spec.run_blocks import Objective
+from hpcrun.text import Say
+
+
+@dataclass(frozen=True)
+class SearchTrial:
+    """One run of a search."""
+
+    selected: Selected
+    status: RunStatus
+    attempts: Sequence[Attempt]
+    course: Sequence[tuple[int, float]]
+    """Step and value of the objective, ascending; values may not be finite."""
+    best: tuple[int, float] | None
+    """Step and value of the best finite one; None without one."""
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the run's name, values and best value."""
+        step, value = self.best or (None, None)
+        facts = {"run": self.selected.name, "state": self.status.state, "step": step}
+        return {**facts, "value": value, "values": self.selected.run.swept}
+
+
+@dataclass(frozen=True)
+class SearchView:
+    """A search as it is now."""
+
+    trials: Sequence[SearchTrial]
+    """In the order of their numbers, those without values too."""
+    objective: Objective
+
+    @property
+    def best(self) -> SearchTrial | None:
+        """The trial with the best value so far; None if none has a value."""
+        known = [(one.best[1], one) for one in self.trials if one.best is not None]
+        choose = max if self.objective.better == "max" else min
+        return choose(known, key=lambda pair: pair[0])[1] if known else None
+
+
+def read(selected: Sequence[Selected], say: Say) -> SearchView:
+    """Read runs, their states and their metrics.
+
+    Raises UsageError if they are of several experiments, or none is of a search.
+    """
+    if len({one.experiment.directory for one in selected}) > 1:
+        names = sorted({one.experiment.name for one in selected})
+        raise UsageError(
+            f"{', '.join(names[:4])} are several experiments; search takes one",
+            hint=f"such as {names[0]}",
+        )
+    mine = [one for one in selected if SEARCH in one.run.spec]
+    if not mine:
+        raise UsageError(
+            f"{selected[0].experiment.name} is no search: its runs were given their values at "
+            "submission",
+            hint="`hpcrun results` compares them; sweep.search makes a search (hpcrun help sweeps)",
+        )
+    objective = mine[0].run.objective
+    assert objective is not None, "the compiler refuses a search without one"
+    observed = observe(mine, warn=say)
+    pairs = [*zip(mine, observed, strict=True)]
+    looks = shared_look.each(lambda pair: _trial(*pair, objective, say), pairs)
+    counted = activity.counted(pairs, "reading metrics")
+    return SearchView([one for _, one in zip(counted, looks, strict=True)], objective)
+
+
+def _trial(one: Selected, seen: Observed, objective: Objective, say: Say) -> SearchTrial:
+    course: Sequence[tuple[int, float]] = ()
+    if seen.attempts:
+        try:
+            course = metric_curves.read(one.paths).values(objective.metric)
+        except BrokenFile as error:
+            say(f"{one.name} counts without its values: {error.message}")
+    finite = [pair for pair in course if math.isfinite(pair[1])]
+    choose = max if objective.better == "max" else min
+    best = choose(finite, key=lambda pair: pair[1]) if finite else None
+    return SearchTrial(one, seen.status, seen.attempts, course, best)

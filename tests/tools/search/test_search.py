@@ -1,0 +1,234 @@
+"""``hpcrun search`` as it is typed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+import yaml
+
+from hpcrun.state import chosen_point
+from hpcrun.state.chosen_point import ChosenPoint
+from hpcrun.state.plan import SEARCH
+from tests.support import command
+from tests.support.experiment import TRAIN, Experiment, path_with, slurm_shim
+
+Hpcrun = Callable[..., subprocess.CompletedProcess[str]]
+SPACE: dict[str, Any] = {
+    "config.lr": {"loguniform": [0.001, 1.0]},
+    "config.layers": {"int": [1, 8]},
+    "config.kind": {"choice": ["a", "b"]},
+}
+
+
+@pytest.fixture
+def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Experiment:
+    """Twelve completed trials, of which lr alone matters; one each is pruned, fails, runs, waits.
+
+    Trial 11 is the best, with loss 1 / 11.
+    """
+    slurm_shim(
+        tmp_path / "shim", squeue="100_14|RUNNING|None|node1|N/A\n100_15|PENDING|None||N/A\n"
+    )
+    monkeypatch.setenv("PATH", path_with(tmp_path / "shim"))
+    found = Experiment(tmp_path / "root")
+    spec = {SEARCH: {"space": SPACE}, "objective": {"metric": "loss", "mode": "min"}}
+    found.submit(range(16), spec=spec)
+    for number in range(15):
+        values = {
+            "lr": 0.001 * 2 ** (number % 10),
+            "layers": 1 + number % 8,
+            "kind": "ab"[number % 2],
+        }
+        swept = {f"config.{key}": value for key, value in values.items()}
+        label = f"lr={values['lr']},layers={values['layers']},kind={values['kind']}"
+        chosen_point.write(found.run(number), ChosenPoint(label, swept, {}, TRAIN))
+        found.start(number, job_id=f"100_{number}")
+        loss = 1.0 / max(1, number) if number < 12 else 5.0
+        found.metrics(number, 1, [1, 2, 3], loss=lambda step, best=loss: best + 3 - step)
+        if number < 14:
+            outcome = "completed" if number < 12 else ("pruned", "failed")[number - 12]
+            found.end(number, 1, outcome, **({} if number < 12 else {"kind": "x", "message": "m"}))
+    return found
+
+
+@pytest.fixture
+def hpcrun(search: Experiment, tmp_path: Path) -> Hpcrun:
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return command.hpcrun("search", *arguments, root=tmp_path / "root", cwd=tmp_path)
+
+    return call
+
+
+def test_at_a_glance(hpcrun: Hpcrun) -> None:
+    done = hpcrun("study")
+    assert done.returncode == 0, done.stderr
+    lines = dict(line.split(None, 1) for line in done.stdout.splitlines())
+    assert lines["trials"] == "16 trials: 12 completed, 1 pruned, 1 running, 1 failed, 1 left"
+    assert lines["best"].startswith("loss 0.0909091 at step 3, study/11: lr=0.002,layers=4,kind=b")
+    assert lines["objective"] == "loss (min)"
+    assert "hpcrun search study --best > best.yaml" in done.stderr
+    data = json.loads(hpcrun("study", "--json").stdout)
+    assert data["trials"]["left"] == 1
+    assert data["best"]["run"] == "study/11"
+    assert sum(data["importance"].values()) == pytest.approx(1)
+    assert [one["run"] for one in data["runs"]] == [f"study/{number}" for number in range(16)]
+    assert data["runs"][15]["values"] == {}
+    few = hpcrun("study/0-5")
+    assert "importance  is told of 10 completed trials and more" in few.stdout
+
+
+def test_a_storage_that_optuna_opens(hpcrun: Hpcrun, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/study.db"
+    done = hpcrun("study", "--storage", url, "--json")
+    assert json.loads(done.stdout) == {"storage": url, "study": "study", "trials": 15}
+    assert f"optuna-dashboard {url}" in done.stderr
+    study = optuna.load_study(study_name="study", storage=url)
+    trials = study.trials
+    assert study.metric_names == ["loss"]
+    assert study.best_value == pytest.approx(1 / 11)
+    assert [trial.state.name for trial in trials] == [
+        *["COMPLETE"] * 12,
+        *("PRUNED", "FAIL", "RUNNING"),
+    ]
+    assert trials[3].params == {"config.lr": 0.008, "config.layers": 4, "config.kind": "b"}
+    assert trials[3].intermediate_values == pytest.approx({1: 1 / 3 + 2, 2: 1 / 3 + 1, 3: 1 / 3})
+    assert trials[3].distributions["config.lr"] == optuna.distributions.FloatDistribution(
+        0.001, 1.0, log=True
+    )
+    assert trials[3].user_attrs == {"run": "study/3", "state": "completed"}
+    again = hpcrun("study", "--storage", url)
+    assert again.returncode == 2
+    assert "has a study study already, and nothing is added to it" in again.stderr
+    assert "--study-name" in again.stderr
+    assert len(optuna.load_study(study_name="study", storage=url).trials) == 15
+    assert hpcrun("study", "--storage", url, "--study-name", "other").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--storage", "nonsense"], "--storage nonsense: ArgumentError"),
+        (["--storage", "postgresql://me:secret@nowhere/db"], "postgresql://…@nowhere/db"),
+        (["--storage", "sqlite:////no/such/place/study.db"], "OperationalError"),
+        (["--storage", "sqlite:///x.db", "--best"], "do not go together"),
+        (["--study-name", "x"], "--study-name is of --storage"),
+    ],
+)
+def test_what_is_wrong_with_a_storage(hpcrun: Hpcrun, arguments: list[str], told: str) -> None:
+    done = hpcrun("study", *arguments)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "hint:" in done.stderr
+    assert "secret" not in done.stderr
+
+
+def test_a_study_that_cannot_be_written_whole_is_removed(
+    hpcrun: Hpcrun, search: Experiment, tmp_path: Path
+) -> None:
+    """The value of a trial is no longer in the space, which a later submission has narrowed."""
+    spec = {SEARCH: {"space": {**SPACE, "config.kind": {"choice": ["a", "c"]}}}}
+    spec["objective"] = {"metric": "loss", "mode": "min"}
+    search.submit(range(8, 16), spec=spec)
+    url = f"sqlite:///{tmp_path}/study.db"
+    done = hpcrun("study", "--storage", url)
+    assert done.returncode == 2
+    assert optuna.get_all_study_names(url) == []
+    assert "study/9 does not count: " in done.stderr
+
+
+def test_without_optuna(search: Experiment, tmp_path: Path) -> None:
+    """All is told but what Optuna makes of it."""
+    hidden = tmp_path / "hidden" / "optuna"
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").write_text("raise ImportError('no Optuna')")
+    paths = os.pathsep.join([str(hidden.parent), os.environ.get("PYTHONPATH", "")])
+    root, env = tmp_path / "root", {"PYTHONPATH": paths}
+    done = command.hpcrun("search", "study", root=root, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "best        loss 0.0909091" in done.stdout
+    assert (
+        "importance is not known: Optuna cannot be imported: no Optuna; pip install" in done.stderr
+    )
+
+
+def test_what_is_no_search(hpcrun: Hpcrun, tmp_path: Path) -> None:
+    other = Experiment(tmp_path / "root", "grid")
+    other.submit((0, 1), job_id=None)
+    done = hpcrun("grid")
+    assert done.returncode == 2
+    assert "grid is no search" in done.stderr
+    assert "are several experiments" in hpcrun("grid", "study").stderr
+
+
+PROGRAM = """\
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--name")
+parser.add_argument("--epochs", type=int)
+given = parser.parse_args()
+for step in range(given.epochs):
+    print(f"step {step + 1} loss {abs(given.lr - 0.3) + 1 / (1 + step)}")
+"""
+SPEC = """\
+cluster: local
+entry: train.py
+objective: {metric: loss}
+progress: {pattern: 'step (?P<step>\\d+) loss (?P<loss>\\S+)'}
+config: {lr: 0.1, epochs: 2, name: 'run-${config.lr}'}
+sweep: {search: {space: {lr: {uniform: [0, 1]}}, trials: 3, parallel: 3}}
+"""
+
+
+def test_the_best_is_ready_to_submit(tmp_path: Path) -> None:
+    """It comes to what the run had, whatever was typed, and changed in its spec since."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "e.yaml").write_text(SPEC)
+
+    def hpcrun(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return command.hpcrun(*arguments, cwd=tmp_path, root=tmp_path / "runs")
+
+    assert hpcrun("submit", "e.yaml", "config.epochs=3", "--wait").returncode == 0
+    rows = json.loads(hpcrun("results", "e", "--json").stdout)
+    best = min(rows, key=lambda row: float(row["loss.best"]))
+    (tmp_path / "e.yaml").write_text(SPEC.replace("{metric: loss}", "{metric: loss, mode: min}"))
+    done = hpcrun("search", "e", "--best")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"# The best of search e: loss {best['loss']:.6g} at step 3, ")
+    assert yaml.safe_load(done.stdout)["sweep"] is None
+    (tmp_path / "best.yaml").write_text(done.stdout)
+    submitted = hpcrun("submit", "best.yaml", "--wait")
+    assert submitted.returncode == 0, submitted.stderr
+    (row,) = json.loads(hpcrun("results", "e-best", "--json").stdout)
+    assert math.isclose(row["loss"], best["loss"])
+    assert row["run"] == "e-best/0"
+    specs = [
+        json.loads(hpcrun("show", name, "--config", "--json").stdout)
+        for name in (f"{best['run']}", "e-best/0")
+    ]
+    assert specs[0]["config"] == specs[1]["config"]
+    assert specs[1]["config"]["name"] == f"run-{best['config.lr']}"
+    assert SEARCH not in specs[1]
+    _check_what_cannot_be_written(hpcrun, tmp_path)
+
+
+def _check_what_cannot_be_written(
+    hpcrun: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """A spec that is gone, or has a key that the run had not."""
+    (tmp_path / "e.yaml").write_text(SPEC.replace("lr: 0.1, ", "lr: 0.1, more: 1, "))
+    done = hpcrun("search", "e", "--best")
+    assert done.returncode == 1
+    assert "does not come to what e/" in done.stderr
+    assert "config.more" in done.stderr
+    assert "--config` prints all that it had" in done.stderr
+    (tmp_path / "e.yaml").unlink()
+    assert "does not compile any more" in hpcrun("search", "e", "--best").stderr
