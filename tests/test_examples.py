@@ -96,6 +96,14 @@ NOT_RUN: dict[str, dict[str, str]] = {
         ),
         "needs its packages: tests/test_extending.py",
     ),
+    "docs/sweeps.md": dict.fromkeys(
+        (
+            "hpcrun search study",
+            "hpcrun search study --best > best.yaml",
+            "hpcrun search study --storage sqlite:///study.db",
+        ),
+        "needs trials that have ended: tests/tools/search/test_search.py",
+    ),
     "docs/roles.md": {
         "hpcrun logs parameters/0 --role server": "the stand-in starts two ranks of one kind: "
         "tests/cluster/test_roles.py",
@@ -421,6 +429,10 @@ resources: {ntasks_per_node: 1}
 objective: {metric: loss, mode: min}
 recovery: {max_failures: 1}
 """
+STUDY = f"""\
+{FINETUNE.replace("finetune", "study")}
+sweep: {{search: {{space: {{lr: {{uniform: [1.0e-4, 4.0e-4]}}}}, trials: 1}}}}
+"""
 # Its run with the greater rate fails.
 TRAIN = """\
 import json, os, sys
@@ -452,6 +464,9 @@ def test_the_examples_of_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     root = reader.home / "hpcrun-runs"
     swept = reader.type("hpcrun submit finetune.yaml --sweep lr=1e-3,3e-4 --wait")
     assert swept.code == 1, swept.output
+    reader.write("study.yaml", STUDY)
+    searched = reader.type("hpcrun submit study.yaml --wait")
+    assert searched.code == 0, searched.output
     wrong = []
     try:
         every = [line for one in commands.known().values() for line in one.examples]
