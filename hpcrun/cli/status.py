@@ -228,8 +228,6 @@ def _print(
     from hpcrun.observe.diagnosis import unread_progress
     from hpcrun.observe.read import run_values
     from hpcrun.observe.status import status_table
-    from hpcrun.observe.status.status import best_value
-    from hpcrun.observe.tables import number
     from hpcrun.state.plan import SEARCH
 
     terminal = sys.stdout.isatty()
@@ -246,11 +244,10 @@ def _print(
     output.say(status_table.counts(found))
     each = [*zip(selected, found, strict=True)]
     is_one = len({one.experiment.directory for one in selected}) == 1
-    is_search = is_one and any(SEARCH in one.run.spec for one in selected)
-    if is_search and (best := best_value(each)):
-        label = next(one.run.label for one in selected if one.run.number == best["run"])
-        value = f"{best['metric']} {number(best['value'])}"
-        output.say(f"best so far: {value}, run {best['run']}, {label}")
+    if is_one and any(SEARCH in one.run.spec for one in selected):
+        from hpcrun.observe.status import search_progress
+
+        output.say(search_progress.summary(each))
     for note in unread_progress.notes(each):
         output.say(note)
 

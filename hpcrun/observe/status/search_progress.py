@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state
+from hpcrun.observe.status.status import RunStatus, best_value
+from hpcrun.observe.tables import number as shown
 from hpcrun.text import plural
 
 # What a trial counts as -> the states of its run; all others are left.
@@ -24,6 +27,16 @@ def counts(states: Iterable[str]) -> dict[str, int]:
     number = Counter(states)
     found = {name: sum(number[one] for one in those) for name, those in _COUNTS_AS.items()}
     return {**found, LEFT: number.total() - sum(found.values())}
+
+
+def summary(each: Sequence[tuple[Selected, RunStatus]]) -> str:
+    """Return in one line how far the runs of a search are, and the best of their last values."""
+    found = f"search of {sentence(status.state for _, status in each)}"
+    if (best := best_value(each)) is None:
+        return found
+    label = next(one.run.label for one, _ in each if one.run.number == best["run"])
+    value = f"{best['metric']} {shown(best['value'])}"
+    return f"{found}; best so far: {value}, run {best['run']}, {label}"
 
 
 def sentence(states: Iterable[str]) -> str:
