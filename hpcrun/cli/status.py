@@ -243,11 +243,9 @@ def _print(
         output.say(told)
     output.say(status_table.counts(found))
     each = [*zip(selected, found, strict=True)]
-    is_one = len({one.experiment.directory for one in selected}) == 1
-    if is_one and any(SEARCH in one.run.spec for one in selected):
-        from hpcrun.observe.status import search_progress
-
-        output.say(search_progress.summary(each))
+    # Whose call is saved for what is no search.
+    if selected and SEARCH in selected[-1].run.spec and (search := status_table.search_line(each)):
+        output.say(search)
     for note in unread_progress.notes(each):
         output.say(note)
 

@@ -19,6 +19,7 @@ from hpcrun.observe.status.status import RunStatus
 from hpcrun.observe.tables import Table, number
 from hpcrun.state import files, metrics_file
 from hpcrun.state.layout import RunPaths
+from hpcrun.state.plan import SEARCH
 from hpcrun.text import age, brief, duration, listed, one_line, plural, ranges, short_ends
 
 if TYPE_CHECKING:
@@ -261,6 +262,16 @@ class Trends:
         return [(line.step, line.values[metric]) for line in lines if metric in line.values]
 
 
+def search_line(each: Sequence[tuple[Selected, RunStatus]]) -> str | None:
+    """Return how far the runs of a search are; None if they are of none, or of several."""
+    if not each or SEARCH not in each[-1][0].run.spec:
+        return None
+    from hpcrun.observe.status import search_progress
+
+    is_one = len({one.experiment.directory for one, _ in each}) == 1
+    return search_progress.summary(each) if is_one else None
+
+
 class Screen:
     """Renders as many runs as fit on a terminal, active ones first."""
 
@@ -282,12 +293,16 @@ class Screen:
         now = time.time()
         lines = reasons(found)
         shown_lines = lines[:_REASONS]
-        room = max(3, self._console.height - _AROUND - len(shown_lines) - bool(problem))
+        search = search_line([*zip(selected, found, strict=True)])
+        around = _AROUND + len(shown_lines) + bool(problem) + bool(search)
+        room = max(3, self._console.height - around)
         shown = most_telling(selected, found, room)
         keys = run_values.choose_columns(shown[0], alike=self._alike)[0]
         table = build(*shown, now, terminal=True, trends=self._trends, keys=keys)
         clock = time.strftime("%H:%M:%S", time.localtime(now))
         parts: list[object] = [Text(f"{clock}  {counts(found)}", style="bold")]
+        if search:
+            parts.append(Text(one_line(search), no_wrap=True, overflow="ellipsis"))
         if problem:
             parts.append(Text(one_line(problem), style="yellow"))
         fitted = table.fitted(self._console.width)

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+import io
+from pathlib import Path
 
+import pytest
+from rich.console import Console
+
+from hpcrun.observe.read.selection import Finder
 from hpcrun.observe.status import run_state, search_progress
+from hpcrun.observe.status.status import statuses
+from hpcrun.observe.status.status_table import Screen, search_line
+from hpcrun.state.plan import SEARCH
+from tests.support.experiment import Experiment
 
 
 @pytest.mark.parametrize(
@@ -24,3 +33,24 @@ def test_the_sentence(states: list[str], expected: str) -> None:
 
 def test_each_state_counts_once() -> None:
     assert sum(search_progress.counts(run_state.STATES).values()) == len(run_state.STATES)
+
+
+def test_the_line_of_a_search_alone(tmp_path: Path) -> None:
+    """On the screen that is drawn anew, too; two searches have none together."""
+    spec = {SEARCH: {}, "objective": {"metric": "loss", "mode": "max"}}
+    for name in ("one", "two"):
+        found = Experiment(tmp_path, name)
+        found.submit((0, 1), spec=spec, job_id=None)
+        found.start(1)
+        found.metrics(1, 1, [1], loss=0.5)
+        found.end(1)
+    Experiment(tmp_path, "grid").submit((0,), spec={"objective": spec["objective"]}, job_id=None)
+    runs = {where: Finder(tmp_path).resolve([where]) for where in ("one", "*", "grid")}
+    each = {where: [*zip(those, statuses(those), strict=True)] for where, those in runs.items()}
+    expected = "search of 2 trials: 1 completed, 1 left; best so far: loss 0.5, run 1, "
+    assert search_line(each["one"]) == expected
+    assert search_line(each["one"][:1]) == "search of 1 trial: 1 left"
+    assert (search_line(each["*"]), search_line(each["grid"])) == (None, None)
+    console = Console(width=200, height=20, file=io.StringIO())
+    console.print(Screen(console).render(*zip(*each["one"], strict=True)))
+    assert expected.strip() in console.file.getvalue()  # type: ignore[attr-defined]
