@@ -254,7 +254,8 @@ BUDGETS = {
     # And runs that were pruned, which go on where a person says so.
     "control": 2_225,
     # With the page of all experiments, experiments side by side, PDF and axes without outliers.
-    "tools/report": 2_120,
+    # And the drawings of a search.
+    "tools/report": 2_350,
     # Any command on a login node through ssh, its other end included.
     "tools/remote": 1_560,
     # With the end of a log below the rows.

@@ -32,7 +32,7 @@ from hpcrun.observe.read.run_values import MISSING, lookup, show, swept_keys
 from hpcrun.observe.read.selection import Selected, as_where
 from hpcrun.observe.tables import number
 from hpcrun.text import agreeing, listed, plural, runs_text, shortened, visible
-from hpcrun.tools.report import all_experiments, comparison, curves, pdf, svg
+from hpcrun.tools.report import all_experiments, comparison, curves, pdf, search_charts, svg
 from hpcrun.tools.report.all_experiments import AllExperiments
 from hpcrun.tools.report.report import CodeVersion, Report, RunReport
 from hpcrun.tools.report.svg import ChartLine, TimelineMark
@@ -90,6 +90,7 @@ def render(found: Report, live: float | None = None, *, printed: bool = False) -
         compared=comparison.rows(found),
         rows=[_row(found, place) for place in range(len(found.runs))],
         charts=_charts(found),
+        searches=[*search_charts.draw(found)],
         timeline=_timeline(found),
         totals=[
             (total, svg.shares("Where it went", vars(total.hours).items()))

@@ -6,15 +6,15 @@ Elements are made by ElementTree, which escapes what they hold; colours are the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from hpcrun.observe.diagnosis.goodput import Span
 from hpcrun.observe.tables import number
-from hpcrun.text import time_spent
+from hpcrun.text import shortened, time_spent
 from hpcrun.tools.report import axis
 from hpcrun.tools.report.axis import Axis
 from hpcrun.tools.report.curves import Column
@@ -29,6 +29,9 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 60.0, 20.0, 10.0, 40.0
 # Heights of a plot beyond which a curve is not drawn any further.
 _FAR = 3.0
 
+# From this ratio on a parameter's axis is logarithmic; what is free at each of its ends.
+_LOG_FROM, _ROOM = 30.0, 0.03
+
 # A bar's width, in cells of which each has one colour, and its height.
 _CELLS, _BAR = 500, 16
 
@@ -39,6 +42,15 @@ class ChartLine(NamedTuple):
     name: str
     place: int
     column: Column
+
+
+class ChartPoint(NamedTuple):
+    """A run in a drawing of points; ``x`` is a number, or one of a few values of any kind."""
+
+    x: Any
+    y: float
+    title: str
+    style: str
 
 
 class TimelineMark(NamedTuple):
@@ -100,6 +112,117 @@ def chart(title: str, lines: Sequence[ChartLine]) -> str:
         words = f"{count} of {len(lines)} runs beyond"
         _text(svg, _WIDTH - _RIGHT, _TOP + 12, words, "end")
     return _serialized(svg)
+
+
+def scatter(
+    title: str,
+    across: str,
+    points: Sequence[ChartPoint],
+    line: Sequence[tuple[float, float]] = (),
+) -> str:
+    """Draw points, at least one, and perhaps a line through others, against a value ``across``."""
+    svg = _svg(_WIDTH, _HEIGHT, title)
+    svg.set("class", "chart")
+    x = _scale([point.x for point in points], 8)
+    y = _scale([point.y for point in points], 5, is_result=True)
+    wide, high = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+
+    def place(at: Any, value: float) -> tuple[float, float]:
+        return _LEFT + x.share(at) * wide, _HEIGHT - _BOTTOM - y.share(value) * high
+
+    for share, text in y.ticks:
+        at = _HEIGHT - _BOTTOM - share * high
+        ends = {"x1": _LEFT, "x2": _WIDTH - _RIGHT, "y1": at, "y2": at}
+        _add(svg, "line", **ends).set("class", "grid")
+        _text(svg, _LEFT - 6, at + 4, text, "end")
+    for share, text in x.ticks:
+        _text(svg, _LEFT + share * wide, _HEIGHT - _BOTTOM + 16, text, "middle")
+    _text(svg, (_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, across, "middle")
+    if line:
+        tenths = SubElement(svg, "g", {"transform": "scale(.1)"})
+        drawn = [place(*one) for one in line]
+        SubElement(tenths, "path", {"d": _path(drawn), "class": "line c1"})
+    for point in points:
+        cx, cy = place(point.x, point.y)
+        dot = _add(svg, "circle", cx=cx, cy=cy, r=4.0)
+        dot.set("class", point.style)
+        SubElement(dot, "title").text = point.title
+    if count := sum(not 0.0 <= y.of(point.y) <= 1.0 for point in points):
+        _text(svg, _WIDTH - _RIGHT, _TOP + 12, f"{count} of {len(points)} beyond", "end")
+    return _serialized(svg)
+
+
+def parallel(title: str, axes: Sequence[tuple[str, Sequence[Any]]], titles: Sequence[str]) -> str:
+    """Draw runs, the best first, as lines from axis to axis; None is no value.
+
+    The last axis is the result. A better run is drawn darker.
+    """
+    svg = _svg(_WIDTH, _HEIGHT, title)
+    svg.set("class", "chart")
+    side, top, bottom = _LEFT + 10, 30.0, _HEIGHT - 12
+    scales = [
+        _scale([value for value in values if value is not None], 5, is_result=axis is axes[-1])
+        for axis in axes
+        for values in [axis[1]]
+    ]
+    places = [side + at / (len(axes) - 1) * (_WIDTH - 2 * side) for at in range(len(axes))]
+    tenths = SubElement(svg, "g", {"transform": "scale(.1)"})
+    for run in range(len(titles) - 1, -1, -1):
+        points = [
+            (x, bottom - scale.share(values[run]) * (bottom - top))
+            for x, scale, (_, values) in zip(places, scales, axes, strict=True)
+            if values[run] is not None
+        ]
+        drawn = SubElement(tenths, "path", {"d": _path(points), "class": "line c0"})
+        drawn.set("stroke-opacity", f"{1 - 0.85 * run / len(titles):.2f}")
+        if run == 0:
+            drawn.set("class", "line c0 best")
+        SubElement(drawn, "title").text = titles[run]
+    for x, scale, (name, _) in zip(places, scales, axes, strict=True):
+        _add(svg, "line", x1=x, x2=x, y1=top, y2=bottom).set("class", "axis")
+        _text(svg, x, 14, shortened(name, 24), "middle")
+        for share, text in scale.ticks:
+            _text(svg, x - 5, bottom - share * (bottom - top) + 4, text, "end")
+    return _serialized(svg)
+
+
+class _Scale(NamedTuple):
+    """An axis of numbers, or of a few values of any kind."""
+
+    of: Callable[[Any], float]
+    """Where a value lies: 0 at the low end, 1 at the high one."""
+    ticks: list[tuple[float, str]]
+
+    def share(self, value: Any) -> float:
+        """Return where a value is drawn: what lies outside, at the edge."""
+        return min(max(self.of(value), 0.0), 1.0)
+
+
+def _scale(values: Sequence[Any], about: int, *, is_result: bool = False) -> _Scale:
+    """Return the axis of values; of results, outliers may lie beyond it."""
+    if not all(type(value) in (int, float) for value in values):
+        names = [*dict.fromkeys(map(str, values))]
+        places = {name: (at + 0.5) / len(names) for at, name in enumerate(names)}
+        ticks = [(place, shortened(name, 12)) for name, place in places.items()]
+        return _Scale(lambda value: places[str(value)], ticks)
+    if is_result:
+        fitted = axis.fit([[value] for value in values])
+    else:
+        low, high = min(values), max(values)
+        fitted = Axis(low, high, low > 0 and high / low >= _LOG_FROM, ())
+    if not fitted.log:
+        low, high = _range((fitted.low, fitted.high))
+        fitted = replace(fitted, low=low, high=high)
+    spread = 1 - 2 * _ROOM
+
+    def of(value: float) -> float:
+        if fitted.log and value <= 0:
+            return 0.0
+        return _ROOM + fitted.share(value) * spread
+
+    least = 1.0 if all(type(value) is int for value in values) else 0.0
+    found = _decades(fitted) if fitted.log else _ticks(fitted.low, fitted.high, about, least)
+    return _Scale(of, [(of(tick), number(tick)) for tick in found])
 
 
 def timeline(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hpcrun.observe.diagnosis.goodput import Span
 from hpcrun.tools.report import svg as drawings
 from hpcrun.tools.report.curves import Column
-from hpcrun.tools.report.svg import ChartLine, TimelineMark
+from hpcrun.tools.report.svg import ChartLine, ChartPoint, TimelineMark
 
 SCRIPT = '</script><img src=x onerror="alert(1)">'
 
@@ -51,12 +51,50 @@ def test_odd_values_can_be_drawn(column: Column) -> None:
     assert re.fullmatch(r"M-?\d+ -?\d+l[\d -]+", drawn.get("d", ""))
 
 
+@pytest.mark.parametrize(
+    ("across", "results", "places"),
+    [
+        ([1, 2, 3], [1.0, 2.0, 3.0], ["79.2", "380.0", "680.8"]),
+        ([0.001, 0.01, 0.1], [1.0, 2.0, 3.0], ["79.2", "380.0", "680.8"]),  # logarithmic
+        (["a", True, None], [1.0, 2.0, 3.0], ["166.7", "380.0", "593.3"]),
+        ([5, 5, 5], [1.0, 1.0, 1.0], ["380.0"] * 3),
+        ([-1e299, 0.0, 1e299], [5e-324, 0.0, 1e-323], ["79.2", "380.0", "680.8"]),
+    ],
+    ids=["numbers", "decades", "choices", "one value", "odd"],
+)
+def test_points_lie_where_their_values_are(
+    across: list[object], results: list[float], places: list[str]
+) -> None:
+    points = [ChartPoint(x, y, f"e/{x}", "point") for x, y in zip(across, results, strict=True)]
+    svg = drawings.scatter("loss against lr", "lr", points)
+    dots = parts(svg, "circle")
+    assert [dot.get("cx") for dot in dots] == places
+    assert [dot.findtext("title") for dot in dots] == [f"e/{x}" for x in across]
+
+
+def test_an_outlier_lies_at_the_edge_and_is_told() -> None:
+    points = [ChartPoint(n, 1.0 + n / 10, "", "point") for n in range(20)]
+    svg = drawings.scatter("t", "n", [*points, ChartPoint(20, 1e9, "", "point")])
+    assert "1 of 21 beyond" in [one.text for one in parts(svg, "text")]
+    assert parts(svg, "circle")[-1].get("cy") == "10.0"
+
+
+def test_lines_from_axis_to_axis() -> None:
+    """The best is drawn last, over the others; a value that is not there leaves its axis out."""
+    axes = [("lr", [0.1, 0.2]), ("depth", [None, 3]), ("loss", [1.0, 2.0])]
+    drawn = parts(drawings.parallel("all", axes, ["best", "other"]))
+    assert [one.findtext("title") for one in drawn] == ["other", "best"]
+    assert [len(re.findall(r"-?\d+", one.get("d", ""))) for one in drawn] == [6, 4]
+    assert drawn[-1].get("class") == "line c0 best"
+
+
 def test_what_a_drawing_says_is_escaped() -> None:
     chart = drawings.chart(SCRIPT, [ChartLine(SCRIPT, 0, Column([1, 2], [1.0, 2.0]))])
     bar = drawings.timeline(
         SCRIPT, [Span("useful", 0, 9, 1)], [TimelineMark(5, "failed", SCRIPT)], 0, 9, True
     )
-    for svg in (chart, bar):
+    points = drawings.scatter(SCRIPT, SCRIPT, [ChartPoint(SCRIPT, 1.0, SCRIPT, "point")])
+    for svg in (chart, bar, points):
         assert "<img" not in svg
         assert "</script" not in svg
         assert SCRIPT in "".join(ElementTree.fromstring(svg).itertext())
