@@ -99,6 +99,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "docs/sweeps.md": dict.fromkeys(
         (
             "hpcrun search study",
+            "hpcrun requeue study/3",
             "hpcrun search study --best > best.yaml",
             "hpcrun search study --storage sqlite:///study.db",
         ),

@@ -80,7 +80,8 @@ class Pruning:
     def _judge(self) -> tuple[int, str] | None:
         mine = self._paths.run
         own, total = self._course(mine), self._total()
-        if not own:
+        # What has made its steps is about to end by itself.
+        if not own or (total is not None and own[-1][0] >= total):
             return None
         if total is None and not self._has_told:
             self._has_told = True

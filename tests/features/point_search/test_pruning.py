@@ -203,6 +203,15 @@ def test_hyperband_judges_among_those_of_a_bracket(
             assert records == []
 
 
+def test_a_run_that_has_made_its_steps_ends_by_itself(
+    search: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records: list[Any] = []
+    search.metrics(5, 1, [10], loss=5.0)
+    _turns(_pruning(search, 5, records), monkeypatch)
+    assert records == []
+
+
 def test_a_run_that_goes_on_is_not_pruned_again(search: Experiment) -> None:
     """An end that came of something else leaves it as it was."""
     run = plan_file.read(search.paths.submission(1).plan).run(5)
