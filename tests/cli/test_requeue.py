@@ -213,6 +213,27 @@ def test_a_cancelled_run_is_waited_for(submitted: Place, shim: Shim) -> None:
     assert "waiting for 1 cancelled run to end" in answer.stderr
 
 
+def test_a_pruned_run_goes_on_if_it_is_named_by_itself(submitted: Place, shim: Shim) -> None:
+    ledger.set_intent(submitted.paths.run(3), ledger.PRUNED)
+    done = submitted.requeue("e", "--yes")
+    assert [one["action"] for one in done] == ["left", "requeued", "left", "left"]
+    assert "was pruned; named by itself" in done[3]["reason"]
+    assert submitted.requeue("e/3", "--dry-run")[0]["action"] == "would submit"
+    assert ledger.intent(submitted.paths.run(3)) == "pruned"
+    shim.answer("squeue", queue("", "RUNNING", "PENDING", "COMPLETING"), queue("", "", "", ""))
+    answer = submitted.hpcrun("requeue", "e/3")
+    assert answer.stdout == "e/3: submitted again (job 51)\n"
+    assert "run 3: not pruned again" in answer.stderr
+    assert ledger.intent(submitted.paths.run(3)) is None
+
+
+def test_a_pruned_run_that_slurm_refuses_stays_pruned(submitted: Place, shim: Shim) -> None:
+    ledger.set_intent(submitted.paths.run(3), ledger.PRUNED)
+    shim.answer("sbatch", {**REFUSED, "code": 1})
+    assert submitted.hpcrun("requeue", "e/3").returncode == 3
+    assert ledger.intent(submitted.paths.run(3)) == "pruned"
+
+
 def test_of_two_submissions_the_second_is_refused(submitted: Place, shim: Shim) -> None:
     shim.answer(
         "sbatch",

@@ -106,6 +106,8 @@ def test_intents_come_first(experiment: ExperimentPaths, shim: Shim) -> None:
     ledger.set_intent(experiment.run(2), ledger.CANCELLED)
     ledger.set_intent(experiment.run(3), ledger.CANCELLED)
     assert _actions(experiment) == ["completed", "cancelling", "resumed"]
+    ledger.set_intent(experiment.run(1), ledger.PRUNED)
+    assert _actions(experiment) == ["pruned", "cancelling", "resumed"]
 
 
 @pytest.mark.parametrize(("ago", "action"), [(5, "attached"), (600, "resumed")])
