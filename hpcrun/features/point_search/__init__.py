@@ -97,11 +97,13 @@ class SearchFeature(Feature):
 
 
 def _is_promoted(paths: AttemptPaths) -> bool:
-    """Check whether a person has a run that was pruned go on."""
-    from hpcrun.policy.causes import PRUNED
+    """Check whether a run was submitted again that had been pruned: it is to go on."""
+    from hpcrun.features.point_search.pruning import PRUNED
     from hpcrun.state import ledger
 
-    return any(one.outcome == PRUNED for one in ledger.read(paths.run))
+    attempts = ledger.read(paths.run)
+    now = next((one.submission for one in reversed(attempts) if one.started), None)
+    return any(PRUNED in one.of_features and one.submission != now for one in attempts)
 
 
 FEATURE = SearchFeature()

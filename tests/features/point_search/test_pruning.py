@@ -212,10 +212,21 @@ def test_a_run_that_has_made_its_steps_ends_by_itself(
     assert records == []
 
 
-def test_a_run_that_goes_on_is_not_pruned_again(search: Experiment) -> None:
-    """An end that came of something else leaves it as it was."""
+@pytest.mark.parametrize(
+    ("outcome", "submission", "is_judged"),
+    [
+        ("pruned", 2, False),
+        ("failed", 2, False),  # its supervisor died before it could record that end
+        ("stopped", 1, True),  # preempted as it was to end, and requeued by Slurm
+        (None, 2, True),  # never pruned
+    ],
+)
+def test_a_run_that_a_person_has_go_on_is_not_pruned_again(
+    search: Experiment, outcome: str | None, submission: int, is_judged: bool
+) -> None:
     run = plan_file.read(search.paths.submission(1).plan).run(5)
-    for outcome, is_judged in (("failed", True), ("pruned", False)):
-        search.end(5, 1, outcome)
-        part = FEATURE.in_supervisor(run, search.run(5).attempt(2), lambda *_, **__: None)
-        assert (part is not None) == is_judged
+    if outcome is not None:
+        ledger.write(search.run(5), PRUNED, 1, step=1, message="m")
+    search.end(5, 1, outcome or "failed")
+    paths = search.start(5, 2, submission=submission)
+    assert (FEATURE.in_supervisor(run, paths, lambda *_, **__: None) is not None) == is_judged
