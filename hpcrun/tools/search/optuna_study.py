@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from hpcrun import activity
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.observe.status import run_state
 from hpcrun.state.plan import SEARCH
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 # Completed trials from which on importance is told: of fewer, chance explains as much.
 FEWEST = 10
 # Values of one trial that a storage gets, each of which is a row of a table.
-_MOST_VALUES = 200
+_MOST_VALUES = 100
 _STATES = {
     run_state.COMPLETED: "COMPLETE",
     run_state.PRUNED: "PRUNED",
@@ -73,7 +74,8 @@ def store(view: SearchView, url: str, name: str, say: Say) -> int:
         study = optuna.create_study(storage=url, study_name=name, direction=_direction(view))
         study.set_user_attr("experiment", str(view.trials[0].selected.experiment.directory))
         study.set_metric_names([view.objective.metric])
-        study.add_trials(trials)
+        for trial in activity.counted(trials, "writing trials"):
+            study.add_trial(trial)
     except optuna.exceptions.DuplicatedStudyError:
         raise UsageError(
             f"{shown} has a study {name} already, and nothing is added to it",

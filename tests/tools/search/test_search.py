@@ -112,6 +112,17 @@ def test_a_storage_that_optuna_opens(hpcrun: Hpcrun, tmp_path: Path) -> None:
     assert hpcrun("study", "--storage", url, "--study-name", "other").returncode == 0
 
 
+def test_of_very_many_values_a_storage_gets_some(
+    hpcrun: Hpcrun, search: Experiment, tmp_path: Path
+) -> None:
+    search.metrics(3, 1, range(4, 1001), loss=7.0)
+    url = f"sqlite:///{tmp_path}/study.db"
+    assert "of 1 run, 100 values are kept" in hpcrun("study", "--storage", url).stderr
+    kept = optuna.load_study(study_name="study", storage=url).trials[3].intermediate_values
+    assert len(kept) == 100
+    assert max(kept) == 1000
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
