@@ -52,6 +52,15 @@ SERVES = "serves until Ctrl-C: tests/tools/report/test_live_server.py"
 # What `--help` prints, in docs/cli.md, is compared by tests/test_docs.py.
 COMPARED = "Usage: hpcrun "
 # What is not run, and why: page -> a line to type, or the first line of another block.
+PRUNED = "needs trials that have ended: tests/tools/search, tests/features/point_search"
+SEARCHES = dict.fromkeys(
+    (
+        "hpcrun search study",
+        "hpcrun search study --best > best.yaml",
+        "hpcrun search study --storage sqlite:///study.db",
+    ),
+    PRUNED,
+)
 NOT_RUN: dict[str, dict[str, str]] = {
     "docs/laptop.md": {
         "hpcrun --on login.example.org submit finetune.yaml": FAR,
@@ -96,15 +105,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
         ),
         "needs its packages: tests/test_extending.py",
     ),
-    "docs/sweeps.md": dict.fromkeys(
-        (
-            "hpcrun search study",
-            "hpcrun requeue study/3",
-            "hpcrun search study --best > best.yaml",
-            "hpcrun search study --storage sqlite:///study.db",
-        ),
-        "needs trials that have ended: tests/tools/search/test_search.py",
-    ),
+    "docs/sweeps.md": {**SEARCHES, "hpcrun requeue study/3": PRUNED},
     "docs/roles.md": {
         "hpcrun logs parameters/0 --role server": "the stand-in starts two ranks of one kind: "
         "tests/cluster/test_roles.py",
@@ -183,6 +184,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
         "if session.rank == 0:": SAVED,
     },
     HELP: {
+        **SEARCHES,
         "hpcrun on login.example.org submit finetune.yaml": FAR,
         "hpcrun on login.example.org logs -f finetune": FAR,
         **dict.fromkeys(
@@ -430,10 +432,6 @@ resources: {ntasks_per_node: 1}
 objective: {metric: loss, mode: min}
 recovery: {max_failures: 1}
 """
-STUDY = f"""\
-{FINETUNE.replace("finetune", "study")}
-sweep: {{search: {{space: {{lr: {{uniform: [1.0e-4, 4.0e-4]}}}}, trials: 1}}}}
-"""
 # Its run with the greater rate fails.
 TRAIN = """\
 import json, os, sys
@@ -465,9 +463,6 @@ def test_the_examples_of_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     root = reader.home / "hpcrun-runs"
     swept = reader.type("hpcrun submit finetune.yaml --sweep lr=1e-3,3e-4 --wait")
     assert swept.code == 1, swept.output
-    reader.write("study.yaml", STUDY)
-    searched = reader.type("hpcrun submit study.yaml --wait")
-    assert searched.code == 0, searched.output
     wrong = []
     try:
         every = [line for one in commands.known().values() for line in one.examples]

@@ -9,7 +9,9 @@ from hpcrun.cli import commands
 
 FEATURES = ("object_storage", "staging")
 # The commands of all tools that there are.
-TOOLS = "completion doctor drill estimate export init profile report scaling top tune weights"
+TOOLS = (
+    "completion doctor drill estimate export init profile report scaling search top tune weights"
+)
 _FEATURES = tuple(name for name in FEATURES if name not in feature.names())
 _COMMANDS = tuple(name for name in TOOLS.split() if commands.find(name) is None)
 

@@ -14,6 +14,7 @@ import optuna
 import pytest
 import yaml
 
+from hpcrun import feature
 from hpcrun.state import chosen_point
 from hpcrun.state.chosen_point import ChosenPoint
 from hpcrun.state.plan import SEARCH
@@ -199,6 +200,7 @@ sweep: {search: {space: {lr: {uniform: [0, 1]}}, trials: 3, parallel: 3}}
 """
 
 
+@pytest.mark.skipif("point_search" not in feature.names(), reason="nothing chooses values")
 def test_the_best_is_ready_to_submit(tmp_path: Path) -> None:
     """It comes to what the run had, whatever was typed, and changed in its spec since."""
     (tmp_path / "train.py").write_text(PROGRAM)
