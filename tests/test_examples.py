@@ -51,7 +51,6 @@ LIVE = "needs live ranks: tests/cli/test_exec.py, tests/cluster/test_beside.py"
 SERVES = "serves until Ctrl-C: tests/tools/report/test_live_server.py"
 # What `--help` prints, in docs/cli.md, is compared by tests/test_docs.py.
 COMPARED = "Usage: hpcrun "
-# What is not run, and why: page -> a line to type, or the first line of another block.
 PRUNED = "needs trials that have ended: tests/tools/search, tests/features/point_search"
 SEARCHES = dict.fromkeys(
     (
@@ -61,6 +60,7 @@ SEARCHES = dict.fromkeys(
     ),
     PRUNED,
 )
+# What is not run, and why: page -> a line to type, or the first line of another block.
 NOT_RUN: dict[str, dict[str, str]] = {
     "docs/laptop.md": {
         "hpcrun --on login.example.org submit finetune.yaml": FAR,

@@ -13,7 +13,7 @@ To add a sampler: a branch of `study._sampler`, its name in the block, and what 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hpcrun.feature import Feature

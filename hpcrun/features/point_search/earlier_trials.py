@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from hpcrun import shared_look
 from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.features.point_search import study
-from hpcrun.features.point_search.pruning import PRUNED
 from hpcrun.state import chosen_point, history, layout, ledger
 from hpcrun.state.plan import SEARCH, RunPlan
 from hpcrun.text import Say, agreeing, plural
@@ -78,9 +77,7 @@ def _told(run: RunPlan, paths: RunPaths, wanted: CompiledRun) -> Told:
     keys = {key: SearchedKey.from_data(form) for key, form in space.items()}
     if not all(keys[key].has(value) for key, value in run.swept.items()):
         return "with values outside the space"
-    if ledger.intent(paths) != ledger.FINISHED:
-        return "not completed"
-    if any(PRUNED in one.of_features for one in ledger.read(paths)[-1:]):
-        return "pruned"
+    if (intent := ledger.intent(paths)) != ledger.FINISHED:
+        return "pruned" if intent == ledger.PRUNED else "not completed"
     values = study.values_of(paths, study.objectives(wanted))
     return "without a value of the objective" if values is None else (run.swept, values)

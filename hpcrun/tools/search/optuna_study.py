@@ -6,6 +6,7 @@ import contextlib
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -48,17 +49,19 @@ def load() -> Any:
 def importance(view: SearchView, say: Say) -> dict[str, float] | None:
     """Return each parameter's share of what completed trials differ by, the greatest first.
 
-    It is Optuna's PED-ANOVA, which needs nothing beside Optuna. None of fewer than `FEWEST`.
+    Of several objectives it is that of the first. It is Optuna's PED-ANOVA, which needs nothing
+    beside Optuna. None of fewer than `FEWEST`.
     """
     optuna = load()
-    trials = [one for one in _trials(view, say) if one.state == optuna.trial.TrialState.COMPLETE]
+    found = _trials(replace(view, objectives=view.objectives[:1]), say)
+    trials = [one for one in found if one.state == optuna.trial.TrialState.COMPLETE]
     if len(trials) < FEWEST:
         return None
-    study = optuna.create_study(direction=_direction(view))
+    study = optuna.create_study(direction=_directions(view)[0])
     study.add_trials(trials)
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-    found = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return {key: float(share) for key, share in found.items()}
+    shares = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return {key: float(share) for key, share in shares.items()}
 
 
 def store(view: SearchView, url: str, name: str, say: Say) -> int:
@@ -71,9 +74,9 @@ def store(view: SearchView, url: str, name: str, say: Say) -> int:
     shown = without_secrets(url)
     study: Any = None
     try:
-        study = optuna.create_study(storage=url, study_name=name, direction=_direction(view))
+        study = optuna.create_study(storage=url, study_name=name, directions=_directions(view))
         study.set_user_attr("experiment", str(view.trials[0].selected.experiment.directory))
-        study.set_metric_names([view.objective.metric])
+        study.set_metric_names([one.metric for one in view.objectives])
         for trial in activity.counted(trials, "writing trials"):
             study.add_trial(trial)
     except optuna.exceptions.DuplicatedStudyError:
@@ -101,8 +104,8 @@ def without_secrets(url: str) -> str:
     return _SECRET.sub("//…@", url)
 
 
-def _direction(view: SearchView) -> str:
-    return "maximize" if view.objective.better == "max" else "minimize"
+def _directions(view: SearchView) -> list[str]:
+    return ["maximize" if one.better == "max" else "minimize" for one in view.objectives]
 
 
 def _trials(view: SearchView, say: Say) -> list[optuna.trial.FrozenTrial]:
@@ -114,10 +117,13 @@ def _trials(view: SearchView, say: Say) -> list[optuna.trial.FrozenTrial]:
     for one in view.trials:
         if not one.selected.run.swept:
             continue
-        kept = _thin(one.course)
-        thinned += len(kept) < len(one.course)
+        # Optuna has no course of several objectives.
+        kept = _thin(one.course) if len(view.objectives) == 1 else ()
+        thinned += 0 < len(kept) < len(one.course)
+        best = None if one.best is None else [one.best[1]]
+        values = best if len(view.objectives) == 1 else one.last
         try:
-            found.append(_trial(one, dict(kept), optuna))
+            found.append(_trial(one, values, dict(kept), optuna))
         except ValueError as error:
             say(f"{one.selected.name} does not count: {error}")
     if thinned:
@@ -125,18 +131,20 @@ def _trials(view: SearchView, say: Say) -> list[optuna.trial.FrozenTrial]:
     return found
 
 
-def _trial(one: SearchTrial, values: Mapping[int, float], optuna: Any) -> Any:
+def _trial(
+    one: SearchTrial, values: list[float] | None, course: Mapping[int, float], optuna: Any
+) -> Any:
     run = one.selected.run
     state = _STATES.get(one.status.state, "RUNNING")
-    if one.best is None and state in ("COMPLETE", "PRUNED"):
+    if values is None and state in ("COMPLETE", "PRUNED"):
         state = "FAIL"
     space = run.spec[SEARCH]["space"]
     found = optuna.trial.create_trial(
         state=optuna.trial.TrialState[state],
         params=run.swept,
         distributions={key: _distribution(space[key]) for key in run.swept if key in space},
-        value=one.best[1] if one.best and state in ("COMPLETE", "PRUNED") else None,
-        intermediate_values=dict(values),
+        values=values if state in ("COMPLETE", "PRUNED") else None,
+        intermediate_values=dict(course),
         user_attrs={"run": one.selected.name, "state": one.status.state},
     )
     if one.attempts and (began := one.attempts[0].began):

@@ -9,7 +9,7 @@ import click
 from hpcrun.cli.options import Output, common, root_option
 from hpcrun.cli.where import select, where_argument
 from hpcrun.errors import HpcrunError, UsageError
-from hpcrun.text import short_ends
+from hpcrun.text import listed, short_ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,6 +68,13 @@ def _print_best(view: SearchView, output: Output) -> None:
             f"no run of {name} has logged {view.objective.metric}",
             hint=f"`hpcrun status {name}` tells how far they are",
         )
+    if len(view.objectives) > 1 and len(view.trials) > 1:
+        front = [one.selected.name for one in view.front]
+        raise UsageError(
+            f"of {len(view.objectives)} objectives there is no one best; no run is better in all "
+            f"than {listed(front, 6) or 'another'}",
+            hint=f"such as `hpcrun search {(front or [found.selected.name])[0]} --best`",
+        )
     so_far = search_progress.sentence(one.status.state for one in view.trials)
     comments = [f"The best of search {name}: {_best(view, found)}.", f"{so_far}."]
     content = best_spec.text(found.selected, comments)
@@ -103,9 +110,12 @@ def _print(view: SearchView, output: Output) -> None:
         output.data(
             {
                 "experiment": name,
-                "objective": {"metric": view.objective.metric, "mode": view.objective.better},
+                "objectives": [
+                    {"metric": one.metric, "mode": one.better} for one in view.objectives
+                ],
                 "trials": search_progress.counts(one.status.state for one in view.trials),
                 "best": best.to_data() if best else None,
+                "front": [one.to_data() for one in view.front],
                 "importance": shares,
                 "runs": [one.to_data() for one in view.trials],
             }
@@ -113,20 +123,25 @@ def _print(view: SearchView, output: Output) -> None:
         return
     for key, value in facts(view, shares):
         output.line(f"{key:<10}  {value}")
-    if best:
+    if best and len(view.objectives) == 1:
         output.say(f"its spec: {_to_best(view)}")
 
 
 def facts(view: SearchView, shares: dict[str, float] | None) -> Iterator[tuple[str, str]]:
     """Yield what is known of a search, by name; ``shares`` are the importances."""
     from hpcrun.observe.status import search_progress
+    from hpcrun.observe.tables import number
     from hpcrun.tools.search.optuna_study import FEWEST
 
     metric = view.objective.metric
     yield "search", view.trials[0].selected.experiment.name
-    yield "objective", f"{metric} ({view.objective.better})"
+    yield "objective", ", ".join(f"{one.metric} ({one.better})" for one in view.objectives)
     yield "trials", search_progress.sentence(one.status.state for one in view.trials)
     yield "best", _best(view, view.best) if view.best else f"nothing has logged {metric}"
+    for one in view.front:
+        pairs = zip(view.objectives, one.last or (), strict=False)
+        told = ", ".join(f"{objective.metric} {number(value)}" for objective, value in pairs)
+        yield "front", f"{told}, {one.selected.name}: {one.selected.run.label}"
     if shares is None:
         yield "importance", f"is told of {FEWEST} completed trials and more"
     else:

@@ -9,7 +9,9 @@ from typing import Any
 
 from hpcrun import activity, shared_look
 from hpcrun.errors import BrokenFile, UsageError
+from hpcrun.observe import pareto
 from hpcrun.observe.read import metric_curves
+from hpcrun.observe.read.metric_curves import Curve
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status.status import Observed, RunStatus, observe
 from hpcrun.state.ledger import Attempt
@@ -29,12 +31,15 @@ class SearchTrial:
     """Step and value of the objective, ascending; values may not be finite."""
     best: tuple[int, float] | None
     """Step and value of the best finite one; None without one."""
+    last: list[float] | None = None
+    """The last values of all objectives, where there are several; None if one is not finite."""
 
     def to_data(self) -> dict[str, Any]:
         """Return the run's name, values and best value."""
         step, value = self.best or (None, None)
         facts = {"run": self.selected.name, "state": self.status.state, "step": step}
-        return {**facts, "value": value, "values": self.selected.run.swept}
+        more = {} if self.last is None else {"objectives": self.last}
+        return {**facts, "value": value, **more, "values": self.selected.run.swept}
 
 
 @dataclass(frozen=True)
@@ -43,11 +48,29 @@ class SearchView:
 
     trials: Sequence[SearchTrial]
     """In the order of their numbers, those without values too."""
-    objective: Objective
+    objectives: Sequence[Objective]
+
+    @property
+    def objective(self) -> Objective:
+        """The spec's own; the only one but for searches of several."""
+        return self.objectives[0]
+
+    @property
+    def front(self) -> list[SearchTrial]:
+        """The completed trials that none is better than in all of several objectives."""
+        rows = []
+        for one in self.trials:
+            metrics = [objective.metric for objective in self.objectives]
+            row: dict[str, Any] = dict(zip(metrics, one.last or (), strict=False))
+            row |= {"experiment": one.status.experiment, "state": one.status.state}
+            rows.append((one.selected.run, row))
+        pareto.mark(rows)
+        pairs = zip(self.trials, rows, strict=True)
+        return [one for one, (_, row) in pairs if pareto.COLUMN in row]
 
     @property
     def best(self) -> SearchTrial | None:
-        """The trial with the best value so far; None if none has a value."""
+        """The trial with the best value so far of the first objective; None if none has one."""
         known = [(one.best[1], one) for one in self.trials if one.best is not None]
         choose = max if self.objective.better == "max" else min
         return choose(known, key=lambda pair: pair[0])[1] if known else None
@@ -71,23 +94,29 @@ def read(selected: Sequence[Selected], say: Say) -> SearchView:
             "submission",
             hint="`hpcrun results` compares them; sweep.search makes a search (hpcrun help sweeps)",
         )
-    objective = mine[0].run.objective
+    objective = mine[-1].run.objective
     assert objective is not None, "the compiler refuses a search without one"
+    more = mine[-1].run.spec[SEARCH].get("more_objectives") or ()
+    objectives = [objective, *(Objective(**one) for one in more)]
     observed = observe(mine, warn=say)
     pairs = [*zip(mine, observed, strict=True)]
-    looks = shared_look.each(lambda pair: _trial(*pair, objective, say), pairs)
+    looks = shared_look.each(lambda pair: _trial(*pair, objectives, say), pairs)
     counted = activity.counted(pairs, "reading metrics")
-    return SearchView([one for _, one in zip(counted, looks, strict=True)], objective)
+    return SearchView([one for _, one in zip(counted, looks, strict=True)], objectives)
 
 
-def _trial(one: Selected, seen: Observed, objective: Objective, say: Say) -> SearchTrial:
-    course: Sequence[tuple[int, float]] = ()
+def _trial(one: Selected, seen: Observed, objectives: Sequence[Objective], say: Say) -> SearchTrial:
+    objective, curve = objectives[0], Curve()
     if seen.attempts:
         try:
-            course = metric_curves.read(one.paths).values(objective.metric)
+            curve = metric_curves.read(one.paths)
         except BrokenFile as error:
             say(f"{one.name} counts without its values: {error.message}")
+    course = curve.values(objective.metric)
+    known = [curve.last(each.metric) for each in objectives] if len(objectives) > 1 else []
+    last = [value for value in known if value is not None and math.isfinite(value)]
     finite = [pair for pair in course if math.isfinite(pair[1])]
     choose = max if objective.better == "max" else min
     best = choose(finite, key=lambda pair: pair[1]) if finite else None
-    return SearchTrial(one, seen.status, seen.attempts, course, best)
+    is_whole = bool(known) and len(last) == len(known)
+    return SearchTrial(one, seen.status, seen.attempts, course, best, last if is_whole else None)

@@ -10,8 +10,7 @@ import pytest
 from hpcrun.compile.freeze import CompiledRun
 from hpcrun.errors import UsageError
 from hpcrun.features.point_search import FEATURE, study
-from hpcrun.features.point_search.pruning import PRUNED
-from hpcrun.state import ledger, plan_file
+from hpcrun.state import plan_file
 from hpcrun.state.plan import SEARCH
 from tests.support.experiment import TRAIN, Experiment
 
@@ -50,9 +49,8 @@ def test_runs_that_are_told(tmp_path: Path) -> None:
         old.metrics(
             number, 1, [1, 2], **({"other": 1.0} if number == 6 else {"loss": 2.0 + number})
         )
-        if number == 7:
-            ledger.write(old.run(number), PRUNED, 1, step=2, message="loss 9")
-        old.end(number, outcome="failed" if number == 5 else "completed", kind="rank_crash")
+        outcome = {5: "failed", 7: "pruned"}.get(number, "completed")
+        old.end(number, outcome=outcome, kind="rank_crash")
     said: list[str] = []
     runs = _of_a_search(tmp_path, learn_from=["old"])
     found = FEATURE.look_up(runs, tmp_path, said.append)

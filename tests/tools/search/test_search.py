@@ -113,6 +113,54 @@ def test_a_storage_that_optuna_opens(hpcrun: Hpcrun, tmp_path: Path) -> None:
     assert hpcrun("study", "--storage", url, "--study-name", "other").returncode == 0
 
 
+@pytest.fixture
+def several(search: Experiment) -> Experiment:
+    """Four completed trials of two objectives, of which 0 and 2 are on the front; 3 lacks one.
+
+    A key that only some of them have is in the space.
+    """
+    found = Experiment(search.paths.root, "several")
+    space = {**SPACE, "config.depth": {"int": [1, 3], "when": {"config.kind": ["a"]}}}
+    more = [{"metric": "seconds", "mode": "max"}]
+    spec = {
+        SEARCH: {"space": space, "more_objectives": more},
+        "objective": {"metric": "loss", "mode": "min"},
+    }
+    found.submit(range(4), spec=spec)
+    for number, (loss, seconds) in enumerate(((1.0, 5.0), (2.0, 4.0), (3.0, 9.0), (0.5, None))):
+        swept: dict[str, Any] = {"config.lr": 0.1, "config.layers": 1 + number, "config.kind": "b"}
+        swept |= {"config.kind": "a", "config.depth": 2} if number == 0 else {}
+        chosen_point.write(found.run(number), ChosenPoint("", swept, {}, TRAIN))
+        found.start(number)
+        values = {"loss": loss} | ({} if seconds is None else {"seconds": seconds})
+        found.metrics(number, 1, [1, 2], **values)
+        found.end(number)
+    return found
+
+
+def test_several_objectives(hpcrun: Hpcrun, several: Experiment, tmp_path: Path) -> None:
+    done = hpcrun("several")
+    assert "objective   loss (min), seconds (max)" in done.stdout
+    assert [line.split()[1:5] for line in done.stdout.splitlines() if line[:5] == "front"] == [
+        ["loss", "1,", "seconds", "5,"],
+        ["loss", "3,", "seconds", "9,"],
+    ]
+    data = json.loads(hpcrun("several", "--json").stdout)
+    assert [one["run"] for one in data["front"]] == ["several/0", "several/2"]
+    assert data["front"][0]["objectives"] == [1.0, 5.0]
+    best = hpcrun("several", "--best")
+    assert best.returncode == 2
+    assert "no run is better in all than several/0, several/2" in best.stderr
+    url = f"sqlite:///{tmp_path}/study.db"
+    hpcrun("several", "--storage", url)
+    study = optuna.load_study(study_name="several", storage=url)
+    assert [one.name for one in study.directions] == ["MINIMIZE", "MAXIMIZE"]
+    assert [one.values for one in study.trials] == [[1.0, 5.0], [2.0, 4.0], [3.0, 9.0], None]
+    assert [one.number for one in study.best_trials] == [0, 2]
+    assert "config.depth" in study.trials[0].params
+    assert "config.depth" not in study.trials[1].params
+
+
 def test_of_very_many_values_a_storage_gets_some(
     hpcrun: Hpcrun, search: Experiment, tmp_path: Path
 ) -> None:
