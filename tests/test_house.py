@@ -224,8 +224,8 @@ BUDGETS = {
     # With what is active in all experiments, totals of what they cost (which cli and the report had
     # twice), what is kept of experiments in which nothing changed (rows of `list`, journals), and
     # the looks of many runs at once, with how long a line of many logs may go unseen; the Pareto
-    # front of a search.
-    "observe": 10_320,
+    # front of a search, and what became of its trials.
+    "observe": 10_400,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
     # And with searches, whose runs are completed on compute nodes: also conditions and samplers.
@@ -243,7 +243,7 @@ BUDGETS = {
     "tools/init": 3_200,
     "tools/estimate": 3_600,
     "tools/doctor": 3_500,
-    "policy": 2_535,
+    "policy": 2_540,
     "slurm": 2_605,
     "tools/perf": 2_450,
     # With the protocol of features, and many looks at slow storage at once, only so far ahead. And
@@ -252,7 +252,7 @@ BUDGETS = {
     # With `update`, checkpoints that others need read once there is one that may go, and the looks
     # of many runs at once, each directory on their ways once.
     # And runs that were pruned, which go on where a person says so.
-    "control": 2_225,
+    "control": 2_265,
     # With the page of all experiments, experiments side by side, PDF and axes without outliers.
     # And the drawings of a search.
     "tools/report": 2_350,
@@ -268,7 +268,7 @@ BUDGETS = {
     "testing": 700,
     "container": 500,
     "tools/export": 500,
-    "tools/search": 530,
+    "tools/search": 575,
     "tools/drill": 300,
     "features/staging": 320,
     "features/object_storage": 1_300,
