@@ -219,8 +219,9 @@ BUDGETS = {
     # Of thousands of nodes: agents in groups, what a kernel acknowledges, trees of ranks, each
     # rank's share of a manifest; warm ranks on spare nodes, in steps that outlive a lost one;
     # archives that are sent to the nodes; the node that leads in place of a lost batch host, and
-    # the warm ranks that go on there without their srun.
-    "run": 27_825,
+    # the warm ranks that go on there without their srun. And the job that runs share, with their
+    # supervisors in steps of it.
+    "run": 28_235,
     # With what is active in all experiments, totals of what they cost (which cli and the report had
     # twice), what is kept of experiments in which nothing changed (rows of `list`, journals), and
     # the looks of many runs at once, with how long a line of many logs may go unseen; the Pareto
@@ -229,14 +230,16 @@ BUDGETS = {
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
     # And with searches, whose runs are completed on compute nodes: also conditions and samplers.
-    "compile": 11_855,
+    # And with the shape of a job that runs share.
+    "compile": 12_010,
     # With what `hpcrun update` reaches, and a default cluster that is another.
-    # And what features look up of other experiments.
-    "submission": 7_090,
+    # And what features look up of other experiments, and the hours of jobs that runs share.
+    "submission": 7_125,
     # With the default root and the one of before, and what is changed of queued jobs.
     # And what removes a checkpoint of thousands of files; names of what is sent to nodes.
-    # And the values that runs of a search were given, and which keys a point of one has.
-    "state": 6_435,
+    # And the values that runs of a search were given, and which keys a point of one has;
+    # how a run shares its job.
+    "state": 6_480,
     # With the search of `hpcrun help`, what to type for the options of others, `update`, and
     # programs in a spec's place.
     "cli": 5_680,
@@ -244,7 +247,8 @@ BUDGETS = {
     "tools/estimate": 3_600,
     "tools/doctor": 3_500,
     "policy": 2_540,
-    "slurm": 2_605,
+    # With the steps of runs that share a job.
+    "slurm": 2_660,
     "tools/perf": 2_450,
     # With the protocol of features, and many looks at slow storage at once, only so far ahead. And
     # the dataclasses of what each process of a job imports, which cost an agent 25 ms.
