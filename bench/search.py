@@ -234,7 +234,7 @@ class Bench:
         until(are_over, "the runs end", _PATIENCE * waves * (length + 15) + 120, 2)
 
     def _are_over(self, name: str) -> bool:
-        over = {"completed", "failed", "cancelled"}
+        over = {"completed", "pruned", "failed", "cancelled"}
         return all(one["state"] in over for one in self._ward.status(name))
 
     def _trials(self, name: str, count: int) -> Trials:

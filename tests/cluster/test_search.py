@@ -14,7 +14,6 @@ import optuna
 import pytest
 
 from hpcrun.features.point_search import study
-from hpcrun.shared_dataclass import replace
 from hpcrun.state import chosen_point, files, plan_file
 from hpcrun.state.plan import SEARCH
 from tests.cluster.ward import PROGRAM, Ward
@@ -196,17 +195,11 @@ def _assert_told_once(ward: Ward, rows: list[dict[str, Any]]) -> None:
     plan = plan_file.read(experiment.submission(1).plan)
     frozen = plan.run(0).spec[SEARCH]["space"]
     space = {key: study._distribution(form) for key, form in frozen.items()}
-    nobody = replace(plan.run(0), number=-1)
     told = optuna.create_study()
-    told.add_trials([*study._trials(plan, nobody, experiment, space)])
+    told.add_trials([*study._trials(plan.runs, experiment, space)])
     assert [one.state.name for one in told.trials] == ["COMPLETE"] * TRIALS
     assert [one.value for one in told.trials] == [row["loss.best"] for row in rows]
     assert told.best_value == min(row["loss.best"] for row in rows)
-    best = rows[told.best_trial.number]
-    said = ward.hpcrun("status", "search").stderr
-    assert f"best so far: loss {told.best_value:.6g}, run {best['run'][2:]}" in said or (
-        f"best so far: loss {told.best_value:.6g}, run {told.best_trial.number}" in said
-    )
 
 
 def _is_over(ward: Ward, number: int) -> bool:

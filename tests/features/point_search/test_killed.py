@@ -150,8 +150,7 @@ class Search:
 
     def values(self, number: int) -> dict[str, Any]:
         """What the study would give a run now."""
-        plan = plan_file.read(self.submission.plan)
-        return study.choose(plan, plan.run(number), self.experiment.paths)
+        return study.choose(self.run(number), self.experiment.paths)
 
     def ask(self, number: int) -> None:
         """What the supervisor starts as its run has no values."""
@@ -163,8 +162,8 @@ class Search:
         plan = plan_file.read(self.submission.plan)
         frozen = plan.run(TRIALS - 1).spec[SEARCH]["space"]
         space = {key: study._distribution(form) for key, form in frozen.items()}
-        asks = SimpleNamespace(number=-1)
-        told = study._trials(plan, asks, self.experiment.paths, space)  # type: ignore[arg-type]
+        asked = [one for one in plan.runs if one.swept]
+        told = study._trials(asked, self.experiment.paths, space)
         return [(one.state.name, one.value, one.params) for one in told]
 
     def loss(self, number: int, step: int) -> float:
