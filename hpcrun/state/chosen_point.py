@@ -1,4 +1,4 @@
-"""The values that a run of a search was given as it started, ``point.json`` in its directory.
+"""The values that a run of a search was given as it started, ``point/point.json`` of its directory.
 
 Until then its plan has none: it knows only how they are chosen, under `SEARCH` in its spec.
 """
@@ -6,8 +6,10 @@ Until then its plan has none: it knows only how they are chosen, under `SEARCH` 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -73,15 +75,22 @@ def read(run: RunPaths) -> ChosenPoint | None:
 
 
 def write(run: RunPaths, point: ChosenPoint) -> None:
-    """Write the point of a run, unless it has one: the first one stays."""
+    """Write the point of a run, unless it has one: the first one stays.
+
+    Its directory appears whole, by a rename, which fails where there is one that holds a file.
+    """
+    place = run.point.parent
     run.directory.mkdir(parents=True, exist_ok=True)
-    new = run.point.with_name(f".{run.point.name}.{os.urandom(4).hex()}.tmp")
+    new = run.directory / f".{place.name}.{os.urandom(4).hex()}.tmp"
+    new.mkdir()
     try:
-        files.write_json(new, asdict(point))
-        with contextlib.suppress(FileExistsError):
-            os.link(new, run.point)
+        files.write_json(new / run.point.name, asdict(point))
+        new.rename(place)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
     finally:
-        new.unlink(missing_ok=True)
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def applied(plan: Plan, experiment: ExperimentPaths) -> Plan:

@@ -19,10 +19,12 @@
           script-0.sbatch               what sbatch was given, one an array of the plan
           journal.jsonl                 requests to Slurm, and its answers (hpcrun.state.journal)
           slurm-JOB_TASK.log            output of the batch steps
-          local.log, local-N.log        the same of the local executor: its own, and of run N
+          local.log, local-N.log        the same of the local executor: its own, and of run N; the
+                                        latter also of runs that share a job
         runs/.deleted-3-RANDOM/         a run whose deletion is under way, or was cut off
         runs/3/                         one run; made when its first attempt starts
           intent.json                   finished, pruned or cancelled; every start reads it first
+          point/point.json              the values that a search gave it (hpcrun.state.chosen_point)
           origin.json                   the source of its weights (checkpoint.initialize_from)
           trials.jsonl                  of `hpcrun tune`: trials of configurations
                                         (hpcrun.tools.perf.on_nodes)
@@ -202,7 +204,7 @@ class RunPaths(Directory):
     intent = NamedFile("intent.json")
     ledger = NamedFile("ledger.jsonl")
     trials = NamedFile("trials.jsonl")
-    point = NamedFile("point.json")
+    point = NamedFile("point/point.json")
     origin = NamedFile("origin.json")
     work = NamedFile("work")
     tracking = NamedFile("tracking")

@@ -7,6 +7,7 @@ import os
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.timeout(1800)
 # HPCRUN_THOROUGH=1 has more trials, and hurts them until the last.
 IS_THOROUGH = os.environ.get("HPCRUN_THOROUGH") == "1"
 TRIALS, PARALLEL = (40, 6) if IS_THOROUGH else (12, 4)
-STEPS = 8
+STEPS = 20 if IS_THOROUGH else 8
 # Ridge regression by gradient descent, of which the state is saved at each step.
 MODEL = """\
 import random
@@ -47,7 +48,7 @@ def train(state, x, kind):
 """
 TRAIN = """\
 import argparse, json, os, time
-from model import train
+from model import STEPS, train
 parser = argparse.ArgumentParser()
 parser.add_argument("--x", type=float)
 parser.add_argument("--kind")
@@ -56,7 +57,7 @@ try:
     begun, state = json.load(open("state.json"))
 except OSError:
     begun, state = 0, ([0.0] * 6, [0.0] * 6)
-for step in range(begun + 1, 9):
+for step in range(begun + 1, STEPS + 1):
     time.sleep(1)
     loss = train(state, given.x, given.kind)
     json.dump([step, state], open("state.new", "w"))
@@ -86,7 +87,7 @@ def test_trials_that_share_a_job_follow_one_another(slurm: Cluster) -> None:
     """The next trial begins in the place of one that is over."""
     ward = Ward(slurm, "search")
     ward.write("train.py", TRAIN)
-    ward.write("model.py", MODEL)
+    ward.write("model.py", f"STEPS = {STEPS}\n{MODEL}")
     resources = {**SPEC["resources"], "pack": {"runs_per_node": 4}}
     ward.hpcrun("submit", ward.spec("together", {**SPEC, "resources": resources}))
     ward.wait_for_end("together", seconds=200)
@@ -103,7 +104,7 @@ def test_no_trial_is_lost_or_told_twice(slurm: Cluster) -> None:
     """A rank, a supervisor, a node and slurmctld are ended; nothing of it lives anywhere else."""
     ward = Ward(slurm, "search")
     ward.write("train.py", TRAIN)
-    ward.write("model.py", MODEL)
+    ward.write("model.py", f"STEPS = {STEPS}\n{MODEL}")
     ward.hpcrun("submit", ward.spec("search", SPEC))
     slurm.kill_user_processes(LOGIN)
     for number in range(3):
@@ -118,9 +119,9 @@ def test_no_trial_is_lost_or_told_twice(slurm: Cluster) -> None:
     ward.kill(found["nodes"][0], f"{PROGRAM}supervisor", ward.raw_job_id(str(found["job_id"])))
     (found,) = ward.status("search/2")
     slurm.power_off(found["nodes"][0])
-    until(lambda: len(ward.attempts("search/2")) > 1 or _is_over(ward, 2), "its next start", 240)
+    hurt = {0, 1, 2} | _wait(ward, lambda: len(ward.attempts("search/2")) > 1 or _is_over(ward, 2))
     slurm.boot(found["nodes"][0])
-    hurt = {0, 1, 2} | (_hurt_until_the_end(ward) if IS_THOROUGH else set())
+    hurt |= _wait(ward, lambda: _all_are_over(ward)) if IS_THOROUGH else set()
     ward.wait_for_end("search", seconds=300)
     points = [chosen_point.read(ward.paths(f"search/{number}")) for number in range(TRIALS)]
     assert len({json.dumps(one.swept) for one in points if one is not None}) == TRIALS
@@ -148,37 +149,44 @@ def test_no_trial_is_lost_or_told_twice(slurm: Cluster) -> None:
     assert len(ward.status("search")) == TRIALS + 2
 
 
-def _hurt_until_the_end(ward: Ward) -> set[int]:
-    """Kill a rank or the supervisor of any run now and then, and stop slurmctld; return which.
+def _wait(ward: Ward, holds: Callable[[], bool]) -> set[int]:
+    """Wait until something holds; return the runs that were hurt meanwhile, of a thorough test.
 
-    Those that have been hurt twice are left alone: recovery has its limits.
+    Now and then a rank or a supervisor of any run is killed, or slurmctld is away for a while.
+    Runs that were hurt twice are left alone: recovery has its limits.
     """
-    draw, hurt = random.Random(0), Counter[int]()
+    if not IS_THOROUGH:
+        until(holds, "its next start", 240)
+        return set()
+    draw, hurt = random.Random(len(ward.attempts("search/2"))), Counter[int]()
     deadline = time.monotonic() + 900
-    while time.monotonic() < deadline:
-        time.sleep(draw.uniform(5, 15))
-        found = ward.status("search")
-        if all(one["state"] == "completed" for one in found):
-            break
-        runs = [one for one in found if one["state"] == "running" and one["step"]]
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(draw.uniform(1, 6))
+        runs = [one for one in ward.status("search") if one["state"] == "running" and one["step"]]
         runs = [one for one in runs if hurt[one["run"]] < 2]
         if not runs:
             continue
         one = draw.choice(runs)
-        job = ward.raw_job_id(str(one["job_id"]))
+        node, job = one["nodes"][0], ward.raw_job_id(str(one["job_id"]))
         fault = draw.choice(["rank", "rank", "supervisor", "supervisor", "slurmctld"])
+        if not job or not ward.cluster.is_on(node):
+            continue
         print(f"{fault}: search/{one['run']} at step {one['step']}")
         hurt[one["run"]] += 1
         if fault == "slurmctld":
             ward.cluster.stop_controller()
         if fault == "supervisor":
-            ward.kill(one["nodes"][0], f"{PROGRAM}supervisor", job)
+            ward.kill(node, f"{PROGRAM}supervisor", job)
         else:
-            ward.hurt_ranks(one["nodes"][0], job)
+            ward.hurt_ranks(node, job)
         if fault == "slurmctld":
             time.sleep(draw.uniform(1, 10))
             ward.cluster.start_controller()
     return set(hurt)
+
+
+def _all_are_over(ward: Ward) -> bool:
+    return all(one["state"] == "completed" for one in ward.status("search"))
 
 
 def _losses(x: float, kind: str) -> list[float]:

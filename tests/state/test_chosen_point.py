@@ -44,7 +44,7 @@ def test_the_first_values_stay(search: Experiment) -> None:
     chosen_point.write(paths, POINT)
     chosen_point.write(paths, ChosenPoint("lr=1", {}, {}, POINT.entry))
     assert chosen_point.read(paths) == POINT
-    assert [path.name for path in paths.directory.iterdir()] == ["point.json"]
+    assert [path.name for path in paths.directory.iterdir()] == ["point"]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_the_first_values_stay(search: Experiment) -> None:
 def test_a_broken_record_is_none(search: Experiment, data: Any) -> None:
     """The run is still open then; its job says so."""
     paths = search.paths.run(0)
-    paths.directory.mkdir(parents=True, exist_ok=True)
+    paths.point.parent.mkdir(parents=True)
     files.write_json(paths.point, data)
     assert chosen_point.read(paths) is None
     assert plan_file.read(search.paths.submission(1).plan).runs[0].swept == {}

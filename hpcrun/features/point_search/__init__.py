@@ -1,9 +1,9 @@
 """Searches: runs of which each asks for its values as it starts, in view of those that have ended.
 
-Nothing of a search lives anywhere but in the runs: the points that they were given (`point.json`)
-and their ledgers and metrics are the study. `study` rebuilds it in memory and asks Optuna once;
-`choose` is the program that the supervisor starts for that, in the job's Python. `pruning` ends
-runs that fall behind, and by `budget` no more begin once it is spent.
+Nothing of a search lives anywhere but in the runs: the points that they were given
+(`point/point.json`) and their ledgers and metrics are the study. `study` rebuilds it in memory and
+asks Optuna once; `choose` is the program that the supervisor starts for that, in the job's Python.
+`pruning` ends runs that fall behind, and by `budget` no more begin once it is spent.
 `earlier_trials` are those of other experiments. What a spec says is
 `hpcrun.state.spec.sweep_block.Search`; `hpcrun.compile.sweep.late_values` compiles it.
 

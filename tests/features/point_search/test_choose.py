@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -115,11 +116,11 @@ def test_it_is_killed_at_any_time(hpcrun: Hpcrun, tmp_path: Path) -> None:
     paths = submission.experiment.run(3)
     argv = [sys.executable, "-m", "hpcrun.features.point_search.choose"]
     argv += [str(submission.directory), "3"]
-    paths.point.unlink()
+    shutil.rmtree(paths.point.parent)
     subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
     expected, whole = chosen_point.read(paths), 0
     for number in range(40):
-        paths.point.unlink(missing_ok=True)
+        shutil.rmtree(paths.point.parent, ignore_errors=True)
         process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
         try:
             process.wait(0.02 * number)
