@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -167,7 +169,10 @@ def _wait(ward: Ward, holds: Callable[[], bool]) -> set[int]:
         if not runs:
             continue
         one = draw.choice(runs)
-        node, job = one["nodes"][0], ward.raw_job_id(str(one["job_id"]))
+        node, job = one["nodes"][0], ""
+        # It may have ended meanwhile.
+        with contextlib.suppress(subprocess.CalledProcessError):
+            job = ward.raw_job_id(str(one["job_id"]))
         fault = draw.choice(["rank", "rank", "supervisor", "supervisor", "slurmctld"])
         if not job or not ward.cluster.is_on(node):
             continue

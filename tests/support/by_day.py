@@ -41,6 +41,7 @@ PARTS = (
         "tests/cluster/test_resize",
         "tests/cluster/test_tune",
         "tests/cluster/test_working_directory",
+        "tests/features/point_search/test_killed",
         "tests/frameworks/test_third_party",
         "tests/run/weights/",
         "tests/tools/perf/",
