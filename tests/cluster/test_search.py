@@ -24,10 +24,10 @@ from tests.support.waiting import until
 from tests.testbed import Cluster
 from tests.testbed.layout import LOGIN
 
-pytestmark = pytest.mark.timeout(1800)
-
 # HPCRUN_THOROUGH=1 has more trials, and hurts them until the last.
 IS_THOROUGH = os.environ.get("HPCRUN_THOROUGH") == "1"
+pytestmark = pytest.mark.timeout(1800 if IS_THOROUGH else 600)
+
 TRIALS, PARALLEL = (40, 6) if IS_THOROUGH else (12, 4)
 STEPS = 20 if IS_THOROUGH else 8
 # Ridge regression by gradient descent, of which the state is saved at each step.
