@@ -128,7 +128,7 @@ class Search:
             "entry": ["train", "--x=${config.x}"],
             "config": {"x": 0.5, "kind": "a"},
             "objective": {"metric": "loss"},
-            "progress": {"pattern": r"step (?P<step>\d+)", "total": STEPS},
+            "progress": {"pattern": r"step (?P<step>\d+)", "total": STEPS + 1},
             "environment": {"python": sys.executable},
             "sweep": {"search": {"space": SPACE, "trials": TRIALS, "parallel": 4, **search}},
         }
@@ -172,7 +172,7 @@ class Search:
         return float(point["config.x"]) + 10 * self.is_bad + 1 / step
 
     def begin(self, number: int) -> int:
-        """An attempt that has done all of its steps; return its number."""
+        """An attempt that has done all of its steps but the last; return its number."""
         attempt = len(ledger.read(self.experiment.run(number))) + 1
         self.experiment.start(number, attempt, job_id="local:1", nodes=("gone",))
         steps = range(1, STEPS + 1)
@@ -195,9 +195,10 @@ class Search:
         part = Pruning(self.run(number), paths.attempt(attempt), record)
         part.turn()
         until(lambda: part._looking is not None and part._looking.wait(0), "a look", 10)
-        with pytest.raises(Enough):
+        with pytest.raises(Enough) as caught:
             part.turn()
-        self.end(number, attempt, Evidence(stop=causes.ENOUGH, exit_code=143))
+        told = str(caught.value)
+        self.end(number, attempt, Evidence(stop=causes.PRUNED, enough=told, exit_code=143))
 
     def start_again(self, number: int, end: Callable[[int, int], None]) -> None:
         """What the next supervisor of a run does whose last one was killed."""

@@ -49,7 +49,7 @@ class Seat:
         with ahead(self._ahead):
             self.search.submit(
                 range(TRIALS),
-                spec={SEARCH: asked, "progress": {"total": 2}, "resources": resources},
+                spec={SEARCH: asked, "progress": {"total": 3}, "resources": resources},
                 when=time.time(),
             )
 
