@@ -56,8 +56,8 @@ class _Seat:
 
     node: str
     process: subprocess.Popen[bytes]
-    attempts: int
-    """Attempts that the run had before."""
+    before: int
+    """The last attempt that the run had before; 0 for none."""
     is_told: bool = False
     """Its supervisor was told to have the ranks save and leave."""
 
@@ -142,6 +142,8 @@ class PackedJob:
             return False
         try:
             intent = ledger.intent(paths)
+            # Its supervisor could not do without.
+            ledger.read(paths)
         except BrokenFile as error:
             self._end(number, EXIT_FAILED, error.message)
             return False
@@ -186,9 +188,9 @@ class PackedJob:
             command=[*command, "--run", str(run.number)],
         )
         say(f"run {run.number} starts on {node}")
-        attempts = len(paths.attempts())
+        before = max((one.number for one in ledger.read(paths)), default=0)
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
-        self._running[run.number] = _Seat(node, process, attempts)
+        self._running[run.number] = _Seat(node, process, before)
 
     def _collect(self) -> None:
         for number, seat in list(self._running.items()):
@@ -206,7 +208,7 @@ class PackedJob:
         except BrokenFile as error:
             self._end(number, code or EXIT_FAILED, error.message)
             return
-        last = attempts[-1] if len(attempts) > seat.attempts else None
+        last = attempts[-1] if attempts and attempts[-1].number > seat.before else None
         if last is not None:
             self._has_begun = True
             self._tries[number] = self._strikes[seat.node] = 0

@@ -213,6 +213,15 @@ def test_what_was_cancelled_or_submitted_elsewhere_is_not_started(
     assert one.over() == {3: None, 5: None}
 
 
+def test_a_ledger_that_cannot_be_read_costs_no_other_run(pack: Callable[[int], Pack]) -> None:
+    one = pack(2)
+    one.paths(3).directory.mkdir(parents=True)
+    one.paths(3).ledger.write_text('{"event": "started", "attempt": "two"}\n')
+    assert one.job().bring_to_end() == EXIT_FAILED
+    assert [number for number, _ in one.started] == [4]
+    assert "ledger.jsonl" in str(one.over()[3])
+
+
 def test_a_run_that_is_cancelled_meanwhile_is_told(
     pack: Callable[[int], Pack], monkeypatch: pytest.MonkeyPatch
 ) -> None:

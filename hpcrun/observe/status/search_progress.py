@@ -36,7 +36,7 @@ def summary(each: Sequence[tuple[Selected, RunStatus]]) -> str:
         return found
     label = next(one.run.label for one, _ in each if one.run.number == best["run"])
     value = f"{best['metric']} {shown(best['value'])}"
-    return f"{found}; best so far: {value}, run {best['run']}, {label}"
+    return f"{found}; best last value: {value}, run {best['run']}, {label}"
 
 
 def sentence(states: Iterable[str]) -> str:

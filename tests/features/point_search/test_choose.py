@@ -88,7 +88,7 @@ def test_a_search_goes_on_with_more_trials(hpcrun: Hpcrun, tmp_path: Path) -> No
     said = hpcrun("status", "e").stderr
     assert (
         "search of 6 trials: 6 completed; "
-        f"best so far: loss {best['loss']:.6g}, run {best['run'][2:]}, lr={best['config.lr']}"
+        f"best last value: loss {best['loss']:.6g}, run {best['run'][2:]}, lr={best['config.lr']}"
         in said
     )
 

@@ -47,7 +47,7 @@ def test_the_line_of_a_search_alone(tmp_path: Path) -> None:
     Experiment(tmp_path, "grid").submit((0,), spec={"objective": spec["objective"]}, job_id=None)
     runs = {where: Finder(tmp_path).resolve([where]) for where in ("one", "*", "grid")}
     each = {where: [*zip(those, statuses(those), strict=True)] for where, those in runs.items()}
-    expected = "search of 2 trials: 1 completed, 1 left; best so far: loss 0.5, run 1, "
+    expected = "search of 2 trials: 1 completed, 1 left; best last value: loss 0.5, run 1, "
     assert search_line(each["one"]) == expected
     assert search_line(each["one"][:1]) == "search of 1 trial: 1 left"
     assert (search_line(each["*"]), search_line(each["grid"])) == (None, None)
