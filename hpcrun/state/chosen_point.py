@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hpcrun import shared_look
@@ -75,22 +77,39 @@ def read(run: RunPaths) -> ChosenPoint | None:
 
 
 def write(run: RunPaths, point: ChosenPoint) -> None:
-    """Write the point of a run, unless it has one: the first one stays.
+    """Write the point of a run, unless it has one: the first one stays."""
+    _put(run.point, asdict(point))
 
-    Its directory appears whole, by a rename, which fails where there is one that holds a file.
+
+def take(experiment: ExperimentPaths, number: int, values: Mapping[str, Any]) -> bool:
+    """Take values for a run, before it is given them; return False if they are another's.
+
+    Of those who ask for the same at once one gets them. A run that was cut off takes them again.
     """
-    place = run.point.parent
-    run.directory.mkdir(parents=True, exist_ok=True)
-    new = run.directory / f".{place.name}.{os.urandom(4).hex()}.tmp"
+    digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    place = experiment.points / digest[:32] / f"{number}.json"
+    return _put(place, values) or shared_look.is_there(place)
+
+
+def _put(file: Path, data: Any) -> bool:
+    """Write a file whose directory is not there yet; return False if it is, and leave it alone.
+
+    It appears whole, by a rename, which fails where there is a directory that holds a file.
+    """
+    place = file.parent
+    place.parent.mkdir(parents=True, exist_ok=True)
+    new = place.parent / f".{place.name}.{os.urandom(4).hex()}.tmp"
     new.mkdir()
     try:
-        files.write_json(new / run.point.name, asdict(point))
+        files.write_json(new / file.name, data)
         new.rename(place)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
+        return False
     finally:
         shutil.rmtree(new, ignore_errors=True)
+    return True
 
 
 def applied(plan: Plan, experiment: ExperimentPaths) -> Plan:

@@ -11,6 +11,7 @@
         submit.lock/HOST:PID:TICKS      the submit that is under way
         annotations/HOST-UID.jsonl      tags and notes (hpcrun.state.annotation_log)
         .hpcrun/torch_extensions/KEY/   the same, where the root's are another user's
+        points/SHA/3.json               what run 3 of a search took (hpcrun.state.chosen_point)
         code/SHA.tar.gz                 frozen code, by content, shared by submissions
         submissions/1/                  one `hpcrun submit`
           plan.json                     the frozen plan (hpcrun.state.plan.Plan)
@@ -285,6 +286,7 @@ class ExperimentPaths(Directory):
 
     annotations = NamedFile("annotations")
     code = NamedFile("code")
+    points = NamedFile("points")
     submit_lock = NamedFile("submit.lock")
     submissions_directory = NamedFile("submissions")
     runs_directory = NamedFile("runs")

@@ -60,7 +60,10 @@ def trials(run: RunPlan, experiment: ExperimentPaths) -> Plan:
 
 
 def choose(run: RunPlan, experiment: ExperimentPaths) -> dict[str, Any]:
-    """Return the values of a run, by full key; raise HpcrunError without Optuna that it needs."""
+    """Return the values of a run, by full key, which no other gets while there are more.
+
+    Raises HpcrunError without Optuna that it needs.
+    """
     search = run.spec[SEARCH]
     plan = chosen_point.applied(trials(run, experiment), experiment)
     place = [one.number for one in plan.runs].index(run.number)
@@ -69,16 +72,16 @@ def choose(run: RunPlan, experiment: ExperimentPaths) -> dict[str, Any]:
     others = [one for one in plan.runs if one.number != run.number]
     others = [one for one in others if one.swept and fits(search["space"], one.swept)]
     told = search.get("told", [])
-    taken = {
-        _text(values) for values in (*(one.swept for one in others), *(one[0] for one in told))
-    }
+    known = (*(one.swept for one in others), *(one[0] for one in told), *search["first"])
+    taken = {*map(_text, known)}
     if search["sampler"] in PLACED:
         points = _of_place(search, place)
     else:
         points = _asked(run, others, experiment)
     values: dict[str, Any] = {}
     for values in points:
-        if _text(values) not in taken:
+        # Who asks in the same second is not among them, and takes a point of its own.
+        if _text(values) not in taken and chosen_point.take(experiment, run.number, values):
             return values
     say(f"{', '.join(f'{key}={value}' for key, value in values.items())} has been tried already")
     return values

@@ -136,6 +136,18 @@ def test_it_is_killed_at_any_time(hpcrun: Hpcrun, tmp_path: Path) -> None:
     assert 0 < whole < 12
 
 
+def test_runs_that_ask_at_once_get_points_of_their_own(hpcrun: Hpcrun, tmp_path: Path) -> None:
+    """Six of six points; those who ask in the same second cannot see what the others choose."""
+    space = "space: {kind: [a, b, c, d, e, f]}, trials: 6, parallel: 6"
+    text = SPEC.replace(
+        "space: {lr: {uniform: [0, 1]}, kind: [a, b]}, trials: 4, parallel: 2", space
+    )
+    (tmp_path / "e.yaml").write_text(text)
+    (tmp_path / "train.py").write_text("print('step 1 loss 1')\n")
+    assert hpcrun("submit", "e.yaml", "--wait").returncode == 0
+    assert sorted(row["config.kind"] for row in _rows(hpcrun)) == [*"abcdef"]
+
+
 def test_a_budget_that_is_spent(hpcrun: Hpcrun, tmp_path: Path) -> None:
     """The others are cancelled with the reason, are no trials, and go on by a greater budget."""
     text = (tmp_path / "e.yaml").read_text().replace("parallel: 2", "parallel: 1, budget: 1.0e-6")
