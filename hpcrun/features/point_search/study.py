@@ -12,6 +12,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from hpcrun import shared_look
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 PLACED = ("qmc", "grid")
 # Tries at a point that no run has yet.
 _TRIES = 20
+# Points of a space that are looked through for one that is left.
+_MOST_LEFT = 10_000
 _SEEDS = 1 << 32
 # Significant digits of a value.
 _DIGITS = 6
@@ -77,7 +80,7 @@ def choose(run: RunPlan, experiment: ExperimentPaths) -> dict[str, Any]:
     if search["sampler"] in PLACED:
         points = _of_place(search, place)
     else:
-        points = _asked(run, others, experiment)
+        points = chain(_asked(run, others, experiment), _left(search["space"]))
     values: dict[str, Any] = {}
     for values in points:
         # Who asks in the same second is not among them, and takes a point of its own.
@@ -104,6 +107,14 @@ def _of_place(search: Mapping[str, Any], place: int) -> Iterator[dict[str, Any]]
     begin = place - len(search["first"])
     yield from points[begin:]
     yield from points[:begin]
+
+
+def _left(space: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the points of a small space, of which the sampler may name the same ones each time."""
+    from hpcrun.compile.sweep import placed_points
+
+    if all("choice" in form or next(iter(form)).startswith("int") for form in space.values()):
+        yield from islice(placed_points.grid(space), _MOST_LEFT)
 
 
 def _asked(

@@ -157,15 +157,17 @@ def test_a_run_that_was_pruned(tmp_path: Path) -> None:
 
 
 def test_a_small_space_is_tried_through(tmp_path: Path) -> None:
-    space = {"config.a": {"choice": [1, 2, 3]}, "config.b": {"int": [1, 3]}}
+    """Also where the sampler would go on with the best point for ever."""
+    space = {"config.a": {"choice": [1, 2, 3]}, "config.b": {"int": [1, 6]}}
     search = Search(tmp_path, space)
-    for number in range(9):
-        search.give(number, search.choose(number))
-        search.end(number, loss=float(number))
-    points = {str(chosen_point.read(search.experiment.run(number))) for number in range(9)}
-    assert len(points) == 9
+    for number in range(18):
+        values = search.choose(number)
+        search.give(number, values)
+        search.end(number, loss=10.0 ** (values["config.a"] + values["config.b"]))
+    points = {str(chosen_point.read(search.experiment.run(number))) for number in range(18)}
+    assert len(points) == 18
     # One more has to repeat one.
-    assert search.choose(9).keys() == space.keys()
+    assert search.choose(18).keys() == space.keys()
 
 
 @pytest.mark.parametrize(("mode", "sampler"), [("min", "tpe"), ("max", "tpe"), ("max", "gp")])
