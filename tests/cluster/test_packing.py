@@ -26,11 +26,11 @@ except OSError:
 state = begun
 for step in range(begun + 1, given.steps + 1):
     time.sleep(1)
+    if given.x == 7 and step == 3:
+        sys.exit(3)
     json.dump({"step": step}, open("state.new", "w"))
     os.replace("state.new", "state.json")
     print(f"step {step} loss {given.x / step}", flush=True)
-    if given.x == 7 and step >= 3:
-        sys.exit(3)
     if given.x == 6 and step == 3:
         taken = bytearray(os.urandom(1 << 20) * 700)
 """
@@ -100,7 +100,9 @@ def test_what_ends_one_run_touches_no_other(slurm: Cluster) -> None:
     assert "the run asked for 500M" in found[6]["cause"]["message"]
     assert len(ward.attempts("packed/1")) == 2
     assert [len(ward.attempts(f"packed/{number}")) for number in (2, 3, 4, 5, 8)] == [1] * 5
-    assert jobs_of(slurm, "packed") == {str(waiting["job_id"]): "FAILED"}
+    job = str(waiting["job_id"])
+    # Accounting hears of it later.
+    until(lambda: jobs_of(slurm, "packed") == {job: "FAILED"}, "the job's one account", 60)
     ward.hpcrun("submit", ward.spec("packed", SPEC), "config.steps=20", "--only", "x=0 or x=9")
     ward.wait_for_end("packed/0", "completed", seconds=120)
     ward.wait_for_end("packed/9", "completed", seconds=120)
@@ -149,6 +151,6 @@ def test_sessions_of_a_job_that_is_preempted_go_on(slurm: Cluster, reference: Re
         reference.assert_same(f"shared/{number}")
     first, *others = (ward.kinds(f"shared/{number}") for number in range(3))
     assert first == ["rank_crash", "preempted", None]
-    # Which of the others ran as the nodes were taken is a matter of seconds.
-    assert sorted(map(len, others)) == [1, 2]
+    # Whether the others ran as the nodes were taken is a matter of seconds.
+    assert all(kinds in ([None], ["preempted", None]) for kinds in others)
     assert [*jobs_of(slurm, "shared")] == [str(run["job_id"])]

@@ -368,7 +368,7 @@ def test_more_is_asked_for_once_for_each_amount(
     place.submit("true", recovery={"grow": {"mem": 1.5, "time": None, "most": {"mem": "4G"}}})
     place.run.directory.mkdir(parents=True)
     run = plan_file.read(place.submission.plan).run(3)
-    launcher: Any = SimpleNamespace(requeues=True, is_slurm=True, job_id="7")
+    launcher: Any = SimpleNamespace(requeues=True, is_slurm=True, job_id="7", is_packed=False)
     asked = iter(["500M", "750M", "750M"])
     monkeypatch.setattr(
         "hpcrun.slurm.job.growth",
