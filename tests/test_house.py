@@ -277,7 +277,7 @@ BUDGETS = {
     "features/staging": 320,
     "features/object_storage": 1_300,
     # Brackets, samplers by a trial's place, a budget, and what other experiments found out.
-    "features/point_search": 740,
+    "features/point_search": 760,
 }
 
 
