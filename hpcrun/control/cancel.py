@@ -72,7 +72,7 @@ def _end_jobs(selected: Sequence[Selected], say: Say) -> None:
     states = queue.query([str(one.job_id) for one in selected], accounting=False)
     if states.controller_is_down:
         raise ClusterUnreachable(states.problems[0])
-    living: dict[str, list[Selected]] = {}
+    living: list[str] = []
     shared: dict[str, list[Selected]] = {}
     for one in selected:
         state, job = states.get(str(one.job_id)), one.submission
@@ -81,13 +81,16 @@ def _end_jobs(selected: Sequence[Selected], say: Say) -> None:
         if problem := queue.JobMark(job.paths.directory).problem(state):
             say(f"{one.name}: {problem}, which is left alone")
         elif not state.is_over:
-            (shared if job.is_packed else living).setdefault(state.job_id, []).append(one)
+            if job.is_packed:
+                shared.setdefault(state.job_id, []).append(one)
+            else:
+                living.append(state.job_id)
     for job_id, some in shared.items():
         if _is_all_over(some):
-            living[job_id] = some
+            living.append(job_id)
         else:
             _end_steps(job_id, some)
-    client.cancel([*living])
+    client.cancel(living)
 
 
 def _is_all_over(selected: Sequence[Selected]) -> bool:

@@ -75,12 +75,13 @@ def choose(run: RunPlan, experiment: ExperimentPaths) -> dict[str, Any]:
     others = [one for one in plan.runs if one.number != run.number]
     others = [one for one in others if one.swept and fits(search["space"], one.swept)]
     told = search.get("told", [])
-    known = (*(one.swept for one in others), *(one[0] for one in told), *search["first"])
-    taken = {*map(_text, known)}
+    taken = {_text(one.swept) for one in others}
+    taken.update(_text(point) for point, _ in told)
+    taken.update(_text(point) for point in search["first"])
     if search["sampler"] in PLACED:
         points = _of_place(search, place)
     else:
-        points = chain(_asked(run, others, experiment), _left(search["space"]))
+        points = chain(_asked(run, others, experiment), _small_space_points(search["space"]))
     values: dict[str, Any] = {}
     for values in points:
         # Who asks in the same second is not among them, and takes a point of its own.
@@ -109,7 +110,7 @@ def _of_place(search: Mapping[str, Any], place: int) -> Iterator[dict[str, Any]]
     yield from points[:begin]
 
 
-def _left(space: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _small_space_points(space: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the points of a small space, of which the sampler may name the same ones each time."""
     from hpcrun.compile.sweep import placed_points
 
