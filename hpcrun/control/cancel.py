@@ -98,9 +98,8 @@ def _is_all_over(selected: Sequence[Selected]) -> bool:
     job, experiment = selected[0].submission, selected[0].experiment
     assert job is not None
     jobs = journal.read(job.paths)
-    mine = [jobs[run] for run in job.record["runs"] if run in jobs]
-    open_ = (one.run for one in mine if one.job_id == job.job_id and not one.ended)
-    return all(ledger.intent(experiment.run(run)) is not None for run in open_)
+    left = (run for run, one in jobs.items() if one.job_id == job.job_id and not one.ended)
+    return all(ledger.intent(experiment.run(run)) is not None for run in left)
 
 
 def _end_steps(job_id: str, selected: Sequence[Selected]) -> None:

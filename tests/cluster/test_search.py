@@ -16,6 +16,7 @@ from typing import Any
 import optuna
 import pytest
 
+from hpcrun.compile.sweep import optuna_space
 from hpcrun.features.point_search import study
 from hpcrun.state import chosen_point, files, plan_file
 from hpcrun.state.plan import SEARCH
@@ -215,7 +216,7 @@ def _assert_told_once(ward: Ward, rows: list[dict[str, Any]]) -> None:
     experiment = ward.paths("search/0").experiment
     plan = plan_file.read(experiment.submission(1).plan)
     frozen = plan.run(0).spec[SEARCH]["space"]
-    space = {key: study._distribution(form) for key, form in frozen.items()}
+    space = {key: optuna_space.distribution(form) for key, form in frozen.items()}
     told = optuna.create_study()
     told.add_trials([*study._trials(plan.runs, experiment, space)])
     assert [one.state.name for one in told.trials] == ["COMPLETE"] * TRIALS

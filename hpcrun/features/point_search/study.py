@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -122,21 +121,12 @@ def _asked(
     run: RunPlan, others: Sequence[RunPlan], experiment: ExperimentPaths
 ) -> Iterator[dict[str, Any]]:
     """Yield Optuna's answers in view of the other trials, each with another seed."""
-    try:
-        import optuna
-        from optuna.study import StudyDirection
-    except ImportError as error:
-        raise HpcrunError(
-            f"Optuna cannot be imported: {error}", hint="pip install 'hpcrun[search]'"
-        ) from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    # It warns of each option that may change.
-    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    from hpcrun.compile.sweep import optuna_space
+
+    optuna = optuna_space.load()
     search = run.spec[SEARCH]
-    space = {key: _distribution(form) for key, form in search["space"].items()}
-    directions = [
-        StudyDirection["MAXIMIZE" if one.better == "max" else "MINIMIZE"] for one in objectives(run)
-    ]
+    space = {key: optuna_space.distribution(form) for key, form in search["space"].items()}
+    directions = ["maximize" if one.better == "max" else "minimize" for one in objectives(run)]
     known = [*_trials(others, experiment, space)]
     for point, values in search.get("told", []):
         distributions = {key: space[key] for key in point}
@@ -225,18 +215,6 @@ def values_of(run: RunPaths, wanted: Sequence[Objective]) -> list[float] | None:
         found = [curve.last(one.metric) for one in wanted]
     finite = [one for one in found if one is not None and math.isfinite(one)]
     return finite if len(finite) == len(wanted) else None
-
-
-def _distribution(form: Mapping[str, Any]) -> optuna.distributions.BaseDistribution:
-    from optuna import distributions
-
-    (name, bounds), *_ = form.items()
-    if name == "choice":
-        return distributions.CategoricalDistribution(bounds)
-    low, high = bounds
-    if name.startswith("int"):
-        return distributions.IntDistribution(low, high, log=name == "int_loguniform")
-    return distributions.FloatDistribution(low, high, log=name == "loguniform")
 
 
 def _suggest(trial: optuna.Trial, key: str, distribution: Any) -> Any:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from hpcrun import activity
-from hpcrun.errors import HpcrunError, UsageError
+from hpcrun.compile.sweep import optuna_space
+from hpcrun.errors import UsageError
 from hpcrun.observe.status import run_state
 from hpcrun.state.plan import SEARCH
 from hpcrun.text import Say, one_line, plural
@@ -33,26 +33,13 @@ _STATES = {
 _SECRET = re.compile(r"//[^/@\s]*@")
 
 
-def load() -> Any:
-    """Import Optuna, quiet; raise HpcrunError without it."""
-    try:
-        import optuna
-    except ImportError as error:
-        raise HpcrunError(
-            f"Optuna cannot be imported: {error}", hint="pip install 'hpcrun[search]'"
-        ) from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    return optuna
-
-
 def importance(view: SearchView, say: Say) -> dict[str, float] | None:
     """Return each parameter's share of what completed trials differ by, the greatest first.
 
     Of several objectives it is that of the first. It is Optuna's PED-ANOVA, which needs nothing
     beside Optuna. None of fewer than `FEWEST`.
     """
-    optuna = load()
+    optuna = optuna_space.load()
     found = _trials(replace(view, objectives=view.objectives[:1]), say)
     trials = [one for one in found if one.state == optuna.trial.TrialState.COMPLETE]
     if len(trials) < FEWEST:
@@ -69,7 +56,7 @@ def store(view: SearchView, url: str, name: str, say: Say) -> int:
 
     Raises UsageError if it has a study of that name, or cannot be used.
     """
-    optuna = load()
+    optuna = optuna_space.load()
     trials = _trials(view, say)
     shown = without_secrets(url)
     study: Any = None
@@ -142,7 +129,9 @@ def _trial(
     found = optuna.trial.create_trial(
         state=optuna.trial.TrialState[state],
         params=run.swept,
-        distributions={key: _distribution(space[key]) for key in run.swept if key in space},
+        distributions={
+            key: optuna_space.distribution(space[key]) for key in run.swept if key in space
+        },
         values=values if state in ("COMPLETE", "PRUNED") else None,
         intermediate_values=dict(course),
         user_attrs={"run": one.selected.name, "state": one.status.state},
@@ -158,16 +147,3 @@ def _thin(course: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
     """Return at most so many of the values, evenly, the last among them."""
     every = -(-len(course) // _MOST_VALUES)
     return course if every <= 1 else [*reversed(course[::-1][::every])]
-
-
-def _distribution(form: Mapping[str, Any]) -> Any:
-    """Return Optuna's form of a distribution of the spec."""
-    from optuna import distributions
-
-    if "choice" in form:
-        return distributions.CategoricalDistribution(form["choice"])
-    name = next(one for one in ("uniform", "loguniform", "int", "int_loguniform") if one in form)
-    low, high = form[name]
-    if name.startswith("int"):
-        return distributions.IntDistribution(low, high, log=name == "int_loguniform")
-    return distributions.FloatDistribution(low, high, log=name == "loguniform")

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun.compile.sweep import optuna_space
 from hpcrun.feature import Enough
 from hpcrun.features.point_search import choose, study
 from hpcrun.features.point_search.pruning import Pruning
@@ -161,7 +162,7 @@ class Search:
         """What Optuna is told of all runs."""
         plan = plan_file.read(self.submission.plan)
         frozen = plan.run(TRIALS - 1).spec[SEARCH]["space"]
-        space = {key: study._distribution(form) for key, form in frozen.items()}
+        space = {key: optuna_space.distribution(form) for key, form in frozen.items()}
         asked = [one for one in plan.runs if one.swept]
         told = study._trials(asked, self.experiment.paths, space)
         return [(one.state.name, one.value, one.params) for one in told]

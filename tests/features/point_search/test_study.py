@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun.compile.sweep import optuna_space
 from hpcrun.errors import HpcrunError
 from hpcrun.features.point_search import FEATURE, pruning, study
 from hpcrun.policy import recovery
@@ -60,7 +61,7 @@ class Search:
 
 def _states(search: Search, number: int) -> list[tuple[str, float | None]]:
     plan = search.plan
-    space = {key: study._distribution(form) for key, form in search.space.items()}
+    space = {key: optuna_space.distribution(form) for key, form in search.space.items()}
     others = [one for one in plan.runs if one.swept and one.number != number]
     others = [one for one in others if chosen_point.fits(search.space, one.swept)]
     found = [*study._trials(others, search.experiment.paths, space)]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun.compile.sweep import optuna_space
 from hpcrun.feature import Enough
 from hpcrun.features.point_search import budget, pruning, study
 from hpcrun.features.point_search.pruning import Pruning
@@ -75,7 +76,7 @@ class Seat:
     def trials(self) -> list[tuple[str, float | None, dict[str, Any]]]:
         with ahead(self._ahead):
             plan = plan_file.read(self.search.paths.submission(1).plan)
-            space = {key: study._distribution(form) for key, form in SPACE.items()}
+            space = {key: optuna_space.distribution(form) for key, form in SPACE.items()}
             others = [one for one in plan.runs if one.swept]
             told = study._trials(others, self.search.paths, space)
             return [
