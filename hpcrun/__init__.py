@@ -9,7 +9,10 @@ if TYPE_CHECKING:
     from hpcrun.api import Experiment, LogLine, experiment, submit
     from hpcrun.observe.status.status import RunStatus
     from hpcrun.run.data.curriculum import Ramp
+    from hpcrun.run.data.mixture import Mixture
     from hpcrun.run.data.packed_documents import PackedDocuments
+    from hpcrun.run.data.tar_shards import TarShards
+    from hpcrun.run.data.token_files import TokenFiles
     from hpcrun.run.parallel.expert_layer import expert_layer
     from hpcrun.run.parallel.ulysses import attention as ulysses_attention
     from hpcrun.run.session import Session, session
@@ -18,10 +21,13 @@ __version__ = "0.1.0"
 __all__ = [
     "Experiment",
     "LogLine",
+    "Mixture",
     "PackedDocuments",
     "Ramp",
     "RunStatus",
     "Session",
+    "TarShards",
+    "TokenFiles",
     "__version__",
     "experiment",
     "expert_layer",
@@ -33,10 +39,13 @@ __all__ = [
 _FROM = {
     "Experiment": ("api", "Experiment"),
     "LogLine": ("api", "LogLine"),
+    "Mixture": ("run.data.mixture", "Mixture"),
     "PackedDocuments": ("run.data.packed_documents", "PackedDocuments"),
     "Ramp": ("run.data.curriculum", "Ramp"),
     "RunStatus": ("observe.status.status", "RunStatus"),
     "Session": ("run.session", "Session"),
+    "TarShards": ("run.data.tar_shards", "TarShards"),
+    "TokenFiles": ("run.data.token_files", "TokenFiles"),
     "experiment": ("api", "experiment"),
     "expert_layer": ("run.parallel.expert_layer", "expert_layer"),
     "session": ("run.session", "session"),

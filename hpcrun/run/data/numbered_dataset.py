@@ -47,5 +47,6 @@ class NumberedDataset:
             return self._dataset[example]
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
-            tell(f"sample {sample} of the run, dataset[{example}], cannot be read: {message}")
+            name_of = getattr(self._dataset, "name_of", "dataset[{}]".format)
+            tell(f"sample {sample} of the run, {name_of(example)}, cannot be read: {message}")
             raise

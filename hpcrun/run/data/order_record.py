@@ -6,8 +6,8 @@ compares it with that of earlier attempts.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 from hpcrun.errors import UsageError
 from hpcrun.run.protocol.launch import Launch
@@ -23,6 +23,8 @@ class SampleOrder:
     """Examples in an epoch."""
     seed: int
     shuffle: bool
+    parts: dict[str, list[int]] | None = None
+    """Of a mixture's parts, the number of examples and the share (see `Mixture.parts`)."""
 
 
 def begin(
@@ -35,13 +37,22 @@ def begin(
     """
     if done:
         _check(launch, number, order)
-    log.write(session_log.DATA, loader=number, **dataclasses.asdict(order))
+    values = {name: value for name, value in vars(order).items() if value is not None}
+    log.write(session_log.DATA, loader=number, **values)
 
 
 def _check(launch: Launch, number: int, order: SampleOrder) -> None:
     before = _newest(launch, number)
     if before is None:
         return
+    if before.get("parts") != order.parts:
+        raise UsageError(
+            f"session.loader has {_described(order.parts)}, and had "
+            f"{_described(before.get('parts'))} when this run took its earlier steps: the samples "
+            "that follow would be others",
+            hint="give the same parts, examples and weights again, or begin another run with these "
+            "weights (checkpoint.initialize_from)",
+        )
     samples = before.get("samples")
     if isinstance(samples, int) and samples != order.samples:
         first = f"pass length={samples} to session.loader to go on with its first {samples:,}, or "
@@ -59,6 +70,15 @@ def _check(launch: Launch, number: int, order: SampleOrder) -> None:
                 "its earlier steps: the order of its samples would be another one",
                 hint=f"set it to {before.get(name)} again, or begin another run",
             )
+
+
+def _described(parts: Any) -> str:
+    """Return the parts of a mixture in words."""
+    if not isinstance(parts, dict):
+        return "no mixture"
+    whole = sum(share for _, share in parts.values())
+    words = (f"{name} of {n:,} ({share / whole:.3g})" for name, (n, share) in parts.items())
+    return "a mixture of " + ", ".join(words)
 
 
 def _newest(launch: Launch, number: int) -> dict[str, object] | None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.run.data import worker_sockets
+from hpcrun.run.data.mixture import Mixture
 from hpcrun.run.data.numbered_dataset import NumberedDataset, SampleRequest
 from hpcrun.run.data.order_record import SampleOrder
 from hpcrun.run.data.sample_order import examples_of
@@ -68,7 +69,11 @@ class SampleLoader:
                 hint="set deepspeed.train_batch_size and its parts in the spec",
             )
         self._session, self._begin, self._pool = session, begin, pool
-        self._order = SampleOrder(_length(dataset, length), session.seed, shuffle)
+        self._mixture = None
+        if isinstance(dataset, Mixture):
+            dataset = self._mixture = _ordered(dataset, session, shuffle, length, pool)
+        parts = None if self._mixture is None else self._mixture.parts
+        self._order = SampleOrder(_length(dataset, length), session.seed, shuffle, parts)
         self._in_process = num_workers == 0
         self._device = session.device
         self._step: int | None = None
@@ -104,6 +109,7 @@ class SampleLoader:
         if not self._begun:
             self._begun = True
             self._begin(self._order, step - 1)
+            self._tell_of_parts()
         if self._step != step:
             self._open(step)
         self._step = None
@@ -119,15 +125,27 @@ class SampleLoader:
             step += 1
 
     def epoch_of(self, sample: int) -> int | None:
-        """Return the epoch of a sample of the run, from 0; None with a curriculum, in which none
-        has an end.
+        """Return the epoch of a sample of the run, from 0; None with a curriculum or a mixture, in
+        which none has an end.
         """
-        return sample // self._order.samples if self._pool is None else None
+        if self._pool is not None or self._mixture is not None:
+            return None
+        return sample // self._order.samples
 
     def take_wait(self) -> float:
         """Return the seconds that this rank has waited for data since the last call."""
         waited, self._waited = self._waited, 0.0
         return waited
+
+    def _tell_of_parts(self) -> None:
+        """Tell how often the examples of a mixture's parts come until the last step."""
+        session, total = self._session, self._session.total_steps
+        if self._mixture is None or session.rank or total is None:
+            return
+        samples = next(session.micro_batches(total + 1))[0]
+        counts, parts = self._mixture.counts(samples), self._mixture.parts
+        often = ", ".join(f"{name} {counts[name] / parts[name][0]:.3g}" for name in parts)
+        tell(f"session.loader: epochs of the mixture's parts in {plural(total, 'step')}: {often}")
 
     def _open(self, step: int) -> None:
         self._first = step
@@ -149,7 +167,11 @@ class SampleLoader:
             for pool, group in itertools.groupby(found, key=itemgetter(0)):
                 micro_batches = [samples for _, samples in group]
                 together = [*itertools.chain(*micro_batches)]
-                examples = iter(examples_of(together, pool, order.seed, shuffle=order.shuffle))
+                examples = iter(
+                    together
+                    if self._mixture is not None
+                    else examples_of(together, pool, order.seed, shuffle=order.shuffle)
+                )
                 for samples in micro_batches:
                     yield [*map(SampleRequest, samples, examples)]
 
@@ -195,6 +217,23 @@ class _MicroBatches:
 
     def __iter__(self) -> Iterator[list[SampleRequest]]:
         return self._requests()
+
+
+def _ordered(
+    mixture: Mixture,
+    session: RankView,
+    shuffle: bool,
+    length: int | None,
+    pool: Callable[[int], int] | None,
+) -> Mixture:
+    """Return a mixture in the run's order."""
+    if length is not None or pool is not None:
+        raise UsageError(
+            "session.loader takes no length and no pool for a Mixture, whose parts each have an "
+            "epoch of their own",
+            hint="give a torch.utils.data.Subset in place of the part that is to be shorter",
+        )
+    return mixture.ordered(session.seed, shuffle)
 
 
 def _length(dataset: Any, length: int | None) -> int:

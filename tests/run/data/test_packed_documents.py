@@ -59,7 +59,41 @@ def test_windows_are_read_alone_from_any_kind_of_tokens() -> None:
 def test_bad_input() -> None:
     with pytest.raises(UsageError, match="at least one token"):
         PackedDocuments([[1]], 0)
+    with pytest.raises(UsageError, match="windows have fewer tokens in common"):
+        PackedDocuments([[1]], 2, overlap=2)
+    with pytest.raises(UsageError, match="left out without boundaries"):
+        PackedDocuments([[1]], 2, last_token=1)
     with pytest.raises(UsageError, match="2 documents, and 1 lengths"):
         PackedDocuments([[1], [2]], 4, lengths=[1])
     with pytest.raises(UsageError, match="document 0 has 2 tokens, and had 1 when"):
         PackedDocuments([[1, 2]], 4, lengths=[1])[0]
+
+
+def test_windows_that_overlap_have_each_token_as_a_target_once() -> None:
+    for count in range(12):
+        packed = PackedDocuments([[*range(1, count + 1)]], 4, overlap=1)
+        windows = [packed[index].tolist() for index in range(len(packed))]
+        targets = [token for window in windows for token in window[1:] if token]
+        assert targets == [*range(2, count + 1)]
+
+
+@pytest.mark.parametrize("given", [{"first_token": 9}, {"last_token": 8}])
+def test_documents_are_found_by_their_tokens(given: dict[str, int]) -> None:
+    documents = [[9, 1, 8, 9, 2, 3, 8, 9, 4], [9, 5, 8]]
+    packed = PackedDocuments(documents, 5, boundaries=True, **given)
+    windows = [packed[index] for index in range(len(packed))]
+    assert [one["tokens"].tolist() for one in windows] == [
+        [9, 1, 8, 9, 2],
+        [3, 8, 9, 4, 9],
+        [5, 8, 0, 0, 0],
+    ]
+    assert [one["documents"].tolist() for one in windows] == [
+        [0, 0, 0, 1, 1],
+        [0, 0, 1, 1, 2],
+        [0, 0, -1, -1, -1],
+    ]
+    assert [one["positions"].tolist() for one in windows] == [
+        [0, 1, 2, 0, 1],
+        [0, 1, 0, 1, 0],
+        [0, 1, 0, 0, 0],
+    ]

@@ -13,6 +13,7 @@ import pytest
 
 import hpcrun
 from hpcrun.errors import HpcrunError, UsageError
+from hpcrun.run.data.mixture import Mixture
 from hpcrun.run.data.sample_order import examples_of
 from hpcrun.run.session import Session
 from hpcrun.state import files
@@ -231,6 +232,43 @@ def test_another_length_is_refused_after_progress(start: Start) -> None:
     assert len(_read(start(attempt=4).loader(Numbers(12))(1))) == 8
 
 
+def test_another_mixture_is_refused_after_progress(start: Start) -> None:
+    def mixture(length: int = 10, weight: float = 0.3, **more: Any) -> Mixture:
+        return Mixture({"web": (Numbers(length), 0.7), "code": (Numbers(5), weight), **more})
+
+    session = start()
+    loader = session.loader(mixture())
+    assert loader.epoch_of(3) is None
+    engine = FakeEngine()
+    session.restore(engine)
+    for step in session.steps(total=2):
+        assert len(_read(loader(step))) == 8
+        engine.step()
+    before = r"web of 10 \(0.7\), code of 5 \(0.3\) when this run took its earlier steps"
+    for other in (mixture(11), mixture(weight=0.4), mixture(more=(Numbers(), 1)), Numbers()):
+        session = start(attempt=2)
+        session.restore(FakeEngine())
+        with pytest.raises(UsageError, match=before):
+            next(session.loader(other)(3))
+    session = start(attempt=2)
+    session.restore(FakeEngine())
+    assert len(_read(session.loader(mixture(), num_workers=1)(3))) == 8
+
+
+def test_an_example_of_a_mixture_that_cannot_be_read_is_named(
+    start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Broken(Numbers):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            raise ValueError("torn")
+
+    loader = start().loader(Mixture({"web": (Broken(1), 1)}))
+    with pytest.raises(ValueError, match="torn"):
+        next(loader(1))
+    said = capfd.readouterr()
+    assert "sample 0 of the run, web[0], cannot be read: ValueError: torn" in said.out + said.err
+
+
 class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc, name-defined]
     def __iter__(self) -> Iterator[int]:
         return iter(range(3))
@@ -252,10 +290,11 @@ class _Endless:
         (Numbers(), {"batch_size": 4}, r"takes no batch_size: .*[\s\S]*train_batch_size"),
         (Numbers(), {"num_workers": -1}, r"session.loader: num_workers"),
         (Numbers(), {"no_such": 1}, r"session.loader: .*no_such"),
+        (Mixture({"a": ([1], 1)}), {"length": 1}, r"no length and no pool for a Mixture"),
     ],
     ids=[
         *("empty", "iterable", "iterator", "endless"),
-        *("longer", "batch size", "negative workers", "unknown"),
+        *("longer", "batch size", "negative workers", "unknown", "mixture"),
     ],
 )
 def test_bad_input(start: Start, dataset: Any, options: dict[str, Any], message: str) -> None:
