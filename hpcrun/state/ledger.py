@@ -51,7 +51,7 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     The first ``step`` logged is not beyond the first ever, though one was ``reached``; ``message``.
 ``straggler``
     The others wait for this ``rank`` on ``node``: the shares of the time that it ``waits`` and that
-    the least of the ``others_wait``.
+    the least of the ``others_wait``, and in which it reads data (``loads``).
 ``never_met``
     No rank ever listened on a port of the attempt: each of the ``world_size`` ranks worked alone.
 ``kept``
@@ -211,7 +211,11 @@ _FIELDS: dict[str, Kinds] = {
         "left_out": session_log.SAMPLES,
         "grow": mapping(_GROW),
     },
-    STRAGGLER: {"rank": INDEX, "node": TEXT, "waits": NUMBER, "others_wait": NUMBER},
+    STRAGGLER: {
+        "rank": INDEX,
+        "node": TEXT,
+        **dict.fromkeys(("waits", "others_wait", "loads"), NUMBER),
+    },
     NEVER_MET: {"world_size": INDEX},
     ROLE: {
         **dict.fromkeys(("role", "what", "why", "node", "signal"), TEXT),
@@ -241,7 +245,7 @@ _NEEDED: dict[str, Collection[str]] = {
     HEALTH: ("findings", "action", "reason"),
     COPIED: _FIELDS[COPIED],
     ENDED: ("outcome",),
-    STRAGGLER: _FIELDS[STRAGGLER],
+    STRAGGLER: ("rank", "node", "waits", "others_wait"),
     NEVER_MET: ("world_size",),
     ROLE: ("role", "what", "why", "ranks"),
     FAULT: ("attempt", "fault", "time"),

@@ -325,9 +325,15 @@ def _straggler(one: AttemptStory) -> str:
     found = one.attempt.straggler
     if found is None:
         return ""
+    loads = found.get("loads", 0)
     return (
         f"Rank {found['rank']} on {found['node']} held up the others: each of them waited for "
         f"{found['others_wait']:.0%} of the time or more, it for {found['waits']:.0%}."
+        + (
+            f" It waited for its data for {loads:.0%}: {_LOADER_ADVICE}."
+            if loads >= STARVED
+            else ""
+        )
     )
 
 

@@ -28,8 +28,8 @@ from hpcrun.shared_dataclass import dataclass
 from hpcrun.state import files
 from hpcrun.state.node_layout import ScratchPaths
 
-# pid, step, phase, moves, looks, waits
-_FORM = struct.Struct("<qqqqqq")
+# pid, step, phase, moves, looks, waits, loads
+_FORM = struct.Struct("<qqqqqqq")
 # Bytes of a rank's stacks that are kept.
 _MOST_STACKS = 1 << 20
 _LOOK_EVERY = 1.0
@@ -38,6 +38,8 @@ _DEPTH = 24
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 # Files of the functions that wait for other ranks; matched against paths in stack traces.
 COLLECTIVE = re.compile(r"/torch/distributed/|/deepspeed/comm/")
+# Files of what reads data; a dataset that the rank reads by itself is called by them.
+_LOADER = re.compile(r"/torch/utils/data/|/hpcrun/run/data/sample_loader")
 
 GONE = "X"
 STARTING, STEPPING, SAVING, RESTORING, ENDING = range(5)
@@ -65,6 +67,8 @@ class RankProgress:
     stands still, of what the rank started."""
     waits: int = 0
     """Samples that found the main thread in a collective."""
+    loads: int = 0
+    """Samples that found it in a loader of data."""
 
 
 class ProgressWriter:
@@ -75,7 +79,7 @@ class ProgressWriter:
 
     def __init__(self, scratch: Path | None, rank: int) -> None:
         self._step, self.phase = 0, STARTING
-        self._moves = self._looks = self._waits = 0
+        self._moves = self._looks = self._waits = self._loads = 0
         self._memory: mmap.mmap | None = None
         if scratch is None:
             return
@@ -129,7 +133,8 @@ class ProgressWriter:
             frame = sys._current_frames().get(self._watched)
             now = _position(frame)
             self._moves += now != before
-            self._waits += _in_collective(frame)
+            self._waits += _is_in(COLLECTIVE, frame)
+            self._loads += _is_in(_LOADER, frame)
             self._looks += 1
             before = now
             self._store()
@@ -137,7 +142,7 @@ class ProgressWriter:
     def _store(self) -> None:
         # A forked child's steps are not the rank's.
         if self._memory is not None and self._pid == os.getpid():
-            counts = (self._moves, self._looks, self._waits)
+            counts = (self._moves, self._looks, self._waits, self._loads)
             self._memory[:] = _FORM.pack(self._pid, self._step, self.phase, *counts)
 
 
@@ -174,9 +179,9 @@ def _position(frame: FrameType | None) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def _in_collective(frame: FrameType | None) -> bool:
-    """Check whether a thread waits for other ranks."""
-    while frame is not None and not COLLECTIVE.search(frame.f_code.co_filename):
+def _is_in(place: re.Pattern[str], frame: FrameType | None) -> bool:
+    """Check whether a thread is in a function of these files, or in what one called."""
+    while frame is not None and not place.search(frame.f_code.co_filename):
         frame = frame.f_back
     return frame is not None
 
@@ -187,12 +192,13 @@ def read(scratch: Path) -> dict[int, RankProgress]:
     for rank, path in ScratchPaths(scratch).progresses():
         with contextlib.suppress(OSError, ValueError, IndexError, struct.error):
             data = files.read_bytes(path, _FORM.size)
-            pid, step, phase, moves, looks, waits = _FORM.unpack(data)
+            pid, step, phase, moves, looks, waits, loads = _FORM.unpack(data)
             if phase not in range(len(PHASES)):
                 continue
             fields = _stat(pid)
             processor = 0 if fields == [GONE] else int(fields[11]) + int(fields[12])
-            found[rank] = RankProgress(pid, step, phase, moves, looks, fields[0], processor, waits)
+            counts = (processor, waits, loads)
+            found[rank] = RankProgress(pid, step, phase, moves, looks, fields[0], *counts)
     return found
 
 

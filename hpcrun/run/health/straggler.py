@@ -19,6 +19,9 @@ LOOKS = 10
 STEPS = 2
 # So many of the newest intervals have to agree, since a rank may evaluate alone now and then.
 PARTS, AGREE = 6, 5
+# Where the others do little but wait, as they do for a rank that is ten times slower, so many in a
+# row are enough, which are half a minute: a rank that evaluates alone is found in one.
+CLEAR_WAIT, CLEAR = 0.75, 3
 # The least share of samples in which each other rank waits, and the most of the straggler.
 OTHERS_WAIT, IT_WAITS = 0.25, 0.05
 
@@ -31,6 +34,8 @@ class Straggler:
     waits: float
     others_wait: float
     """The least share of any other rank."""
+    loads: float = 0.0
+    """The share in which it is in a loader of data."""
 
 
 class StragglerDetector:
@@ -59,7 +64,13 @@ class StragglerDetector:
         found = [part for part in self._parts if part is not None]
         ranks = [part.rank for part in found]
         newest = found[-1] if found else None
-        if newest is None or ranks.count(newest.rank) < AGREE or newest.rank == self._reported:
+        if newest is None or newest.rank == self._reported:
+            return None
+        clear = [
+            part is not None and part.rank == newest.rank and part.others_wait >= CLEAR_WAIT
+            for part in [*self._parts][-CLEAR:]
+        ]
+        if ranks.count(newest.rank) < AGREE and not (len(clear) == CLEAR and all(clear)):
             return None
         self._reported = newest.rank
         return newest
@@ -76,4 +87,6 @@ def _of(then: Mapping[int, RankProgress], now: Mapping[int, RankProgress]) -> St
     least, second = sorted(shares, key=lambda rank: shares[rank])[:2]
     if shares[least] > IT_WAITS or shares[second] < OTHERS_WAIT:
         return None
-    return Straggler(least, round(shares[least], 2), round(shares[second], 2))
+    first, last = then[least], now[least]
+    loads = (last.loads - first.loads) / (last.looks - first.looks)
+    return Straggler(least, *(round(one, 2) for one in (shares[least], shares[second], loads)))

@@ -793,6 +793,21 @@ def test_ranks_that_mpi_took_for_the_only_one(study: Experiment) -> None:
     assert "resources.mpi" in sentence
 
 
+@pytest.mark.parametrize(
+    ("more", "says"), [({}, False), ({"loads": 0.04}, False), ({"loads": 0.92}, True)]
+)
+def test_a_rank_that_holds_up_the_others_is_named_and_its_loader(
+    study: Experiment, more: dict[str, float], says: bool
+) -> None:
+    found = {"rank": 3, "node": "n2", "waits": 0.01, "others_wait": 0.9, **more}
+    study.submit((0,))
+    study.start(0, 1)
+    ledger.write(study.run(0), ledger.STRAGGLER, 1, **found)
+    said = "\n".join(lines(one(study, "RUNNING")))
+    assert "Rank 3 on n2 held up the others: each of them waited for 90% of the time" in said
+    assert ("It waited for its data for 92%: more num_workers" in said) is says
+
+
 def test_a_run_whose_ranks_never_met(study: Experiment) -> None:
     study.submit((0, 1))
     for run in (0, 1):

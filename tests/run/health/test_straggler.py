@@ -19,8 +19,13 @@ from tests.support.waiting import until
 Shares = dict[int, float]
 
 
-def told(shares: Callable[[int], Shares], seconds: int, steps: float = 1.0) -> list[Straggler]:
-    """What is told in so many seconds, in each of which some steps are finished."""
+def told(
+    shares: Callable[[int], Shares],
+    seconds: int,
+    steps: float = 1.0,
+    trained: Callable[[int], int] = int,
+) -> list[Straggler]:
+    """What is told in so many seconds, of which so many are ``trained``, with steps in each."""
     found, waits = StragglerDetector(), dict.fromkeys(shares(0), 0.0)
     answers = []
     for now in range(seconds):
@@ -28,7 +33,7 @@ def told(shares: Callable[[int], Shares], seconds: int, steps: float = 1.0) -> l
             waits[rank] += share
         pulses = {
             rank: RankProgress(
-                rank, int(now * steps), STEPPING, now, now, "S", 0, round(waits[rank])
+                rank, int(trained(now) * steps), STEPPING, now, now, "S", 0, round(waits[rank])
             )
             for rank in waits
         }
@@ -41,9 +46,39 @@ def test_a_rank_that_the_others_wait_for_is_told_of_once() -> None:
     assert found == [Straggler(1, 0.0, 0.6)]
 
 
+def test_a_rank_whose_loader_is_slow_says_so() -> None:
+    found = StragglerDetector()
+    told = [
+        found.update(
+            {
+                rank: RankProgress(
+                    rank, now, STEPPING, now, now, "S", 0, (1 - rank) * now, rank * now
+                )
+                for rank in (0, 1)
+            }
+        )
+        for now in range(60)
+    ]
+    assert [one for one in told if one] == [Straggler(1, 0.0, 1.0, 1.0)]
+
+
 def test_it_takes_a_while() -> None:
     assert told(lambda now: {0: 0.6, 1: 0.0}, LOOKS * AGREE) == []
     assert told(lambda now: {0: 0.6, 1: 0.0}, LOOKS * AGREE + 2) != []
+
+
+@pytest.mark.parametrize("step", [0.1, 1, 10])
+def test_a_rank_that_is_ten_times_slower_is_told_of_within_a_minute(step: float) -> None:
+    shares = {0: 0.9, 1: 0.0, 2: 0.9}
+    assert told(lambda now: shares, 62, steps=1 / step) == [Straggler(1, 0.0, 0.9)]
+    # One that evaluates alone for a minute, again and again, is none.
+    found = told(
+        lambda now: {0: 0.0, 1: 1.0} if now % 120 < 60 else {0: 0.3, 1: 0.3},
+        3600,
+        1 / step,
+        lambda now: now // 120 * 60 + max(0, now % 120 - 60),
+    )
+    assert found == []
 
 
 def test_another_one_is_told_of_when_it_becomes_slow() -> None:
@@ -99,12 +134,21 @@ module.all_reduce()
 """
 
 
-@pytest.mark.parametrize(("where", "waits"), [("torch/distributed", True), ("numpy", False)])
-def test_a_main_thread_in_a_collective_waits(tmp_path: Path, where: str, waits: bool) -> None:
+@pytest.mark.parametrize(
+    ("where", "waits", "loads"),
+    [
+        ("torch/distributed", True, False),
+        ("torch/utils/data", False, True),
+        ("numpy", False, False),
+    ],
+)
+def test_where_a_main_thread_is_counts(
+    tmp_path: Path, where: str, waits: bool, loads: bool
+) -> None:
     command = [sys.executable, "-c", WAITS, str(tmp_path), where]
     with subprocess.Popen(command, env={"PYTHONPATH": str(REPOSITORY)}) as process:
         until(lambda: 0 in (found := progress.read(tmp_path)) and found[0].looks >= 2)
         found = progress.read(tmp_path)[0]
         process.kill()
-    assert (found.waits > 0) is waits
-    assert found.waits <= found.looks
+    assert (found.waits > 0, found.loads > 0) == (waits, loads)
+    assert found.waits + found.loads <= found.looks

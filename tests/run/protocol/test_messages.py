@@ -23,7 +23,7 @@ NODE: dict[str, Any] = {
 }
 PROGRESS = {
     **{"pid": 7, "step": 3, "phase": 1, "moves": 2, "looks": 5, "state": "S"},
-    **{"processor": 12, "waits": 1},
+    **{"processor": 12, "waits": 1, "loads": 0},
 }
 ACTIVITY = {"output": 5, "processor": 7, "io": 9, "state": "D"}
 RANKS = range(4, 8)
