@@ -6,7 +6,7 @@
 Brings up the test bed's Slurm (root). HYDRA_PYTHON is a Python that has hydra-core,
 hydra-optuna-sweeper and hydra-submitit-launcher. The same function is trained everywhere: a
 network of 32 units, to which ``--pause`` seconds a step are added for an accelerator's. The
-searches of all seeds run at once. See bench/README.md.
+searches of ``--at-once`` seeds run at once. See bench/README.md.
 """
 
 from __future__ import annotations
@@ -126,23 +126,23 @@ class Bench:
     def run_grid(self) -> dict[str, Any]:
         """Run the grid for the first seed."""
         grid = {f"config.{key}": values for key, values in _grid().items()}
-        at_once = self._options.seeds * self._options.parallel
+        at_once = self._options.at_once * self._options.parallel
         self._submit("grid", 0, {"grid": grid, "max_parallel": at_once})
         count = math.prod(GRID.values())
         self._wait(lambda: self._are_over("grid"), math.ceil(count / at_once))
         trials = self._trials("grid", count)
         return {"trials": trials, "node_hours": self._held("grid", math.inf)}
 
-    def search(self) -> list[dict[str, Any]]:
-        """Search by hpcrun for all seeds at once."""
+    def search(self, seeds: range) -> list[dict[str, Any]]:
+        """Search by hpcrun for these seeds at once."""
         options, began = self._options, []
-        for seed in range(options.seeds):
+        for seed in seeds:
             space = {f"config.{key}": {"loguniform": [*ends]} for key, ends in SPACE.items()}
             asked = {"space": space, "trials": options.trials, "parallel": options.parallel}
             began.append(time.time())
             search = {**asked, "seed": seed, "prune": "halving"}
             self._submit(f"search-{seed}", seed, {"search": search}, pack=options.pack)
-        names = [f"search-{seed}" for seed in range(options.seeds)]
+        names = [f"search-{seed}" for seed in seeds]
         waves = math.ceil(options.trials / options.parallel)
         self._wait(lambda: all(map(self._are_over, names)), waves)
         found = []
@@ -151,10 +151,10 @@ class Bench:
             found.append({"began": start, "ended": max(trials)[0], "trials": trials})
         return found
 
-    def search_with_hydra(self) -> list[dict[str, Any]]:
-        """Search by hydra-optuna-sweeper for all seeds at once, in batches of ``--parallel``."""
+    def search_with_hydra(self, seeds: range) -> list[dict[str, Any]]:
+        """Search by hydra-optuna-sweeper for these seeds at once, in batches of ``--parallel``."""
         options, processes = self._options, []
-        for seed in range(options.seeds):
+        for seed in seeds:
             words = {
                 "hydra/sweeper": "optuna",
                 "hydra/launcher": "submitit_slurm",
@@ -180,14 +180,14 @@ class Bench:
         ended: dict[int, float] = {}
 
         def are_over() -> bool:
-            for seed, (_, process, _) in enumerate(processes):
+            for seed, (_, process, _) in zip(seeds, processes, strict=True):
                 if process.poll() is not None:
                     ended.setdefault(seed, time.time())
             return len(ended) == len(processes)
 
         self._wait(are_over, math.ceil(options.trials / options.parallel))
         found = []
-        for seed, (start, process, log_name) in enumerate(processes):
+        for seed, (start, process, log_name) in zip(seeds, processes, strict=True):
             if process.returncode:
                 raise RuntimeError(Path(log_name).read_text())
             results = (self._ward.directory / f"hydra-{seed}").glob("*/result.json")
@@ -350,6 +350,11 @@ def report(
     row("wall time of all trials, of Hydra's", pair)
     row("best value, of the grid's", (of(ours, "best"), best))
     row("  Hydra's", (of(hydra, "best"), best))
+    apart = [one - other for one, other in zip(of(ours, "best"), of(hydra, "best"), strict=True)]
+    spread = 1.96 * stdev(apart) / math.sqrt(len(apart))
+    lines.append(
+        f"best value less Hydra's: {fmean(apart):+.4f} +- {spread:.4f} (95 % of the mean's)"
+    )
     return lines
 
 
@@ -358,6 +363,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peer", required=True, help="a Python that has Hydra and its plugins")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--at-once", type=int, default=5, help="seeds that are searched at once")
     parser.add_argument("--trials", type=int, default=24)
     parser.add_argument("--parallel", type=int, default=4, help="trials at a time, of each seed")
     parser.add_argument("--pack", action="store_true", help="trials of a seed share a job")
@@ -379,7 +385,7 @@ def main() -> None:
     targets = [min(of_seed) + _NOISE * deviation for of_seed in values]
     prefix = Path(options.peer).absolute().parents[1]
     # A place for each run.
-    nodes, cpus = 4, math.ceil(options.seeds * options.parallel / 4)
+    nodes, cpus = 4, math.ceil(options.at_once * options.parallel / 4)
     cluster = Cluster(
         options.slurm, nodes=nodes, cpus=max(cpus, options.parallel), visible=(str(prefix), base)
     )
@@ -392,7 +398,11 @@ def main() -> None:
         differ = [pair for pair in pairs if not math.isclose(*pair, rel_tol=0.01)]
         if differ:
             raise RuntimeError(f"runs of the grid and the same points here differ: {differ[:3]}")
-        sides = {"search": bench.search(), "hydra": bench.search_with_hydra()}
+        sides: dict[str, list[dict[str, Any]]] = {"search": [], "hydra": []}
+        for first in range(0, options.seeds, options.at_once):
+            seeds = range(first, min(first + options.at_once, options.seeds))
+            sides["search"] += bench.search(seeds)
+            sides["hydra"] += bench.search_with_hydra(seeds)
         for side, found in sides.items():
             bench.judge(side, found, targets)
     setting = circumstances(
