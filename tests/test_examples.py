@@ -129,6 +129,7 @@ NOT_RUN: dict[str, dict[str, str]] = {
                 "hpcrun run causal-language-model cluster=local config.total_steps=1000 "
                 "resources.ntasks_per_node=2 deepspeed.train_micro_batch_size_per_gpu=8",
                 "hpcrun run lora-fine-tuning cluster=local config.base=$PWD/base",
+                "hpcrun run preference-tuning cluster=local config.base=$PWD/base",
                 "hpcrun run image-classification cluster=local",
                 "hpcrun run distillation cluster=local config.teacher.weights=$PWD/teacher",
             ),

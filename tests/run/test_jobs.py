@@ -103,6 +103,32 @@ def test_adapters_begin_as_nothing_and_are_merged_into_the_base(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("jobs_on_path")
+def test_preferences_begin_at_the_base_and_are_learnt() -> None:
+    """The reference of DPO is the model without its adapters, whatever they have learnt."""
+    job = _job("preference_tuning")
+    torch.manual_seed(0)
+    model = job.build_model(_lora(targets=["query", "contract"]))
+    engine = torch.nn.parallel.DataParallel(model, device_ids=[])
+    text = torch.arange(1000).remainder(251).to(torch.uint8)
+    pairs = job.Pairs(text, prompt=6, answer=4)
+    batch = torch.stack([pairs[index] for index in range(32)])
+    assert torch.equal(batch[:, 0, :6], batch[:, 1, :6])
+    assert not torch.equal(batch[:, 0, 6:], batch[:, 1, 6:])
+    config = Config({"prompt": 6, "beta": 1.0})
+    assert job.margins(engine, batch, config).tolist() == [0.0] * 32
+    before = job.answer_scores(model, batch, 6)
+    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], 0.05)
+    for _ in range(20):
+        optimizer.zero_grad()
+        (-torch.nn.functional.logsigmoid(job.margins(engine, batch, config)).mean()).backward()
+        optimizer.step()
+    assert (job.margins(engine, batch, config) > 0).float().mean() > 0.9
+    with job.reference(model):
+        assert torch.equal(job.answer_scores(model, batch, 6), before)
+    assert not torch.equal(job.answer_scores(model, batch, 6), before)
+
+
+@pytest.mark.usefixtures("jobs_on_path")
 def test_a_base_of_tied_weights_in_safetensors_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

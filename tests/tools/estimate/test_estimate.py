@@ -94,6 +94,7 @@ def test_one_run_in_full(place: Path) -> None:
     ("spec", "model"),
     [
         ("lora-fine-tuning", "251 k parameters, 214 k of them frozen (Sequential, counted on"),
+        ("preference-tuning", "251 k parameters, 214 k of them frozen (Sequential, counted on"),
         ("distillation", "5.15 k parameters (Network, counted on"),
     ],
 )
