@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from bench.jobs import share_as_far
 from bench.jobs_plain import warmup_decay
@@ -126,6 +127,29 @@ def test_preferences_begin_at_the_base_and_are_learnt() -> None:
     with job.reference(model):
         assert torch.equal(job.answer_scores(model, batch, 6), before)
     assert not torch.equal(job.answer_scores(model, batch, 6), before)
+
+
+def test_llama_looks_back_alone_and_has_124_million_parameters() -> None:
+    job = _job("llama")
+    spec = yaml.safe_load((REPOSITORY / "configs/experiments/llama.yaml").read_text())
+    config = Config({**spec["config"], "context": 24})
+    torch.manual_seed(0)
+    model = job.build_model(config)
+    text = torch.randint(256, (2, 24))
+    other = text.clone()
+    other[:, 15:] = 7
+    assert torch.equal(model(text)[:, :15], model(other)[:, :15])
+    assert not torch.equal(model(text)[:, 16:], model(other)[:, 16:])
+    # Positions count by their distance: a text later in a window is read alike.
+    assert torch.allclose(
+        job.rotated(torch.ones(1, 1, 9, 8))[..., 3, :]
+        @ job.rotated(torch.ones(1, 1, 9, 8))[0, 0, 5],
+        job.rotated(torch.ones(1, 1, 9, 8))[..., 6, :]
+        @ job.rotated(torch.ones(1, 1, 9, 8))[0, 0, 8],
+    )
+    with torch.device("meta"):
+        large = job.build_model(Config({**spec["config"], "size": "124M"}))
+    assert round(sum(one.numel() for one in large.parameters()) / 1e6) == 124
 
 
 @pytest.mark.usefixtures("jobs_on_path")
