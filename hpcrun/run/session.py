@@ -16,6 +16,7 @@ from hpcrun.errors import EXIT_SAVED, HpcrunError, UsageError
 from hpcrun.policy.retention import Retention
 from hpcrun.run.checkpoint import init_weights, rank_state
 from hpcrun.run.checkpoint.node_copy import NodeCopies
+from hpcrun.run.checkpoint.own_settings import OwnSettings
 from hpcrun.run.checkpoint.restore import CheckpointStore
 from hpcrun.run.checkpoint.save_policy import SavePolicy
 from hpcrun.run.health import progress
@@ -37,6 +38,7 @@ from hpcrun.run.rank.metrics import MetricsLog
 from hpcrun.run.rank.rank_view import RankView
 from hpcrun.run.rank.session_writer import versions
 from hpcrun.run.weights import averaged_weights
+from hpcrun.state import chosen_point, manifest
 from hpcrun.state.node_layout import ScratchPaths
 
 # Seconds that a failing rank waits for an asynchronous save.
@@ -188,10 +190,14 @@ class Session(RankView):
         if self._launch is not None and self._store is not None and self._saves is not None:
             write = self._events.write
             with self._progress.during(progress.RESTORING):
-                expected = self._events.has_progress()
+                has_parent = chosen_point.parent_of(self._spec) is not None
+                expected = has_parent or self._events.has_progress()
+                own = OwnSettings(engine, self._states) if has_parent else None
                 step, name = self._store.restore(
                     engine, self._states, expected=expected, report=write
                 )
+                if own is not None and name is not None and manifest.is_inherited(name):
+                    own.put_back()
                 origin = self._spec.checkpoint.initialize_from
                 if name is None and origin is not None:
                     run = self._launch.run_paths

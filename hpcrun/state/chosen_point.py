@@ -11,19 +11,24 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpcrun import shared_look
-from hpcrun.fields import MAPPING, TEXT, Kinds, wrong
+from hpcrun.fields import INDEX, MAPPING, TEXT, Kinds, mapping, wrong
 from hpcrun.shared_dataclass import asdict, dataclass, replace
 from hpcrun.state import files
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.plan import SEARCH, Plan, RunPlan
 from hpcrun.state.role_plan import Entry
+from hpcrun.state.spec.blocks import SpecBlocks
 
-_KINDS: Kinds = {**dict.fromkeys(("swept", "spec", "entry"), MAPPING), "label": TEXT}
+_KINDS: Kinds = {
+    **dict.fromkeys(("swept", "spec", "entry"), MAPPING),
+    "label": TEXT,
+    "parent": mapping({"run": INDEX, "step": INDEX, "checkpoint": TEXT}),
+}
 
 
 @dataclass(frozen=True)
@@ -35,10 +40,14 @@ class ChosenPoint:
     spec: dict[str, Any]
     """The parts of the spec that changed."""
     entry: Entry
+    parent: dict[str, Any] | None = None
+    """Of a trial that begins from another: that ``run``, its ``checkpoint`` and ``step``."""
 
     def apply_to(self, run: RunPlan) -> RunPlan:
         """Return the run with its values."""
         spec = {**run.spec, **self.spec}
+        if self.parent is not None:
+            spec[SEARCH] = {**run.spec[SEARCH], "parent": self.parent}
         return replace(run, label=self.label, swept=self.swept, spec=spec, entry=self.entry)
 
 
@@ -69,16 +78,33 @@ def read(run: RunPaths) -> ChosenPoint | None:
         found = files.read_json(run.point)
     except (OSError, ValueError):
         return None
-    if not isinstance(found, dict) or wrong(found, _KINDS, _KINDS):
+    if not isinstance(found, dict) or wrong(found, _KINDS, _KINDS.keys() - {"parent"}):
         return None
     with contextlib.suppress(LookupError, TypeError, AttributeError, ValueError):
         return ChosenPoint(**{**found, "entry": Entry.from_data(found["entry"])})
     return None
 
 
-def write(run: RunPaths, point: ChosenPoint) -> None:
-    """Write the point of a run, unless it has one: the first one stays."""
-    _put(run.point, asdict(point))
+def parent_of(run: SpecBlocks) -> str | None:
+    """Return the run and step from which a run of a search began, as ``3@200``; None if anew."""
+    found = (run.spec.get(SEARCH) or {}).get("parent")
+    return f"{found['run']}@{found['step']}" if found else None
+
+
+def write(
+    run: RunPaths, point: ChosenPoint, fill: Callable[[Path], object] = lambda directory: None
+) -> None:
+    """Write the point of a run, unless it has one: the first one stays.
+
+    ``fill`` puts more into its directory, which appears with the point. What it raises is raised.
+    """
+    data = asdict(point)
+    if point.parent is None:
+        del data["parent"]  # An earlier hpcrun, by which jobs of the same search may run.
+    _put(run.point, data, fill)
+    # What a kill left may be a large checkpoint's last link.
+    for rest in run.point.parent.parent.glob(f".{run.point.parent.name}.*.tmp"):
+        shutil.rmtree(rest, ignore_errors=True)
 
 
 def take(experiment: ExperimentPaths, number: int, values: Mapping[str, Any]) -> bool:
@@ -91,7 +117,7 @@ def take(experiment: ExperimentPaths, number: int, values: Mapping[str, Any]) ->
     return _put(place, values) or shared_look.is_there(place)
 
 
-def _put(file: Path, data: Any) -> bool:
+def _put(file: Path, data: Any, fill: Callable[[Path], object] = lambda directory: None) -> bool:
     """Write a file whose directory is not there yet; return False if it is, and leave it alone.
 
     It appears whole, by a rename, which fails where there is a directory that holds a file.
@@ -101,10 +127,11 @@ def _put(file: Path, data: Any) -> bool:
     new = place.parent / f".{place.name}.{os.urandom(4).hex()}.tmp"
     new.mkdir()
     try:
+        fill(new)
         files.write_json(new / file.name, data)
         new.rename(place)
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) and not shared_look.is_there(file):
             raise
         return False
     finally:

@@ -24,6 +24,8 @@ from hpcrun.text import plural
 
 FORMAT = 1
 NAME = "manifest.json"
+INHERITED = 0
+"""In place of an attempt: the checkpoint is another run's, from which this one goes on."""
 _DIRECTORY = re.compile("step-([0-9]{1,15})-a([0-9]{1,9})")
 _TRASH = ".trash-"
 _QUARANTINE = "bad-"
@@ -113,6 +115,12 @@ def ranks_text(world_size: int, parallel: Mapping[str, int]) -> str:
     """Return a number of ranks, and how they divide a model, in words."""
     axes = ", ".join(f"{axis} {size}" for axis, size in parallel.items())
     return plural(world_size, "rank") + (f" ({axes})" if axes else "")
+
+
+def is_inherited(name: str) -> bool:
+    """Check whether a checkpoint of this name is one with which the run began."""
+    match = _DIRECTORY.fullmatch(name)
+    return match is not None and int(match[2]) == INHERITED
 
 
 def read(directory: Path) -> Manifest | None:

@@ -109,6 +109,8 @@ def page() -> str:
             parts.append(_SWEEPS)
             parts += _section(sweep_block.Draw, "random.", "`sweep.random`")
             parts += _section(sweep_block.Search, "search.", "`sweep.search`")
+            population = "search.population."
+            parts += _section(sweep_block.Population, population, "`sweep.search.population`")
             parts += _section(sweep_block.When, "", "`sweep.when`", sweep_block.Block)
     parts.append("\n## sbatch options that hpcrun owns\n")
     parts.append("`resources.sbatch` takes every long option of sbatch but these.\n\n")

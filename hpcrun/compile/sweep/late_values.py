@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from hpcrun.compile.sweep.late_run import LATE, complete
 from hpcrun.compile.sweep.point import Point
 from hpcrun.compile.sweep.resolver import Resolver
 from hpcrun.compile.sweep.search_space import PLACE, Space
+from hpcrun.compile.target import framework_detection
+from hpcrun.policy import frameworks
 from hpcrun.state.plan import SEARCH
 from hpcrun.text import plural, short_ends
 
@@ -66,6 +68,9 @@ def freeze(
         return []
     template = template_of(space.samples[0])
     assert template.located is not None
+    if block["population"] is not None and (wrong := _unfit(first, block, template)):
+        report.at((*PLACE, "population"), *wrong)
+        return []
     located = {k: str(v) if isinstance(v, Path) else v for k, v in asdict(template.located).items()}
     frozen = {
         "space": space.to_data(),
@@ -86,6 +91,8 @@ def freeze(
     }
     base = {dotted(key): one.base for key, one in space.keys.items() if one.when}
     frozen |= {"base": base} if base else {}
+    if block["population"] is not None:
+        frozen["population"] = {**block["population"], "size": block["parallel"]}
     spec = {**first.spec, SEARCH: json.loads(json.dumps(frozen))}
     if differing := _not_reached(replace(first, spec=spec), runs, space):
         hint = f"only {listing(LATE)} may follow from what is chosen, value by value"
@@ -109,6 +116,28 @@ def freeze(
         )
         for index in range(block["trials"])
     ]
+
+
+def _unfit(
+    run: CompiledRun, block: Mapping[str, Any], template: RunTemplate
+) -> tuple[str, str] | None:
+    """Return why no run can go on from another's checkpoint, and what to do; None if it can."""
+    every, saves = block["population"]["every"], run.spec["checkpoint"]["every"]
+    if saves is None or saves > every:
+        found = f"begins trials from others' checkpoints, and checkpoint.every is {saves}"
+        return found, f"set checkpoint.every to {every} or less"
+    located, recovery = template.located, run.spec["recovery"]
+    assert located is not None
+    own = recovery["resume"] or recovery["resume_args"] or template.recipe
+    own = own or frameworks.of(template.framework).resume
+    own = own or framework_detection.unused_checkpoint(located, run.spec, template.directory)
+    if own and located.kind != "function":
+        found = "takes programs that save through hpcrun.session(), and this one saves by itself"
+        return found, "leave population out, and write prune: halving"
+    refused = ("parallel", "resources.pack")
+    if some := [key for key in refused if get_at(run.spec, tuple(key.split(".")))]:
+        return f"does not go together with {listing(some)}: that is not tested", "leave it out"
+    return None
 
 
 def _not_reached(late: CompiledRun, runs: Sequence[CompiledRun], space: Space) -> list[str]:

@@ -35,13 +35,16 @@ def quasi_random(space: Mapping[str, Any], place: int, seed: str) -> Point:
     for dimension, (key, form) in enumerate(space.items()):
         if not chosen_point.calls_for(form, point):
             continue
-        drawn = halton(place + 1, dimension, f"{seed}:{key}")
-        (name, bounds), *_ = form.items()
-        if name == "choice":
-            point[key] = bounds[int(drawn * len(bounds))]
-        else:
-            point[key] = quantile("int_uniform" if name == "int" else name, bounds)(drawn)
+        point[key] = value_at(form, halton(place + 1, dimension, f"{seed}:{key}"))
     return point
+
+
+def value_at(form: Mapping[str, Any], drawn: float) -> Any:
+    """Return the value of a key for a number that was drawn between 0 and 1."""
+    (name, bounds), *_ = form.items()
+    if name == "choice":
+        return bounds[int(drawn * len(bounds))]
+    return quantile("int_uniform" if name == "int" else name, bounds)(drawn)
 
 
 def _whole(form: Mapping[str, Any]) -> range:

@@ -98,6 +98,8 @@ def parse(
     if block["more_objectives"] and block["prune"] != "none":
         found = f"{block['prune']} judges by one objective, and there are more_objectives"
         report.at((*PLACE, "prune"), found, "leave one of the two out")
+    if block["population"] is not None:
+        _check_population(block, report)
     for index, name in enumerate(block["learn_from"]):
         if not NAME.fullmatch(name):
             found = f"found {name!r}; accepted is the name of an experiment"
@@ -268,6 +270,29 @@ def _check_sampler(
     if size < block["trials"]:
         found = f"found {block['trials']:,}, and the grid has {plural(size, 'point', ',')}"
         report.at((*PLACE, "trials"), found, f"write trials: {size}")
+
+
+def _check_population(block: Mapping[str, Any], report: Reporter) -> None:
+    population, size = block["population"], block["parallel"]
+    place = (*PLACE, "population")
+    report.at_least(dotted((*place, "every")), population["every"], 1)
+    if not 0 < population["share"] <= 1 / 2:
+        report.at((*place, "share"), f"found {population['share']}; accepted is above 0 to 0.5")
+    if not 0 <= population["resample"] <= 1:
+        report.at((*place, "resample"), f"found {population['resample']}; accepted is 0 to 1")
+    if size is None or size >= block["trials"]:
+        found = f"found {size}; the first trials are so many, and others begin from them"
+        hint = f"less than trials ({block['trials']}), such as parallel: 8"
+        report.at((*PLACE, "parallel"), found, hint)
+    if block["prune"] != "none":
+        hint = "leave prune out: population ends what falls behind"
+        report.at(place, f"does not go together with prune: {block['prune']}", hint)
+    if block["sampler"] not in ("tpe", "random", "qmc"):
+        found = f"does not go together with sampler: {block['sampler']}, which is not tested"
+        report.at(place, found, "write sampler: random")
+    if others := [name for name in ("more_objectives", "learn_from") if block[name]]:
+        found = f"does not go together with {listing(others)}: that is not tested"
+        report.at(place, found, f"leave {others[0]} out")
 
 
 def _check_point(

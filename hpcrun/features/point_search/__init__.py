@@ -3,7 +3,9 @@
 Nothing of a search lives anywhere but in the runs: the points that they were given
 (`point/point.json`) and their ledgers and metrics are the study. `study` rebuilds it in memory and
 asks Optuna once; `choose` is the program that the supervisor starts for that, in the job's Python.
-`pruning` ends runs that fall behind, and by `budget` no more begin once it is spent.
+`pruning` ends runs that fall behind, and by `budget` no more begin once it is spent. In a
+`population` a later trial goes on from another's checkpoint, which comes with its values
+(`inherited`).
 `earlier_trials` are those of other experiments. What a spec says is
 `hpcrun.state.spec.sweep_block.Search`; `hpcrun.compile.sweep.late_values` compiles it.
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 # Seconds in which Optuna is imported and asked.
 _TAKES = 300.0
+# And a checkpoint is copied, where the file system has no hard links.
+_COPIES = 3600.0
 
 
 class SearchFeature(Feature):
@@ -64,18 +68,30 @@ class SearchFeature(Feature):
         from hpcrun import ask_python
         from hpcrun.errors import HpcrunError
         from hpcrun.feature import NotWanted
-        from hpcrun.features.point_search import budget
+        from hpcrun.features.point_search import budget, inherited
+        from hpcrun.run.protocol.output import say
         from hpcrun.state import chosen_point
+        from hpcrun.state.plan import SEARCH
 
-        if not chosen_point.is_open(run, submission.experiment.run(run.number)):
+        paths = submission.experiment.run(run.number)
+        has_population = bool((run.spec.get(SEARCH) or {}).get("population"))
+        if not chosen_point.is_open(run, paths):
+            if has_population:
+                inherited.settle(paths)
             return False
         if why := budget.spent(run, submission):
             raise NotWanted(why)
         program = [sys.executable, "-m", "hpcrun.features.point_search.choose"]
         command = [*program, str(submission.directory), str(run.number)]
-        answer = ask_python.ask(command, timeout=_TAKES)
+        timeout = _COPIES if has_population else _TAKES
+        answer = ask_python.ask(command, timeout=timeout)
         if answer.data is None:
             raise HpcrunError(f"the search did not give this run its values{answer.said(6)}")
+        if isinstance(answer.data, dict):
+            raise NotWanted(answer.data["not_wanted"])
+        if has_population:
+            say(f"this run has {answer.data}")
+            inherited.settle(paths)
         return True
 
     def in_supervisor(
@@ -83,7 +99,9 @@ class SearchFeature(Feature):
     ) -> Pruning | None:
         from hpcrun.state.plan import SEARCH
 
-        if (run.spec.get(SEARCH) or {}).get("prune", "none") == "none" or _is_promoted(paths):
+        search = run.spec.get(SEARCH) or {}
+        is_judged = search.get("population") or search.get("prune", "none") != "none"
+        if not is_judged or _is_promoted(paths):
             return None
         from hpcrun.features.point_search.pruning import Pruning
 

@@ -9,13 +9,15 @@ from pathlib import Path
 
 from hpcrun.ask_python import MARK
 from hpcrun.errors import HpcrunError
-from hpcrun.features.point_search import study
+from hpcrun.feature import NotWanted
+from hpcrun.features.point_search import population, study
 from hpcrun.state import chosen_point, plan_file
 from hpcrun.state.layout import SubmissionPaths
+from hpcrun.state.plan import SEARCH
 
 
 def main() -> None:
-    """Choose for the run of a submission; print its label, marked as an answer."""
+    """Choose for the run of a submission; answer with its label, or why it is to be none."""
     from hpcrun.compile.sweep.late_run import complete
 
     parser = argparse.ArgumentParser(prog="hpcrun.features.point_search.choose")
@@ -26,11 +28,18 @@ def main() -> None:
     try:
         run = plan_file.read_frozen(submission.plan, arguments.run).run(arguments.run)
         paths = submission.experiment.run(arguments.run)
-        values = study.choose(run, submission.experiment)
-        chosen_point.write(paths, complete(run, values))
+        parent = None
+        if run.spec[SEARCH].get("population"):
+            parent = population.begin(run, submission.experiment)
+        if parent in (None, population.ANEW):
+            point = complete(run, study.choose(run, submission.experiment))
+            chosen_point.write(paths, population.named(point, parent) if parent else point)
         found = chosen_point.read(paths)
         if found is None:
             raise HpcrunError(f"{paths.point} was written, and cannot be read")
+    except NotWanted as error:
+        print(f"\n{MARK}{json.dumps({'not_wanted': error.message})}")
+        return
     except (HpcrunError, OSError) as error:
         sys.exit(f"error: {error}")
     print(f"\n{MARK}{json.dumps(found.label)}")

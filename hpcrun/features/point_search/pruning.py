@@ -46,6 +46,7 @@ class Pruning:
     def __init__(self, run: RunPlan, paths: AttemptPaths, record: Callable[..., object]) -> None:
         self._run, self._paths, self._record = run, paths, record
         self._rule = run.spec[SEARCH]["prune"]
+        self._population = run.spec[SEARCH].get("population")
         self._look_at = 0.0
         self._known: dict[RunPaths, Course] = {}
         self._has_told = self._is_over = False
@@ -83,7 +84,7 @@ class Pruning:
         # What has made its steps is about to end by itself.
         if not own or (total is not None and own[-1][0] >= total):
             return None
-        if total is None and not self._has_told:
+        if total is None and not (self._has_told or self._population):
             self._has_told = True
             say("nothing says how many steps there will be: progress.total")
         names = (path.name for path in mine.experiment.runs_directory.iterdir())
@@ -98,7 +99,10 @@ class Pruning:
         objective = self._run.objective
         assert objective is not None
         sign = -1.0 if objective.better == "max" else 1.0
-        if self._rule == "median":
+        if self._population:
+            every, share = self._population["every"], self._population["share"]
+            found = lowest(own, others, every, share, sign)
+        elif self._rule == "median":
             found = median(own, others, total, sign)
         else:
             found = halving(own, others, total, sign, first)
@@ -175,6 +179,34 @@ def halving(
             return None
         return step, f"{sign * mine:.6g} at step {step} is number {rank} of {count}"
     return None
+
+
+def lowest(
+    own: Course, others: Sequence[Course], every: int, share: float, sign: float
+) -> tuple[int, str] | None:
+    """Return the step and what is wrong where a run is among the worst share of a population.
+
+    The step is the last multiple of ``every`` that it has come to; runs are compared by their last
+    values until there, since each goes on from where another was. A run that began there has none.
+    """
+    step = own[-1][0] // every * every
+    mine = last_at(own, step, sign)
+    if mine is None:
+        return None
+    theirs = [one for course in others if (one := last_at(course, step, sign)) is not None]
+    count = len(theirs) + 1
+    rank = 1 + sum(one <= mine for one in theirs)
+    if rank <= count - int(share * count):
+        return None
+    return step, f"{sign * mine:.6g} at step {step} is number {rank} of {count}"
+
+
+def last_at(course: Course, step: int, sign: float) -> float | None:
+    """Return the last value until a step, times ``sign``; None if there is none, or it goes on."""
+    if not course or course[-1][0] < step or course[0][0] > step:
+        return None
+    value = next(value for at, value in reversed(course) if at <= step)
+    return sign * value if math.isfinite(value) else math.inf
 
 
 def bracket(number: int, seed: int) -> int:

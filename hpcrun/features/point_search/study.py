@@ -40,7 +40,7 @@ _TRIES = 20
 _MOST_LEFT = 10_000
 _SEEDS = 1 << 32
 # Significant digits of a value.
-_DIGITS = 6
+DIGITS = 6
 
 
 def trials(run: RunPlan, experiment: ExperimentPaths) -> Plan:
@@ -182,10 +182,14 @@ def _state_of(
     """
     intent = ledger.intent(paths)
     if intent is None:
-        goes_on = all(one.action in (None, *recovery.GOES_ON) for one in last)
-        return "RUNNING" if goes_on else "FAIL", None
+        return "RUNNING" if goes_on(last) else "FAIL", None
     values = values_of(paths, objectives(run)) if intent in ledger.GOOD_ENDS else None
     return ("FAIL" if values is None else "COMPLETE"), values
+
+
+def goes_on(last: Sequence[Attempt]) -> bool:
+    """Check whether a run without an end goes on after its newest attempt, if it has one."""
+    return all(one.action in (None, *recovery.GOES_ON) for one in last)
 
 
 def objectives(run: RunSpec) -> list[Objective]:
@@ -225,7 +229,7 @@ def _suggest(trial: optuna.Trial, key: str, distribution: Any) -> Any:
     if isinstance(low, int):
         return trial.suggest_int(key, low, high, log=log)
     value = trial.suggest_float(key, low, high, log=log)
-    return min(max(float(f"{value:.{_DIGITS}g}"), low), high)
+    return min(max(float(f"{value:.{DIGITS}g}"), low), high)
 
 
 def _sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:

@@ -76,6 +76,23 @@ class When(Block):
 
 
 @spec_dataclass
+class Population:
+    """Population-based training: in a search of sessions, a run that falls behind ends, and each
+    later trial goes on from a checkpoint of one of the best, with its values changed."""
+
+    every: int = 0
+    """Steps between two looks at the others, at most those left for a trial that begins."""
+
+    share: float = 0.25
+    """At each look a run among the worst share, of four runs or more, is ``pruned``; a trial's
+    parent is drawn from the best share, by the objective at their newest checkpoints."""
+
+    resample: float = 0.25
+    """The probability that a value is drawn anew. Otherwise a number is multiplied by 0.8 or 1.25,
+    within its bounds, and of a choice a neighbour is taken."""
+
+
+@spec_dataclass
 class Search:
     """A search in place of a grid: each run asks for its values as it starts, in view of the
     objective of those that have ended. Needs Optuna in the job's Python, but for some samplers: the
@@ -109,6 +126,10 @@ class Search:
     at a 27th, a ninth and a third of the steps. ``hyperband`` is the same for half of the runs:
     others, drawn by number, are judged among themselves, from a ninth on, from a third on or
     never. It saves, and is ``pruned``; `hpcrun requeue` has it go on."""
+
+    population: Population | None = None
+    """The first ``parallel`` trials are drawn, later ones begin from others. In place of
+    ``prune``."""
 
     more_objectives: list[Objective] = field(default_factory=list)
     """Further objectives beside ``objective``, each with its ``mode``: the sampler looks for runs
