@@ -15,7 +15,7 @@ from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.observe import pareto
 from hpcrun.observe.read import filter, metric_curves
 from hpcrun.observe.read.metric_curves import Curve
-from hpcrun.observe.read.run_values import column_value, show, swept_keys, tagged
+from hpcrun.observe.read.run_values import column_value, further_columns, show, swept_keys
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status.status import Observed, RunStatus
 from hpcrun.observe.tables import number
@@ -156,7 +156,7 @@ def collect(
     at once.
     ``warn`` is called for each run whose metrics cannot be read: its row is without.
     """
-    keys = [*swept_keys(selected), *tagged(selected)] if keys is None else keys
+    keys = [*swept_keys(selected), *further_columns(selected)] if keys is None else keys
     rows: list[Row] = []
     objectives: list[str] = []
     others: list[str] = []

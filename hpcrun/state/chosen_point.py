@@ -47,7 +47,7 @@ class ChosenPoint:
         """Return the run with its values."""
         spec = {**run.spec, **self.spec}
         if self.parent is not None:
-            spec[SEARCH] = {**run.spec[SEARCH], "parent": self.parent}
+            spec[SEARCH] = {**run.spec[SEARCH], "parent": "{run}@{step}".format(**self.parent)}
         return replace(run, label=self.label, swept=self.swept, spec=spec, entry=self.entry)
 
 
@@ -87,8 +87,8 @@ def read(run: RunPaths) -> ChosenPoint | None:
 
 def parent_of(run: SpecBlocks) -> str | None:
     """Return the run and step from which a run of a search began, as ``3@200``; None if anew."""
-    found = (run.spec.get(SEARCH) or {}).get("parent")
-    return f"{found['run']}@{found['step']}" if found else None
+    found: str | None = (run.spec.get(SEARCH) or {}).get("parent")
+    return found
 
 
 def write(

@@ -22,6 +22,7 @@ from hpcrun.policy.retention import Retention
 from hpcrun.run.checkpoint import checkpoint_files, init_weights
 from hpcrun.run.checkpoint import restore as checkpoint
 from hpcrun.run.checkpoint.node_copy import NodeCopies
+from hpcrun.run.checkpoint.own_settings import OwnSettings
 from hpcrun.run.checkpoint.restore import CheckpointStore
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.rank import rng
@@ -86,7 +87,7 @@ STATES = {"own": Counter, "hooked": Hooked, "common": Common}
 class Rank:
     """What a rank can be told; every method is collective and returns plain data."""
 
-    def engine(self, stage: int, seed: int = 0) -> None:
+    def engine(self, stage: int, seed: int = 0, lr: float = 0.01) -> None:
         """Begin with a new engine and new generators."""
         torch.manual_seed(seed)
         layers = [torch.nn.Linear(8, 24), torch.nn.GELU(), torch.nn.Linear(24, 4)]
@@ -96,10 +97,13 @@ class Rank:
             "train_micro_batch_size_per_gpu": 2,
             "gradient_accumulation_steps": 2,
             "zero_optimization": {"stage": stage},
-            "optimizer": {"type": "AdamW", "params": {"lr": 0.01, "torch_adam": True}},
+            "optimizer": {
+                "type": "AdamW",
+                "params": {"lr": lr, "weight_decay": lr, "torch_adam": True},
+            },
             "scheduler": {
                 "type": "WarmupDecayLR",
-                "params": {"warmup_num_steps": 3, "total_num_steps": 20},
+                "params": {"warmup_max_lr": lr, "warmup_num_steps": 3, "total_num_steps": 20},
             },
         }
         self._engine, *_ = deepspeed.initialize(
@@ -309,10 +313,19 @@ class Rank:
         places = tuple(sorted(set(nodes)).index(node) for node in nodes)
         return NodeCopies(Path(nodes[RANK]), attempt, Collectives(RANK, WORLD), places)
 
+    def settings(self) -> dict[str, list[float]]:
+        """The rates and weight decays of the optimizer's groups."""
+        groups = self._engine.optimizer.param_groups
+        return {name: [float(each[name]) for each in groups] for name in ("lr", "weight_decay")}
+
     def restore(
-        self, run: str, expected: bool = False, nodes: list[str] | None = None
+        self,
+        run: str,
+        expected: bool = False,
+        nodes: list[str] | None = None,
+        inherits: bool = False,
     ) -> list[Any]:
-        """Restore; step and name."""
+        """Restore, with settings of its own if it ``inherits``; step and name."""
         self._reports: list[str] = []
 
         def report(event: str, *, checkpoint: str, message: str) -> None:
@@ -320,7 +333,11 @@ class Rank:
 
         store = self._store(run, 2, 2, self._nearby(nodes, 2) if nodes else None)
         states = self._states()
-        return list(store.restore(self._engine, states, expected=expected, report=report))
+        own = OwnSettings(self._engine, states)
+        found = store.restore(self._engine, states, expected=expected, report=report)
+        if inherits:
+            own.put_back()
+        return list(found)
 
     def begin(self, run: str, origin: str) -> list[Any]:
         """Begin with another run's weights; the checkpoint's name and step."""

@@ -7,10 +7,9 @@ trial's number, and is written at once, with the checkpoint: `inherited`.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,12 +24,13 @@ from hpcrun.state.chosen_point import ChosenPoint, calls_for, fits
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.manifest import Manifest
 from hpcrun.state.plan import SEARCH, RunPlan
+from hpcrun.text import listed
 
 ANEW = "none"
 # By one of these a number is multiplied.
 _FACTORS = (0.8, 1.25)
-# Tries at a parent whose checkpoint is still there.
-_TRIES = 10
+# Tries at a parent whose checkpoint is still there, and at values that no other took.
+_TRIES = 20
 
 # Name -> a number between 0 and 1, the same each time.
 Drawn = Callable[[str], float]
@@ -58,24 +58,33 @@ def begin(run: RunPlan, experiment: ExperimentPaths) -> str | None:
     place = [one.number for one in plan.runs].index(run.number)
     if place < max(population["size"], len(search["first"])):
         return None
+    gone: dict[Path, str] = {}
     for attempt in range(_TRIES):
         drawn = functools.partial(_drawn, f"{search['seed']}:{run.number}:{attempt}")
         others = [one for one in plan.runs if one.number != run.number]
-        if not (found := best(others, experiment, run)):
+        if not (found := best(others, experiment, run, gone)):
+            if gone:
+                break
             return ANEW
         parent = found[int(drawn("parent") * len(found))]
         values = changed(search["space"], parent.run.swept, drawn, population["resample"])
         number, step = parent.run.number, parent.entry.step
         origin = {"run": number, "step": step, "checkpoint": parent.checkpoint.name}
         name = f"{number}@{step}"
+        # Two that ask at once would be alike; where there is nothing else they are.
+        taken = {**values, "parent": name}
+        if not chosen_point.take(experiment, run.number, taken) and attempt < _TRIES - 1:
+            continue
         point = replace(named(complete(run, values), name), parent=origin)
         link = functools.partial(inherited.link, parent.checkpoint, parent.entry)
-        # It may be removed meanwhile; then others are newer.
-        with contextlib.suppress(inherited.NotThere):
+        try:
             chosen_point.write(paths, point, link)
-            return name
+        except inherited.NotThere as error:  # removed meanwhile: there is a newer one
+            gone[parent.checkpoint] = error.message
+            continue
+        return name
     raise HpcrunError(
-        f"of {_TRIES} checkpoints to go on from none could be taken",
+        f"there is no checkpoint to go on from: {listed([*gone.values()], 3)}",
         hint="checkpoint.keep keeps more of them; hpcrun requeue tries again",
     )
 
@@ -85,10 +94,15 @@ def named(point: ChosenPoint, parent: str) -> ChosenPoint:
     return replace(point, label=f"{point.label},parent={parent}")
 
 
-def best(others: Sequence[RunPlan], experiment: ExperimentPaths, run: RunPlan) -> list[Parent]:
+def best(
+    others: Sequence[RunPlan],
+    experiment: ExperimentPaths,
+    run: RunPlan,
+    gone: Collection[Path] = (),
+) -> list[Parent]:
     """Return the best share of the runs that have a checkpoint to go on from, the best first.
 
-    Raises NotWanted if those that there are leave too few steps.
+    Those ``gone`` are left out. Raises NotWanted if those that there are leave too few steps.
     """
     population, objective = run.spec[SEARCH]["population"], run.objective
     assert objective is not None
@@ -108,8 +122,7 @@ def best(others: Sequence[RunPlan], experiment: ExperimentPaths, run: RunPlan) -
         total = total or next((session_log.read(one).total_steps for one in newest), None)
         reached = 0
         for directory, entry in manifest.scan(paths.checkpoints):
-            # What it began with tells nothing of its own values.
-            if manifest.is_inherited(directory.name) or not isinstance(entry, Manifest):
+            if not isinstance(entry, Manifest) or directory in gone:
                 continue
             if objective.metric not in entry.metrics:
                 continue
@@ -126,6 +139,9 @@ def best(others: Sequence[RunPlan], experiment: ExperimentPaths, run: RunPlan) -
             f"the population is at its end: no checkpoint leaves {population['every']} steps to "
             f"go on from (the furthest is of step {ended_at})"
         )
+    # What a run began with tells nothing of its own values.
+    own = [one for one in found if one.entry.attempt != manifest.INHERITED]
+    found = own or found
     found.sort(key=lambda one: sign * one.entry.metrics[objective.metric])
     return found[: math.ceil(population["share"] * len(found))]
 

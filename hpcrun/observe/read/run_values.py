@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hpcrun import bounded_json
 from hpcrun.errors import UsageError
+from hpcrun.state import chosen_point
 from hpcrun.state.annotation_log import Annotation
-from hpcrun.state.plan import RunPlan
+from hpcrun.state.plan import SEARCH, RunPlan
 from hpcrun.text import listed, shortened
 
 if TYPE_CHECKING:
     from hpcrun.observe.read.selection import Selected
 
 MISSING = object()
+# The run, and its step, from which one of a population began.
+_PARENT = f"{SEARCH}.parent"
 TAG, NOTE = "run.tag", "run.note"
 # What people said of runs, as conditions call it.
 SAID = (TAG, NOTE)
@@ -201,9 +204,10 @@ def swept_keys(selected: Sequence[Candidate]) -> list[str]:
     return list(dict.fromkeys(key for one in selected for key in one.run.swept))
 
 
-def tagged(selected: Sequence[Selected]) -> list[str]:
-    """Return the key of the tags' column, if any of the runs has a tag."""
-    return [TAGS] if any(one.annotation.tags for one in selected) else []
+def further_columns(selected: Sequence[Selected]) -> list[str]:
+    """Return the keys of the columns of parents and tags, if any of the runs has one."""
+    parents = [_PARENT] if any(chosen_point.parent_of(one.run) for one in selected) else []
+    return [*parents, *([TAGS] if any(one.annotation.tags for one in selected) else [])]
 
 
 def choose_columns(
@@ -221,11 +225,11 @@ def choose_columns(
         return list(dict.fromkeys(keys)), 0
     swept = swept_keys(selected)
     if not (alike or names) and len({one.experiment for one in selected}) > 1:
-        return [*swept[:MOST_COLUMNS], *tagged(selected)], len(swept[MOST_COLUMNS:])
+        return [*swept[:MOST_COLUMNS], *further_columns(selected)], len(swept[MOST_COLUMNS:])
     others = _differing(selected, swept)
     telling = [key for key, tells in others.items() if tells or names]
     shown = telling if names else telling[: max(0, MOST_COLUMNS - len(swept))]
-    return [*swept, *shown, *tagged(selected)], len(others) - len(shown)
+    return [*swept, *shown, *further_columns(selected)], len(others) - len(shown)
 
 
 def left_out_columns(count: int) -> str:

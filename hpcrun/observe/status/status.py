@@ -23,7 +23,7 @@ from hpcrun.observe.status.run_state import RunEvidence, Verdict
 from hpcrun.policy import causes
 from hpcrun.slurm import patience as slurm_patience
 from hpcrun.slurm.queue import GONE, JobMark, JobState
-from hpcrun.state import files, layout, ledger
+from hpcrun.state import chosen_point, files, layout, ledger
 from hpcrun.state.journal import SUBMITTED
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
@@ -98,6 +98,9 @@ class RunStatus:
     """Role -> its ``ranks``, and how often they were restarted, moved or given up in this attempt;
     None where the run has none."""
 
+    parent: str | None = None
+    """Of a search's population, the run and step that it began from, as ``3@200``."""
+
     @property
     def name(self) -> str:
         return f"{self.experiment}/{self.run}"
@@ -114,11 +117,9 @@ class RunStatus:
         return None if since is None else time.time() - since
 
     def to_data(self) -> dict[str, Any]:
-        """Return plain data, without ``roles`` where there are none."""
-        found = dict(vars(self))
-        if self.roles is None:
-            del found["roles"]
-        return found
+        """Return plain data, without ``roles`` and ``parent`` where there are none."""
+        absent = [name for name in ("roles", "parent") if getattr(self, name) is None]
+        return {name: value for name, value in vars(self).items() if name not in absent}
 
 
 class Observed(NamedTuple):
@@ -337,6 +338,7 @@ def _status(
         queued=_queued(evidence, verdict),
         submitted=(submission.time or None) if submission else None,
         roles=roles,
+        parent=chosen_point.parent_of(selected.run),
         **selected.annotation.to_data(),
     )
 

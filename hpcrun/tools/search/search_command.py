@@ -77,6 +77,8 @@ def _print_best(view: SearchView, output: Output) -> None:
         )
     so_far = search_progress.sentence(one.status.state for one in view.trials)
     comments = [f"The best of search {name}: {_best(view, found)}.", f"{so_far}."]
+    if parents := view.lineage(found):
+        comments += [f"It went on from {parents[0]} with these values: a run of them begins anew."]
     content = best_spec.text(found.selected, comments)
     if output.json:
         output.data({**found.to_data(), "spec": content})
@@ -138,6 +140,8 @@ def facts(view: SearchView, shares: dict[str, float] | None) -> Iterator[tuple[s
     yield "objective", ", ".join(f"{one.metric} ({one.better})" for one in view.objectives)
     yield "trials", search_progress.sentence(one.status.state for one in view.trials)
     yield "best", _best(view, view.best) if view.best else f"nothing has logged {metric}"
+    if view.best and (parents := view.lineage(view.best)):
+        yield "lineage", f"the best began from {', that from '.join(parents)}"
     for one in view.front:
         pairs = zip(view.objectives, one.last or (), strict=False)
         told = ", ".join(f"{objective.metric} {number(value)}" for objective, value in pairs)

@@ -14,8 +14,9 @@ from hpcrun.observe.read import metric_curves
 from hpcrun.observe.read.metric_curves import Curve
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status.status import Observed, RunStatus, observe
+from hpcrun.state import chosen_point
 from hpcrun.state.ledger import Attempt
-from hpcrun.state.plan import SEARCH
+from hpcrun.state.plan import SEARCH, RunPlan
 from hpcrun.state.spec.run_blocks import Objective
 from hpcrun.text import Say
 
@@ -35,10 +36,12 @@ class SearchTrial:
     """The last values of all objectives, where there are several; None if one is not finite."""
 
     def to_data(self) -> dict[str, Any]:
-        """Return the run's name, values and best value."""
+        """Return the run's name, values and best value, and its parent if it has one."""
         step, value = self.best or (None, None)
         facts = {"run": self.selected.name, "state": self.status.state, "step": step}
-        more = {} if self.last is None else {"objectives": self.last}
+        more: dict[str, Any] = {} if self.last is None else {"objectives": self.last}
+        parent = chosen_point.parent_of(self.selected.run)
+        more |= {"parent": parent} if parent else {}
         return {**facts, "value": value, **more, "values": self.selected.run.swept}
 
 
@@ -67,6 +70,16 @@ class SearchView:
         pareto.mark(rows)
         pairs = zip(self.trials, rows, strict=True)
         return [one for one, (_, row) in pairs if pareto.COLUMN in row]
+
+    def lineage(self, one: SearchTrial) -> list[str]:
+        """Return the parents of a trial, from its own on: ``3@200``."""
+        found = []
+        runs = {each.selected.run.number: each.selected.run for each in self.trials}
+        run: RunPlan | None = one.selected.run
+        while run is not None and (parent := chosen_point.parent_of(run)):
+            found.append(parent)
+            run = runs.pop(int(parent.partition("@")[0]), None)
+        return found
 
     @property
     def best(self) -> SearchTrial | None:

@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,12 +29,15 @@ from hpcrun.features.point_search import choose, study
 from hpcrun.features.point_search.pruning import Pruning
 from hpcrun.policy import causes, recovery
 from hpcrun.policy.causes import Evidence
+from hpcrun.run.checkpoint import checkpoint_files
 from hpcrun.run.job.attempt_end import AttemptEnd
-from hpcrun.state import chosen_point, ledger, plan_file
-from hpcrun.state.layout import SubmissionPaths
+from hpcrun.state import chosen_point, ledger, manifest, plan_file
+from hpcrun.state.layout import RunPaths, SubmissionPaths
+from hpcrun.state.manifest import Manifest
 from hpcrun.state.plan import SEARCH, RunPlan
 from tests.support.desk import Desk, runs_of
 from tests.support.experiment import Experiment
+from tests.support.made_checkpoint import make_checkpoint
 from tests.support.nursery import COMMANDS, nursery
 from tests.support.waiting import until
 
@@ -61,7 +65,7 @@ class Killer:
             path, _, flags = arguments
             if not str(path).startswith(self._root) or not flags & (os.O_WRONLY | os.O_RDWR):
                 return
-        elif event not in ("os.mkdir", "os.rename", "os.remove", "subprocess.Popen"):
+        elif event not in ("os.mkdir", "os.rename", "os.remove", "os.link", "subprocess.Popen"):
             return
         self._tick()
 
@@ -285,3 +289,69 @@ def test_as_a_run_asks_tells_and_is_pruned(tmp_path: Path) -> None:
         assert search.trials() == told
     assert len({json.dumps(point) for point in points}) == TRIALS
     assert killed["ask"] + killed["tell"] + killed["prune"] >= 200 - SUBMITS, killed
+
+
+POPULATION = {"every": 3, "share": 0.5, "resample": 0.25}
+
+
+def test_as_a_trial_of_a_population_begins(tmp_path: Path) -> None:
+    """It has all of a parent or nothing; from the first whole instant on, always the same one."""
+    search = Search(tmp_path, population=POPULATION)
+    assert search.desk.submit("checkpoint.every=3").returncode == 0
+    for number in range(4):
+        search.ask(number)
+        search.begin(number)
+        _save(search, number, 6)
+    killed = Counter[str]()
+    for number in range(4, 7):
+        run = search.experiment.run(number)
+        assert not die_at(0, tmp_path, functools.partial(_start, search, number))
+        expected = chosen_point.read(run)
+        assert expected is not None
+        assert expected.parent is not None
+        shutil.rmtree(run.directory)
+        for _ in instants(tmp_path, functools.partial(_start, search, number)):
+            had = chosen_point.read(run)
+            killed["before" if had is None else "after"] += 1
+            assert had in (None, expected)
+            # Its parent may remove what it has once the trial has its values.
+            parent = search.experiment.run(expected.parent["run"]).checkpoints
+            parent.rename(parent.with_name("aside"))
+            if had is None:
+                parent.with_name("aside").rename(parent)
+            assert not die_at(0, tmp_path, functools.partial(_start, search, number))
+            assert chosen_point.read(run) == expected
+            assert _names(run) == {"point", "checkpoints"}
+            (found,) = run.checkpoints.iterdir()
+            entry = manifest.inspect_named(found)
+            assert isinstance(entry, Manifest)
+            assert not any(
+                checkpoint_files.damage(found, name, file) for name, file in entry.files.items()
+            )
+            if had is not None:
+                parent.with_name("aside").rename(parent)
+            shutil.rmtree(run.directory)
+        assert not die_at(0, tmp_path, functools.partial(_start, search, number))
+    assert killed["before"] >= 30, killed
+    assert killed["after"] >= 3, killed
+
+
+def _start(search: Search, number: int) -> None:
+    """What each start of a trial's job does before its attempt."""
+    from hpcrun.features.point_search import inherited
+
+    run = search.experiment.run(number)
+    if chosen_point.read(run) is None:
+        search.ask(number)
+    inherited.settle(run)
+
+
+def _save(search: Search, number: int, step: int) -> None:
+    made = make_checkpoint(search.experiment.run(number).checkpoints, step)
+    entry = manifest.read(made)
+    assert entry is not None
+    replace(entry, metrics={"loss": search.loss(number, step)}).write(made)
+
+
+def _names(run: RunPaths) -> set[str]:
+    return {path.name for path in run.directory.iterdir()}
