@@ -26,6 +26,7 @@
         runs/3/                         one run; made when its first attempt starts
           intent.json                   finished, pruned or cancelled; every start reads it first
           point/point.json              the values that a search gave it (hpcrun.state.chosen_point)
+          point/step-00000100-a0/       a parent's checkpoint, until the run starts
           origin.json                   the source of its weights (checkpoint.initialize_from)
           trials.jsonl                  of `hpcrun tune`: trials of configurations
                                         (hpcrun.tools.perf.on_nodes)
@@ -34,7 +35,7 @@
           work/rank-00000/              the same of one rank (`working_directory: rank`)
           tracking/NAME/                files of a tracker: events, runs to be sent
           tracking/NAME.json            how far the tracker has come
-          checkpoints/step-00000100-a1/ saved at step 100 by attempt 1
+          checkpoints/step-00000100-a1/ saved at step 100 by attempt 1; a0: of a search's parent
           checkpoints/universal/…/      the newest of them, for another number of ranks
           attempts/1/                   claimed by mkdir; written by that attempt alone
             launch.json                 for the workers (hpcrun.run.protocol.launch)

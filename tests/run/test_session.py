@@ -239,6 +239,15 @@ def test_progress_without_a_checkpoint_is_never_started_again_at_step_0(
     assert "--new" in str(caught.value)
 
 
+def test_a_run_that_is_to_go_on_from_another_never_starts_at_step_0(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has removed the checkpoint with which it was to begin."""
+    monkeypatch.setattr(shared_look, "SEEN_WITHIN", 0.5)
+    with pytest.raises(CheckpointError, match="not started again at step 0 by itself"):
+        start(search={"parent": "4@3"}).restore(FakeEngine())
+
+
 def test_an_attempt_that_never_saved_is_no_progress(start: Start) -> None:
     start(attempt=1).restore(FakeEngine())
     assert start(attempt=2).restore(FakeEngine()) == 0

@@ -195,8 +195,10 @@ def lowest(
         return None
     theirs = [one for course in others if (one := last_at(course, step, sign)) is not None]
     count = len(theirs) + 1
-    rank = 1 + sum(one <= mine for one in theirs)
-    if rank <= count - int(share * count):
+    # Of equals none is worse: a metric may have come to its bound.
+    rank = 1 + sum(one < mine for one in theirs)
+    is_last = math.isinf(mine) and rank > 1
+    if rank <= count - int(share * count) and not is_last:
         return None
     return step, f"{sign * mine:.6g} at step {step} is number {rank} of {count}"
 

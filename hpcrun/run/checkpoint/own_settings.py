@@ -54,7 +54,8 @@ class OwnSettings:
 
 
 def _groups(engine: Any) -> Sequence[dict[str, Any]]:
-    return () if engine.optimizer is None else engine.optimizer.param_groups
+    optimizer = getattr(engine, "optimizer", None)
+    return () if optimizer is None else optimizer.param_groups
 
 
 def _made_with(schedule: Any) -> dict[str, Any] | None:

@@ -13,7 +13,8 @@ from hpcrun import activity
 from hpcrun.compile.sweep import optuna_space
 from hpcrun.errors import UsageError
 from hpcrun.observe.status import run_state
-from hpcrun.state.plan import SEARCH
+from hpcrun.state import chosen_point
+from hpcrun.state.plan import SEARCH, RunPlan
 from hpcrun.text import Say, one_line, plural
 from hpcrun.tools.search.search_trials import SearchTrial, SearchView
 
@@ -134,13 +135,18 @@ def _trial(
         },
         values=values if state in ("COMPLETE", "PRUNED") else None,
         intermediate_values=dict(course),
-        user_attrs={"run": one.selected.name, "state": one.status.state},
+        user_attrs={"run": one.selected.name, "state": one.status.state, **_parent(run)},
     )
     if one.attempts and (began := one.attempts[0].began):
         found.datetime_start = datetime.fromtimestamp(began)
     if one.attempts and (ended := one.attempts[-1].end.get("time")) and state != "RUNNING":
         found.datetime_complete = datetime.fromtimestamp(ended)
     return found
+
+
+def _parent(run: RunPlan) -> dict[str, str]:
+    parent = chosen_point.parent_of(run)
+    return {} if parent is None else {"parent": parent}
 
 
 def _thin(course: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:

@@ -174,6 +174,55 @@ def test_what_does_not_go_together_with_a_search(project: Any, text: str, expect
     assert expected in str(found.value)
 
 
+POPULATION = "trials: 6, parallel: 2, population: {every: 10}"
+SAVES = "checkpoint: {every: 10}\n"
+SESSION = "import hpcrun\nsession = hpcrun.session()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "program", "expected"),
+    [
+        ("entry: train:main\n" + SAVES, "", ""),
+        (SCRIPT + SAVES, SESSION, ""),
+        ("entry: [python, train.py]\n" + SAVES, SESSION, ""),
+        (
+            SCRIPT + SAVES,
+            "print()",
+            "takes programs that save through hpcrun.session(), and this one",
+        ),
+        ("entry: [python, train.py]\n" + SAVES, "print()", "write prune: halving"),
+        (
+            SCRIPT + SAVES + "recovery: {resume: {when: a.pt}}\n",
+            SESSION,
+            "this one saves by itself",
+        ),
+        (SCRIPT + SAVES + "recovery: {resume_args: [--r]}\n", SESSION, "this one saves by itself"),
+        (SCRIPT + SAVES + "framework: huggingface\n", SESSION, "this one saves by itself"),
+        (SCRIPT, SESSION, "and checkpoint.every is None"),
+        (SCRIPT + "checkpoint: {every: 11}\n", SESSION, "set checkpoint.every to 10 or less"),
+        (
+            "entry: train:main\nresources: {ntasks_per_node: 2}\nparallel: {tensor: 2}\n" + SAVES,
+            "",
+            "does not go together with parallel: that is not tested",
+        ),
+        (
+            "entry: train:main\nresources: {pack: {runs_per_node: 2}}\n" + SAVES,
+            "",
+            "does not go together with resources.pack",
+        ),
+    ],
+)
+def test_programs_of_a_population(project: Any, text: str, program: str, expected: str) -> None:
+    project.write("train.py", program or "def main(session): ...\n")
+    text += _search().replace("trials: 6, parallel: 2", POPULATION)
+    if not expected:
+        assert _compiled(project, text).runs[0].spec[SEARCH]["population"]["size"] == 2
+        return
+    with pytest.raises(SpecError) as found:
+        _compiled(project, text)
+    assert expected in str(found.value)
+
+
 def test_a_search_needs_what_it_searches_for(project: Any) -> None:
     text = BASE.replace("objective: {metric: eval/loss}\n", "")
     with pytest.raises(SpecError, match="needs the objective that is searched for"):

@@ -205,6 +205,38 @@ def test_a_budget_is_hours_above_none(project: Any, budget: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("population", "more", "expected"),
+    [
+        ("{every: 100}", "", ""),
+        ("{every: 100, share: 0.5, resample: 1}", "sampler: qmc", ""),
+        ("{}", "", "sweep.search.population.every: found 0; accepted is a whole number from 1"),
+        ("{every: 10, share: 0.6}", "", "population.share: found 0.6; accepted is above 0 to 0.5"),
+        ("{every: 10, share: 0}", "", "population.share: found 0"),
+        ("{every: 10, resample: 1.5}", "", "population.resample: found 1.5; accepted is 0 to 1"),
+        ("{every: 10, size: 4}", "", "size"),
+        ("{every: 10}", "parallel: null", "parallel: found None; the first trials are so many"),
+        ("{every: 10}", "parallel: 6", "less than trials (6), such as parallel: 8"),
+        ("{every: 10}", "prune: median", "does not go together with prune: median"),
+        ("{every: 10}", "sampler: gp", "does not go together with sampler: gp"),
+        ("{every: 10}", "learn_from: [study]", "does not go together with learn_from"),
+        ("{every: 10}", "more_objectives: [{metric: s, mode: min}]", "with more_objectives"),
+    ],
+)
+def test_populations(project: Any, population: str, more: str, expected: str) -> None:
+    given = {"parallel": "3", **dict(one.split(": ", 1) for one in [more] if one)}
+    keys = ", ".join(f"{key}: {value}" for key, value in given.items())
+    text = _search().replace("trials: 6", f"trials: 6, {keys}, population: {population}")
+    text = SCRIPT.replace("train.py", "train.py:main") + "checkpoint: {every: 10}\n" + text
+    if not expected:
+        found = _compiled(project, text).runs[0].spec[SEARCH]["population"]
+        assert (found["every"], found["size"]) == (100, 3)
+        return
+    with pytest.raises(SpecError) as told:
+        _compiled(project, text)
+    assert expected in str(told.value)
+
+
+@pytest.mark.parametrize(
     ("more", "expected"),
     [
         ("learn_from: [study, other-2]", ""),

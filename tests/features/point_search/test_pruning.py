@@ -17,6 +17,7 @@ from hpcrun.features.point_search.pruning import (
     best_at,
     bracket,
     halving,
+    lowest,
     median,
 )
 from hpcrun.policy import causes
@@ -114,6 +115,44 @@ def test_halving_in_a_bracket(first: int, expected: int | None) -> None:
     assert min(ended_at, default=None) == expected
 
 
+@pytest.mark.parametrize(
+    ("own", "others", "share", "expected"),
+    [
+        # Looks at steps 3, 6 and 9; five others have come as far.
+        (course(9, 9, 4.5), FIVE, 0.34, "4.5 at step 3 is number 5 of 6"),
+        (course(9, 9, 3.5), FIVE, 0.34, None),
+        (course(9, 9, 5.5), FIVE, 0.17, "5.5 at step 3 is number 6 of 6"),
+        (course(9, 9, 4.5), FIVE, 0.17, None),
+        (course(9, 9), FIVE, 0.34, None),  # before the first look
+        # The last value counts, not the best: it went on from there.
+        (course(0, 0, 5.5, 0), FIVE, 0.17, "5.5 at step 3 is number 6 of 6"),
+        (course(9, 9, 9, 9, 9, 0.5), FIVE, 0.34, None),
+        (course(0, 0, 0, 0, 0, math.nan), FIVE, 0.17, "inf at step 6 is number 6 of 6"),
+        # Of equals none is worse, but for what is no number beside others.
+        (course(5, 5, 5), FIVE, 0.17, None),
+        (course(1, 1, 1), [course(1, 1, 1)] * 5, 0.5, None),
+        (course(1, 1, math.nan), [course(1, 1, math.nan)] * 5, 0.5, None),
+        (course(1, 1, math.nan), [*[course(1, 1, math.nan)] * 4, FIVE[0]], 0.17, "inf at step 3"),
+        (course(9, 9, 9), FIVE[:2], 0.34, "9 at step 3 is number 3 of 3"),
+        (course(9, 9, 9), FIVE[:2], 0.25, None),  # of three none
+        (course(9, 9, 9), [course(1, 1), *FIVE[:2]], 0.25, None),  # one has not come as far
+        # It began at step 3 or 5 from another's checkpoint.
+        ([(4, 9.0), (5, 9.0)], FIVE, 0.5, None),
+        ([(6, 9.0), (7, 9.0)], FIVE, 0.5, "9 at step 6 is number 6 of 6"),
+        (course(9, 9, 9), [[(4, 1.0), (9, 1.0)]] * 3, 0.5, None),
+    ],
+)
+def test_the_worst_of_a_population(
+    own: Course, others: list[Course], share: float, expected: str | None
+) -> None:
+    found = lowest(own, others, 3, share, 1.0)
+    assert (found is None) == (expected is None)
+    assert expected is None or (found is not None and expected in found[1])
+    negative = [[(step, -value) for step, value in one] for one in others]
+    mirrored = lowest([(step, -value) for step, value in own], negative, 3, share, -1.0)
+    assert (mirrored is None) == (expected is None)
+
+
 def test_brackets_are_drawn_by_their_shares() -> None:
     """As Optuna's HyperbandPruner for 27 times the least resource, by a factor of 3."""
     assert pruning._BRACKETS == [27, 12, 6, 4]
@@ -184,6 +223,18 @@ def test_a_run_that_does_not(search: Experiment, monkeypatch: pytest.MonkeyPatch
     assert records == []
     (attempt,) = ledger.read(search.run(0))
     assert FEATURE.notice(attempt) is None
+
+
+def test_a_population_ends_its_worst(search: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    records: list[Any] = []
+    plan = plan_file.read(search.paths.submission(1).plan)
+    run = plan.run(5)
+    run.spec[SEARCH] |= {"prune": "none", "population": {"every": 2, "share": 0.25}}
+    part = FEATURE.in_supervisor(run, search.run(5).attempt(1), lambda *a, **b: records.append(a))
+    assert isinstance(part, Pruning)
+    with pytest.raises(Enough, match="loss 5 at step 2 is number 6 of 6"):
+        _turns(part, monkeypatch)
+    assert records == [(PRUNED,)]
 
 
 def test_hyperband_judges_among_those_of_a_bracket(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from hpcrun import feature
+from hpcrun.shared_dataclass import replace
 from hpcrun.state import chosen_point
 from hpcrun.state.chosen_point import ChosenPoint
 from hpcrun.state.plan import SEARCH
@@ -84,6 +86,24 @@ def test_at_a_glance(hpcrun: Hpcrun) -> None:
     assert data["runs"][15]["values"] == {}
     few = hpcrun("study/0-5")
     assert "importance  is told of 10 completed trials and more" in few.stdout
+
+
+def test_whom_the_best_of_a_population_went_on_from(hpcrun: Hpcrun, search: Experiment) -> None:
+    parents = {11: (7, 2), 7: (3, 1)}
+    for number, (parent, step) in parents.items():
+        run = search.run(number)
+        point = chosen_point.read(run)
+        assert point is not None
+        origin = {"run": parent, "step": step, "checkpoint": f"step-0000000{step}-a1"}
+        shutil.rmtree(run.point.parent)
+        chosen_point.write(run, replace(point, parent=origin))
+    told = "lineage     the best began from 7@2, that from 3@1"
+    assert told in hpcrun("study").stdout.splitlines()
+    runs = json.loads(hpcrun("study", "--json").stdout)["runs"]
+    assert {number: one["parent"] for number, one in enumerate(runs) if "parent" in one} == {
+        11: "7@2",
+        7: "3@1",
+    }
 
 
 def test_a_storage_that_optuna_opens(hpcrun: Hpcrun, tmp_path: Path) -> None:
