@@ -220,27 +220,29 @@ BUDGETS = {
     # rank's share of a manifest; warm ranks on spare nodes, in steps that outlive a lost one;
     # archives that are sent to the nodes; the node that leads in place of a lost batch host, and
     # the warm ranks that go on there without their srun. And the job that runs share, with their
-    # supervisors in steps of it. And the files that data is in (tokens, tar shards), and mixtures.
-    "run": 28_870,
+    # supervisors in steps of it. And the files that data is in (tokens, tar shards), and mixtures;
+    # the settings of a run that goes on from another's checkpoint.
+    "run": 28_970,
     # With what is active in all experiments, totals of what they cost (which cli and the report had
     # twice), what is kept of experiments in which nothing changed (rows of `list`, journals), and
     # the looks of many runs at once, with how long a line of many logs may go unseen; the Pareto
-    # front of a search, and what became of its trials.
-    "observe": 10_400,
+    # front of a search, and what became of its trials, and from whom one of them began.
+    "observe": 10_405,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
     # And with searches, whose runs are completed on compute nodes: also conditions and samplers.
     # And with the shape of a job that runs share.
     # And with Optuna's forms of a space, which the feature and the tool of searches had twice.
-    "compile": 12_045,
+    # And what a population is refused with.
+    "compile": 12_105,
     # With what `hpcrun update` reaches, and a default cluster that is another.
     # And what features look up of other experiments, and the hours of jobs that runs share.
     "submission": 7_125,
     # With the default root and the one of before, and what is changed of queued jobs.
     # And what removes a checkpoint of thousands of files; names of what is sent to nodes.
     # And the values that runs of a search were given, and which keys a point of one has;
-    # how a run shares its job.
-    "state": 6_520,
+    # how a run shares its job; a population, and a parent's checkpoint beside the values.
+    "state": 6_570,
     # With the search of `hpcrun help`, what to type for the options of others, `update`, and
     # programs in a spec's place.
     "cli": 5_680,
@@ -278,7 +280,8 @@ BUDGETS = {
     "features/staging": 320,
     "features/object_storage": 1_300,
     # Brackets, samplers by a trial's place, a budget, and what other experiments found out.
-    "features/point_search": 735,
+    # And populations: whom a trial begins from, with which values, and its checkpoint.
+    "features/point_search": 1_055,
 }
 
 

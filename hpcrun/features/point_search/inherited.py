@@ -57,13 +57,19 @@ def link(source: Path, entry: Manifest, directory: Path) -> None:
 
 
 def settle(run: RunPaths) -> None:
-    """Move what came with a run's values to its checkpoints, unless that was done."""
+    """Move what came with a run's values to its checkpoints, unless that was done.
+
+    Raises HpcrunError if it cannot be moved.
+    """
     point = chosen_point.read(run)
     if point is None or point.parent is None:
         return
     name = checkpoint_name(point.parent["step"], manifest.INHERITED)
     shared_look.refresh(run.point.parent)
-    run.checkpoints.mkdir(exist_ok=True)
-    with contextlib.suppress(FileNotFoundError):
-        (run.point.parent / name).rename(run.checkpoints / name)
-        manifest.sync_directory(run.checkpoints)
+    try:
+        run.checkpoints.mkdir(exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            (run.point.parent / name).rename(run.checkpoints / name)
+            manifest.sync_directory(run.checkpoints)
+    except OSError as error:
+        raise HpcrunError(f"{run.checkpoints} does not take {name}: {error.strerror}") from None

@@ -7,6 +7,7 @@ trial's number, and is written at once, with the checkpoint: `inherited`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,13 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcrun import shared_look
-from hpcrun.errors import HpcrunError
+from hpcrun.errors import BrokenFile, HpcrunError
 from hpcrun.feature import NotWanted
 from hpcrun.features.point_search import inherited, study
 from hpcrun.shared_dataclass import replace
 from hpcrun.state import chosen_point, ledger, manifest, session_log
 from hpcrun.state.chosen_point import ChosenPoint, calls_for, fits
-from hpcrun.state.layout import ExperimentPaths
+from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.manifest import Manifest
 from hpcrun.state.plan import SEARCH, RunPlan
 from hpcrun.text import listed
@@ -117,10 +118,7 @@ def best(
         intent = ledger.intent(paths)
         if intent != ledger.FINISHED and (intent is not None or not study.goes_on(last)):
             return 0
-        newest = paths.attempts()[-1:]
-        total = other.progress.total
-        total = total or next((session_log.read(one).total_steps for one in newest), None)
-        reached = 0
+        total, reached = other.progress.total or _total(paths), 0
         for directory, entry in manifest.scan(paths.checkpoints):
             if not isinstance(entry, Manifest) or directory in gone:
                 continue
@@ -144,6 +142,15 @@ def best(
     found = own or found
     found.sort(key=lambda one: sign * one.entry.metrics[objective.metric])
     return found[: math.ceil(population["share"] * len(found))]
+
+
+def _total(run: RunPaths) -> int | None:
+    """Return how many steps there will be, as the newest attempt says that knows it."""
+    for attempt in reversed(run.attempts()):
+        with contextlib.suppress(BrokenFile):
+            if (found := session_log.read(attempt).total_steps) is not None:
+                return found
+    return None
 
 
 def changed(

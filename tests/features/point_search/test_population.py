@@ -85,21 +85,24 @@ def test_a_value_that_no_factor_moves_is_drawn_anew() -> None:
 
 
 class Population:
-    """A search of twelve trials, the first four of which have begun by themselves."""
+    """A search of twelve trials, whose population is of four by default."""
 
-    def __init__(self, root: Path, mode: str = "min", total: int = 100, **block: Any) -> None:
+    def __init__(self, root: Path, mode: str = "min", size: int = 4) -> None:
         self.experiment = Experiment(root, "e")
-        space = {"config.lr": {"loguniform": [0.001, 1.0]}}
-        block = {"every": 10, "share": 0.5, "resample": 0.25, "size": 4, **block}
+        self._mode, self._size = mode, size
+
+    def submit(self) -> None:
+        population = {"every": 10, "share": 0.5, "resample": 0.25, "size": self._size}
         frozen = {
-            **{"space": space, "sampler": "random", "seed": 0, "first": [], "follows": []},
+            "space": {"config.lr": {"loguniform": [0.001, 1.0]}},
+            **{"sampler": "random", "seed": 0, "first": [], "follows": [], "prune": "none"},
             **{"root": "/home/someone", "referred": [], "framework": "none", "recipe": None},
-            **{"prune": "none", "population": block, "located": {"kind": "command"}},
+            **{"population": population, "located": {"kind": "command"}},
         }
         spec = {
-            **{SEARCH: frozen, "progress": {"total": total}, "args": [], "flags": EQUALS},
+            **{SEARCH: frozen, "progress": {"total": 100}, "args": [], "flags": EQUALS},
             **{"entry": ["train"], "config": {"lr": 0.1}, "recovery": {}},
-            "objective": {"metric": "loss", "mode": mode},
+            "objective": {"metric": "loss", "mode": self._mode},
         }
         self.experiment.submit(range(12), spec=spec)
 
@@ -136,6 +139,7 @@ class Population:
 def trained(tmp_path: Path) -> Population:
     """Four runs at step 20, of which the first two are the best."""
     found = Population(tmp_path)
+    found.submit()
     for number in range(4):
         found.begin(number, 0.1 * (number + 1))
         found.save(number, 20, float(number))
@@ -197,6 +201,7 @@ def test_the_same_record_gives_the_same(trained: Population, tmp_path: Path) -> 
 )
 def test_who_may_be_a_parent(tmp_path: Path, change: str, expected: set[int]) -> None:
     found = Population(tmp_path, "max" if change == "max" else "min")
+    found.submit()
     for number in range(4):
         found.begin(number)
         found.save(number, 20, float(number))
@@ -232,6 +237,7 @@ def test_who_may_be_a_parent(tmp_path: Path, change: str, expected: set[int]) ->
 def test_nobody_to_begin_from(tmp_path: Path, saved: tuple[int | None, ...]) -> None:
     """Before any save a trial begins anew, and says so; past all of them it is not wanted."""
     found = Population(tmp_path)
+    found.submit()
     for number in range(4):
         assert found.ask(number) is None
         found.begin(number)

@@ -16,11 +16,13 @@ import pytest
 
 from hpcrun.compile.sweep import optuna_space
 from hpcrun.feature import Enough
-from hpcrun.features.point_search import budget, pruning, study
+from hpcrun.features.point_search import budget, inherited, population, pruning, study
 from hpcrun.features.point_search.pruning import Pruning
-from hpcrun.state import chosen_point, ledger, plan_file
+from hpcrun.run.checkpoint import checkpoint_files
+from hpcrun.state import chosen_point, ledger, manifest, permissions, plan_file
 from hpcrun.state.chosen_point import ChosenPoint
 from hpcrun.state.plan import SEARCH
+from tests.features.point_search.test_population import Population
 from tests.support.experiment import TRAIN, Experiment
 from tests.support.nfs import Host
 from tests.support.waiting import until
@@ -161,3 +163,28 @@ def test_a_run_that_goes_on_on_the_other_host(two_hosts: tuple[Host, Host], skew
     here.end(0, 2)
     assert running(here) == running(there) == [("COMPLETE", 0.4, values)]
     assert all(0 <= seat.hours() <= (abs(skew) + 5) / 3600 for seat in (there, here))
+
+
+def test_a_trial_that_goes_on_on_the_other_host(
+    two_hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both hosts looked before the parents had saved, and as the trial had no values."""
+    # Files of root are nobody's there.
+    monkeypatch.setattr(permissions, "stranger", lambda path: None)
+    there, here = (Population(host.path) for host in two_hosts)
+    there.submit()
+    assert here.ask(3) is None
+    for number in range(2):
+        there.begin(number)
+    assert here.ask(4) == there.ask(4) == population.ANEW
+    for number in range(2):
+        there.save(number, 20, float(number))
+    assert here.ask(4) == "0@20"
+    assert there.point(4) == here.point(4)
+    # The parent has newer ones of its own; the run starts on the other host.
+    manifest.discard(there.experiment.run(0).checkpoints / "step-00000020-a1")
+    inherited.settle(there.experiment.run(4))
+    for seat in (there, here):
+        ((directory, entry),) = manifest.complete(seat.experiment.run(4).checkpoints)
+        faults = [checkpoint_files.damage(directory, *pair) for pair in entry.files.items()]
+        assert [*filter(None, faults)] == []
