@@ -276,6 +276,11 @@ def _secrets_and_lock(reader: Reader) -> None:
     reader.write("uv.lock", "")
 
 
+def _studies_of_sessions(reader: Reader) -> None:
+    _studies(reader)
+    reader.write("train.py", "import hpcrun\n\nsession = hpcrun.session()\n")
+
+
 # What no example is to end in.
 EMPTY = "nothing to submit"
 # What a page takes for granted.
@@ -286,7 +291,7 @@ BEFORE = {
     "docs/environment.md": _lock,
     "docs/finding-files.md": _studies,
     "docs/init.md": Reader.has_cluster,
-    "docs/sweeps.md": _studies,
+    "docs/sweeps.md": _studies_of_sessions,
     "docs/when-runs-fail.md": _studies,
     "docs/getting-started.md": _demo,
     "docs/recipes.md": _secrets_and_lock,
