@@ -10,7 +10,7 @@ from pathlib import Path
 from hpcrun.ask_python import MARK
 from hpcrun.errors import HpcrunError
 from hpcrun.feature import NotWanted
-from hpcrun.features.point_search import population, study
+from hpcrun.features.point_search import study
 from hpcrun.state import chosen_point, plan_file
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.plan import SEARCH
@@ -28,12 +28,12 @@ def main() -> None:
     try:
         run = plan_file.read_frozen(submission.plan, arguments.run).run(arguments.run)
         paths = submission.experiment.run(arguments.run)
-        parent = None
         if run.spec[SEARCH].get("population"):
-            parent = population.begin(run, submission.experiment)
-        if parent in (None, population.ANEW):
-            point = complete(run, study.choose(run, submission.experiment))
-            chosen_point.write(paths, population.named(point, parent) if parent else point)
+            from hpcrun.features.point_search import population
+
+            population.give(run, submission.experiment)
+        else:
+            chosen_point.write(paths, complete(run, study.choose(run, submission.experiment)))
         found = chosen_point.read(paths)
         if found is None:
             raise HpcrunError(f"{paths.point} was written, and cannot be read")

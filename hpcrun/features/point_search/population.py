@@ -45,6 +45,17 @@ class Parent(NamedTuple):
     entry: Manifest
 
 
+def give(run: RunPlan, experiment: ExperimentPaths) -> None:
+    """Give a run its values: those of `begin`, or else drawn as in any search."""
+    from hpcrun.compile.sweep.late_run import complete
+
+    parent = begin(run, experiment)
+    if parent in (None, ANEW):
+        point = complete(run, study.choose(run, experiment))
+        point = named(point, parent) if parent else point
+        chosen_point.write(experiment.run(run.number), point)
+
+
 def begin(run: RunPlan, experiment: ExperimentPaths) -> str | None:
     """Give a run the values and the checkpoint of a parent; return that run and step, ``3@200``.
 

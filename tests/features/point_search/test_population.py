@@ -246,9 +246,13 @@ def test_nobody_to_begin_from(tmp_path: Path, saved: tuple[int | None, ...]) -> 
     if saved == (95,):
         with pytest.raises(NotWanted, match=r"no checkpoint leaves 10 steps .* is of step 95"):
             found.ask(4)
-    else:
-        assert found.ask(4) == population.ANEW
+        assert chosen_point.read(found.experiment.run(4)) is None
+        return
+    assert found.ask(4) == population.ANEW
     assert chosen_point.read(found.experiment.run(4)) is None
+    population.give(found.run(4), found.paths)
+    point = found.point(4)
+    assert (point.parent, point.label.partition(",")[2]) == (None, "parent=none")
 
 
 def test_a_checkpoint_that_goes_meanwhile(
