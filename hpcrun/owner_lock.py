@@ -1,13 +1,20 @@
-"""The owner of a lock on shared storage, ``HOST:PID:TICKS``, and whether it is gone.
+"""Locks on shared storage, their owners, ``HOST:PID:TICKS``, and whether one is gone.
 
 On its own host its process tells. On another one its silence does, by the storage's clock: those of
 two hosts need not agree.
+
+A lock is a directory with one file, whose name is its owner. It appears whole, by a rename, which
+fails while the directory in its place holds a file. Whoever takes over a stale lock removes the
+file of that very owner, so that two who do so at once cannot end the lock of a third.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +47,52 @@ def renewal(file: Path, every: float) -> Callable[[], None]:
                 os.utime(file)
 
     return renew
+
+
+def take(
+    lock: Path, is_left: Callable[[str], bool], waits: Callable[[str], object], *, pause: float
+) -> Path:
+    """Take a lock, after waiting while another owner holds it; return the file to renew.
+
+    Between two looks, ``pause`` seconds apart, ``is_left`` tells whether an owner is gone, and
+    ``waits`` is called with one that is not. Raises FileNotFoundError if the lock's directory is
+    not there, OSError if it cannot be written into.
+    """
+    owner = myself()
+    while not _appears(lock, owner):
+        # Its owner's name may not be here yet, or have just gone.
+        while (other := next(iter(shared_look.names(lock)), None)) is not None:
+            if is_left(other):
+                (lock / other).unlink(missing_ok=True)
+                break
+            waits(other)
+            time.sleep(pause)
+        else:
+            time.sleep(pause)
+    return lock / owner
+
+
+def leave(mine: Path) -> None:
+    """Give a lock up that was taken. Best effort: another one may have taken it over."""
+    with contextlib.suppress(OSError):
+        mine.unlink()
+        mine.parent.rmdir()
+
+
+def _appears(lock: Path, owner: str) -> bool:
+    """Try to create the lock; return False if another owner was first."""
+    # Hidden, as who begins now takes other names for somebody's files.
+    draft = lock.with_name(f".{lock.name}.{owner}.{threading.get_ident()}")
+    try:
+        draft.mkdir()
+        (draft / owner).touch()
+        draft.rename(lock)
+    except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True
 
 
 class OwnerWatch:

@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpcrun import owner_lock
 from hpcrun.errors import BrokenFile
 from hpcrun.fields import FLAG, INDEX, INDICES, MAPPING, TEXT, TEXTS, TIME, WHOLE, Kinds, wrong
 from hpcrun.host import start_ticks
@@ -61,6 +62,8 @@ _KINDS: Kinds = {
     "changes": MAPPING,
 }
 _MOST_BYTES = 1 << 26
+# Seconds after which whoever began to write a line has died, and between two looks whether it has.
+_HELD, _PAUSE = 20.0, 0.02
 # More runs than any submission has.
 _MOST_RUNS = 500_000
 
@@ -128,23 +131,43 @@ def write(
     submission: SubmissionPaths, event: str, array: int, runs: Sequence[int], **details: Any
 ) -> None:
     """Append one event of one array of the plan."""
-    files.append(
-        submission.journal,
-        {"event": event, "time": time.time(), "array": array, "runs": list(runs), **details},
-    )
+    _append(submission, {"event": event, "array": array, "runs": list(runs), **details})
 
 
 def write_end(
     submission: SubmissionPaths, run: int, exit_code: int, message: str | None = None
 ) -> None:
     """Append the end of one run's supervisor where its job does not tell, or why it never began."""
-    record = {"event": ENDED, "time": time.time(), "run": run, "exit_code": exit_code}
-    files.append(submission.journal, {**record, "message": message} if message else record)
+    record = {"event": ENDED, "run": run, "exit_code": exit_code}
+    _append(submission, {**record, "message": message} if message else record)
 
 
 def write_deleted(submission: SubmissionPaths, runs: Sequence[int]) -> None:
     """Append that runs were deleted; ``submission`` is the experiment's newest."""
-    files.append(submission.journal, {"event": DELETED, "time": time.time(), "runs": sorted(runs)})
+    _append(submission, {"event": DELETED, "runs": sorted(runs)})
+
+
+def _append(submission: SubmissionPaths, record: dict[str, Any]) -> None:
+    """Append a line, one process after another.
+
+    Commands on login nodes and jobs write it, and of lines that two hosts append at once storage
+    may lose one.
+    """
+    path = submission.journal
+    lock = path.with_name(f".{path.name}.lock")
+    watch = owner_lock.OwnerWatch(path.parent, _HELD)
+
+    def is_left(owner: str) -> bool:
+        try:
+            return watch.is_left(owner, lock / owner) or watch.silence(lock / owner) > _HELD
+        except FileNotFoundError:
+            return False
+
+    mine = owner_lock.take(lock, is_left, lambda _: None, pause=_PAUSE)
+    try:
+        files.append(path, {"event": record.pop("event"), "time": time.time(), **record})
+    finally:
+        owner_lock.leave(mine)
 
 
 def read(submission: SubmissionPaths) -> dict[int, Job]:

@@ -1,19 +1,11 @@
-"""The submit lock: one submit of an experiment at a time.
-
-The lock is a directory with one file, whose name is its owner. It appears whole, by a rename, which
-fails while the directory in its place holds a file. Whoever takes over a stale lock removes the
-file of that very owner, so that two who do so at once cannot end the lock of a third.
-"""
+"""The submit lock: one submit of an experiment at a time."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import shutil
-import threading
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from hpcrun import activity, owner_lock, shared_look
@@ -43,27 +35,23 @@ def held(
     if problem := permissions.exposed(experiment.root):
         say(problem)
     lock = experiment.submit_lock
-    owner = owner_lock.myself()
     missing = [path for path in experiment.directory.parents if not path.exists()]
-    taken = False
+    mine: Path | None = None
     try:
         try:
             waiting = f"waiting for another submit of {experiment.name} to end"
             with permissions.owner_writes(), activity.doing(waiting):
-                _take(lock, owner, experiment.name, say)
-            taken = True
+                mine = _take(lock, experiment.name, say)
             permissions.check_mine(experiment, (), "change")
             if group is not None:
                 permissions.give([*missing], group)
                 permissions.adopt(experiment.directory, group)
         except OSError as error:
             raise unwritable(lock, error) from None
-        yield lambda: _renew(lock / owner)
+        yield partial(_renew, mine)
     finally:
-        if taken:
-            with contextlib.suppress(OSError):
-                (lock / owner).unlink()
-                lock.rmdir()
+        if mine is not None:
+            owner_lock.leave(mine)
         for path in (experiment.directory, *missing):
             with contextlib.suppress(OSError):
                 path.rmdir()
@@ -78,52 +66,29 @@ def _renew(owner: Path) -> bool:
     return True
 
 
-def _take(lock: Path, owner: str, name: str, say: Say) -> None:
-    said, vanished, watch = False, 0, owner_lock.OwnerWatch(lock.parent, LONGEST)
-    while True:
-        other = next(iter(shared_look.names(lock)), None)
-        if other is None:
-            try:
-                if _appears(lock, owner):
-                    return
-            except FileNotFoundError:
-                # Another submit removed the experiment's directory, as it was empty.
-                vanished += 1
-                if vanished > 100:
-                    raise
-            else:
-                # Its owner's name is not here yet, or it has just gone.
-                time.sleep(_PAUSE)
-            continue
-        if _is_left(watch, lock, other, name, say):
-            (lock / other).unlink(missing_ok=True)
-            continue
+def _take(lock: Path, name: str, say: Say) -> Path:
+    said: list[str] = []
+    watch, vanished = owner_lock.OwnerWatch(lock.parent, LONGEST), 0
+    is_left = partial(_is_left, watch, lock, name=name, say=say)
+
+    def waits(other: str) -> None:
         if not said:
             host, pid, _ = owner_lock.parts(other)
-            say(f"another submit of {name} is under way (process {pid} on {host}); waiting for it")
-            said = True
-        time.sleep(_PAUSE)
+            said.append(f"another submit of {name} is under way (process {pid} on {host})")
+            say(f"{said[0]}; waiting for it")
 
-
-def _appears(lock: Path, owner: str) -> bool:
-    """Try to create the lock; return False if another submit was first."""
-    # Hidden, as another submit that begins now takes other names for somebody's files.
-    draft = lock.with_name(f".{lock.name}.{owner}.{threading.get_ident()}")
-    try:
-        draft.mkdir(parents=True)
-        (draft / owner).touch()
+    while True:
+        lock.parent.mkdir(parents=True, exist_ok=True)
         try:
-            draft.rename(lock)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            return owner_lock.take(lock, is_left, waits, pause=_PAUSE)
+        except FileNotFoundError:
+            # Another submit removed the experiment's directory, as it was empty.
+            vanished += 1
+            if vanished > 100:
                 raise
-            return False
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return True
 
 
-def _is_left(watch: owner_lock.OwnerWatch, lock: Path, owner: str, name: str, say: Say) -> bool:
+def _is_left(watch: owner_lock.OwnerWatch, lock: Path, owner: str, *, name: str, say: Say) -> bool:
     try:
         is_left = watch.is_left(owner, lock / owner)
         if is_left and (host := owner_lock.parts(owner)[0]) != os.uname().nodename:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from hpcrun.errors import BrokenFile
 from hpcrun.host import start_ticks
 from hpcrun.state import files, journal, layout
 from hpcrun.state.layout import SubmissionPaths
+from tests.support.nfs import Host
 
 
 @pytest.fixture
@@ -77,3 +80,39 @@ def test_the_end_of_a_local_run_and_a_job_in_the_users_allocation(
     )
     assert (found[2].job_id, found[2].foreground) == ("77", True)
     assert found.keys() == {1, 2}
+
+
+def test_hosts_that_append_at_once(
+    two_hosts: tuple[Host, Host], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a job's process is about to write, a command begins to; no line is lost."""
+    job, command = (layout.experiment(host.path, "study").submission(1) for host in two_hosts)
+    job.directory.mkdir(parents=True)
+    journal.write(job, journal.SUBMITTED, 0, [1, 2], job_id="70", packed=True)
+    write, began = os.write, threading.Event()
+    other = threading.Thread(target=journal.write_end, args=(command, 2, 1))
+
+    def after_the_other(descriptor: int, data: bytes) -> int:
+        if not began.is_set():
+            began.set()
+            other.start()
+            other.join(0.5)
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", after_the_other)
+    journal.write_end(job, 1, 0)
+    other.join()
+    for place in (job, command):
+        assert [one.ended for one in journal.read(place).values()] == [True, True]
+    assert [*job.directory.iterdir()] == [job.journal]
+
+
+@pytest.mark.parametrize("owner", ["elsewhere:1:1", f"{os.uname().nodename}:{os.getpid()}:1"])
+def test_a_writer_that_died(submission: SubmissionPaths, owner: str) -> None:
+    """On this host its process tells; on another one, that it is silent for longer than a write."""
+    left = submission.directory / ".journal.jsonl.lock" / owner
+    left.parent.mkdir()
+    left.touch()
+    os.utime(left, (time.time() - 30,) * 2)
+    journal.write_end(submission, 1, 0)
+    assert [*submission.directory.iterdir()] == [submission.journal]
