@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.support.waiting import until
 
-from . import daemons, jobs, network, storage
+from . import clock, daemons, jobs, network, storage
 from .bed import Bed, note, remove_dead_beds
 from .config import CONTROLLER_PORT, DATABASE_PORT, Settings
 from .layout import LOGIN, Layout, create
@@ -103,6 +103,8 @@ class Cluster(Bed):
         daemons.write_files(place, self.settings)
         if self.settings.storage:
             storage.build(place.storage_client)
+        for ahead in set(self.settings.ahead.values()):
+            clock.build(place.clock(ahead), ahead)
         state = {
             "settings": asdict(self.settings) | {"extra": dict(self.settings.extra)},
             "nodes": len(self.nodes),

@@ -36,6 +36,8 @@ class Settings:
         Further directories of this machine that the bed's machines can read, at the same paths.
     storage
         How the clients of the shared file system cache (`tests.testbed.storage`).
+    ahead
+        Node -> seconds by which the clock of what runs there is ahead (`tests/testbed/clock.c`).
     ipv6
         Whether the machines have no other addresses.
     light
@@ -58,6 +60,7 @@ class Settings:
     features: Mapping[str, str] = field(default_factory=dict)
     visible: tuple[str, ...] = ()
     storage: str = storage.TENTH
+    ahead: Mapping[str, int] = field(default_factory=dict)
     ipv6: bool = False
     light: bool = False
 

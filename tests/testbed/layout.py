@@ -96,6 +96,10 @@ class Layout:
         """The program by which each machine sees the shared file system."""
         return self.base / "nfs_client"
 
+    def clock(self, ahead: int) -> Path:
+        """The library by which programs of a machine see a clock that is so many seconds ahead."""
+        return self.base / f"clock{ahead:+d}.so"
+
     def storage_control(self, machine: str) -> Path:
         """What a machine's client is told, and what it counts."""
         return self.base / f"nfs-{machine}"

@@ -11,7 +11,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from . import cgroups, daemons, kernel, network, rootfs, storage
+from . import cgroups, clock, daemons, kernel, network, rootfs, storage
 from .enter import script_environment
 from .layout import LOGIN, Layout, is_ipv6, is_light, visible_paths
 
@@ -84,6 +84,7 @@ def _boot(layout: Layout, machine: str, cgroup: str, up: int, plugged: int) -> N
         kernel.bind(str(layout.database), f"{root}/run/mysqld", deep=False)
     layout.spool(machine).mkdir(parents=True, exist_ok=True)
     storage.mount(layout, machine)
+    clock.set_ahead(layout, machine)
     # Not by chroot, in which the kernel lets nobody make a user namespace, as containers need.
     pivot = 'cd "$1" && pivot_root . . && umount -l .'
     subprocess.run(["sh", "-c", pivot, "sh", root], env=script_environment(), check=True)

@@ -6,7 +6,7 @@ import os
 import sysconfig
 from pathlib import Path
 
-from . import kernel, network
+from . import clock, kernel, network
 from .layout import LOGIN, Layout, is_ipv6
 
 # A machine's own: gone with its power, invisible to the others. Sizes are limits, not reserves.
@@ -51,6 +51,7 @@ def build(
     Path(root, "etc/slurm").mkdir(exist_ok=True)
     kernel.bind(str(layout.etc), f"{root}/etc/slurm", deep=False)
     _write_names(Path(root, "etc"), layout, user, nodes)
+    Path(root, clock.PRELOADED).touch()
 
 
 def _write_names(etc: Path, layout: Layout, user: tuple[str, int], nodes: list[str]) -> None:
