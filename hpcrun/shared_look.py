@@ -25,6 +25,8 @@ T = TypeVar("T")
 # Seconds after which every client of storage that keeps nfs(5)'s default times sees a name, also
 # where opening its directory asks nothing: acdirmax is 60.
 SEEN_WITHIN = 75.0
+# Seconds by which the clocks of two hosts may differ, and up to which slow storage looks like it.
+CLOCKS, _AGREEING = 600.0, 5.0
 # The first looks of many, the seconds that each waits for slow storage, looks at once then, and how
 # many may be ahead of the answer that is wanted next.
 _TRIED, _SLOW, _AT_ONCE, _AHEAD = 8, 0.0004, 32, 256
@@ -205,6 +207,16 @@ def known_mark(path: Path) -> list[int] | None:
 
 def _mark(found: os.stat_result) -> list[int]:
     return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_uid]
+
+
+def clock_ahead(told: float, modified: float) -> float:
+    """Return how far the clock of a host is ahead of the storage's; 0 of one that is about right.
+
+    ``told`` is the time that it wrote into a file, whose storage says when it was ``modified``. A
+    file that was copied since tells nothing.
+    """
+    ahead = told - modified
+    return ahead if _AGREEING < abs(ahead) < CLOCKS else 0.0
 
 
 def storage_time(directory: Path) -> float:

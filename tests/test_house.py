@@ -250,8 +250,8 @@ BUDGETS = {
     "tools/estimate": 3_600,
     "tools/doctor": 3_500,
     "policy": 2_540,
-    # With the steps of runs that share a job.
-    "slurm": 2_660,
+    # With the steps of runs that share a job, and Slurm's clock.
+    "slurm": 2_730,
     "tools/perf": 2_450,
     # With the protocol of features, and many looks at slow storage at once, only so far ahead. And
     # the dataclasses of what each process of a job imports, which cost an agent 25 ms.

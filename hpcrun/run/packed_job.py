@@ -29,6 +29,7 @@ from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.output import say
 from hpcrun.slurm import job, steps
 from hpcrun.slurm.allocation import Allocation
+from hpcrun.slurm.clock import SlurmClock
 from hpcrun.slurm.hostlist import parse_ranges, write_out
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.slurm.queue import JobMark
@@ -86,6 +87,7 @@ class PackedJob:
     _is_ending: bool = False
     _is_stopped: bool = False
     _look_at: float = 0.0
+    _clock: SlurmClock = field(default_factory=SlurmClock)
 
     def bring_to_end(self) -> int:
         """Run everything that this start of the job can; return the job's exit code."""
@@ -161,7 +163,7 @@ class PackedJob:
         asked = run.recovery.stop_before
         limit = float(parse_duration(run.resources.time) or 0)
         lead = stop_lead_time.seconds(limit, asked=parse_duration(asked) if asked else None)
-        return ends - time.time() > lead + stop_lead_time.TO_START
+        return ends - self._clock.now() > lead + stop_lead_time.TO_START
 
     def _free_node(self, number: int | None) -> str | None:
         """Return the node with most free places that a run may use; None without one."""

@@ -8,6 +8,7 @@ In reading order:
 - `background`: a slow call in a thread.
 - `parse`: Slurm's forms of time, and rows of fields.
 - `hostlist`: lists of numbers and of node names.
+- `clock`: Slurm's time, where a node's clock is wrong.
 - `queue`: the state of jobs, and when one is over.
 - `pending_reason`: Slurm's reasons why a job waits, in words.
 - `allocation`: the job around this process, and whether a run fits into it.

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hpcrun import slurm_state
 from hpcrun.policy.causes import JobFacts
+from hpcrun.shared_look import CLOCKS
 from hpcrun.slurm import client, queue, requeue_nodes, steps
 from hpcrun.slurm.parse import megabytes, parse_duration, parse_size, parse_time
 from hpcrun.slurm.queue import JobMark
@@ -60,8 +61,11 @@ def facts(
     warm: bool = False,
     over: bool = False,
     step: str | None = None,
+    restarts: int | None = None,
 ) -> JobFacts:
     """Collect what Slurm reports on the start of a job in which hpcrun ran at ``began``.
+
+    That start came after so many ``restarts``, if they are known: clocks of hosts may differ.
 
     The job is ``123`` or ``123_4``, never the raw id of an element; ``words`` is what `last_words`
     returned. Of the steps of ranks, only those of ``attempt`` count if it is given, which the one
@@ -69,7 +73,7 @@ def facts(
     knows nothing any more. ``step`` is the name of the run's own where other runs share the job.
     """
     shown = {} if over else client.show("job", job)
-    rows = _of_attempt(_rows(job, began), attempt, warm)
+    rows = _of_attempt(_rows(job, began, restarts), attempt, warm)
     if step is not None:
         rows = [row for row in rows if "." not in row["JobID"] or row["JobName"] == step]
     state, _, by = rows[0]["State"].partition(" by ") if rows else ("", "", "")
@@ -305,8 +309,10 @@ def _state(job: str) -> str:
     return client.show("job", job).get("JobState", "")
 
 
-def _rows(job: str, began: float) -> list[dict[str, str]]:
+def _rows(job: str, began: float, restarts: int | None) -> list[dict[str, str]]:
     """Return accounting's record of the start of the job around a moment, then its steps'.
+
+    It is the one after so many ``restarts``, unless that is from a wholly different time.
 
     Accounting may not have heard of a new start yet; the record of the one before is not taken for
     it, because that one ended earlier.
@@ -319,11 +325,29 @@ def _rows(job: str, began: float) -> list[dict[str, str]]:
             starts.append([])
         if starts:
             starts[-1].append(row)
+    first = [index for index, rows in enumerate(starts) if _is_first(rows, starts[:index])]
+    if restarts is not None and restarts < len(first):
+        mine = starts[first[restarts] :]
+        found = _with_the_rest(mine)
+        whole = {**found[0], "Start": mine[0][0]["Start"]}
+        if _is_around(whole, began, CLOCKS, CLOCKS):
+            return found
     for index, rows in reversed(list(enumerate(starts))):
-        start, end = parse_time(rows[0]["Start"]), parse_time(rows[0]["End"])
-        if start is not None and start <= began + 5 and (end is None or end >= began - 1):
+        if _is_around(rows[0], began, 5, 1):
             return _with_the_rest(starts[index:])
     return []
+
+
+def _is_around(row: Mapping[str, str], moment: float, early: float, late: float) -> bool:
+    """Check whether a moment is in a start of a job, by its record, or so many seconds off."""
+    start, end = parse_time(row["Start"]), parse_time(row["End"])
+    return start is not None and start <= moment + early and (end is None or end >= moment - late)
+
+
+def _is_first(record: list[dict[str, str]], before: Sequence[list[dict[str, str]]]) -> bool:
+    """Check whether a record is the first of a start of its job."""
+    goes_on = bool(before) and before[-1][0]["State"] == slurm_state.RESIZING
+    return not goes_on and parse_time(record[0]["Start"]) is not None
 
 
 def _with_the_rest(records: Sequence[list[dict[str, str]]]) -> list[dict[str, str]]:

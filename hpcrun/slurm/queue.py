@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from hpcrun import slurm_state
 from hpcrun.errors import ClusterUnreachable
-from hpcrun.shared_look import SEEN_WITHIN
+from hpcrun.shared_look import CLOCKS, SEEN_WITHIN
 from hpcrun.slurm import client
 from hpcrun.slurm.background import BackgroundCall
 from hpcrun.slurm.hostlist import expand_job_id
@@ -42,8 +42,6 @@ GONE = "GONE"
 _NO_ACCOUNTING = re.compile(r"accounting storage is disabled", re.IGNORECASE)
 _NO_SUCH_JOB = re.compile(r"invalid job id", re.IGNORECASE)
 _NO_REASON = ("", "None")
-# Seconds by which the clocks of two hosts may differ.
-_CLOCKS = 600.0
 # Seconds without an answer of squeue's after which sacct is asked beside it.
 _ALONE = 0.7
 
@@ -128,7 +126,7 @@ class JobMark:
             return None
         if self.began is None or state.submitted is None:
             return _given_away(state)
-        return None if state.submitted <= self.began + _CLOCKS else _given_away(state)
+        return None if state.submitted <= self.began + CLOCKS else _given_away(state)
 
     def checked(self, state: JobState) -> JobState:
         """Return the state of the job; ``UNKNOWN`` if Slurm has given its number to another."""

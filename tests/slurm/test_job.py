@@ -166,6 +166,29 @@ def test_a_job_that_outlived_a_lost_node_is_one_start(monkeypatch: pytest.Monkey
     assert job.facts("7", 1501, over=True).state == "RUNNING"
 
 
+@pytest.mark.parametrize("ahead", [-30, 0, 30])
+def test_a_start_is_known_by_its_number_where_clocks_are_apart(
+    monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    """Each start lasted shorter than its node's clock is wrong by."""
+    rows = (
+        "7|NODE_FAIL|1000|1010||2G|study\n"
+        "7|RESIZING|1016|1020||2G|study\n"
+        "7|PREEMPTED|1020|1025||2G|study\n"
+        "7|REQUEUED|Unknown|1031||2G|study\n"
+        "7|CANCELLED by 0|1032|1040||2G|study\n"
+    )
+    monkeypatch.setattr(client, "command", lambda argv, timeout: rows)
+    for restarts, (began, state) in enumerate(
+        [(1001, "NODE_FAIL"), (1017, "PREEMPTED"), (1033, "CANCELLED")]
+    ):
+        found = job.facts("7", began + ahead, over=True, restarts=restarts)
+        assert found.state == state
+    # Accounts that lost starts, or of another job with this number.
+    assert job.facts("7", 1033, over=True, restarts=7).state == "CANCELLED"
+    assert job.facts("7", 9000, over=True, restarts=1).state == ""
+
+
 def test_a_heterogeneous_job_is_its_first_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Slurm 22.05 and 24.11 print it, after a requeue and the loss of the second part's node."""
     rows = (

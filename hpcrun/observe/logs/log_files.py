@@ -364,10 +364,14 @@ def _sizes_over_time(directory: Path) -> list[tuple[float, dict[str, int]]]:
     found: list[tuple[float, dict[str, int]]] = []
     # A file that cannot be read tells no times.
     with contextlib.suppress(OSError):
-        for line in files.read_lines(AttemptPaths(directory).log_sizes, _MOST_BYTES):
+        path = AttemptPaths(directory).log_sizes
+        for line in files.read_lines(path, _MOST_BYTES):
             when: Any = line.get("time")
             sizes = line.get("sizes")
             if TIME.accepts(when) and isinstance(sizes, dict):
                 whole = {rank: size for rank, size in sizes.items() if WHOLE.accepts(size)}
                 found.append((float(when), whole))
+        if found and (ahead := shared_look.clock_ahead(found[-1][0], path.stat().st_mtime)):
+            # The logs' own times are the storage's, too.
+            return [(when - ahead, sizes) for when, sizes in found]
     return found

@@ -78,9 +78,9 @@ class AttemptEnd:
                 job=facts,
             )
             end = causes.decide(found)
-            action = self.record(
-                attempt.number, end, here=here, concluded=True, time=facts.ends or time.time()
-            )
+            # Slurm's clock may be behind that of the attempt's node.
+            ended = max(facts.ends or time.time(), attempt.began or 0.0)
+            action = self.record(attempt.number, end, here=here, concluded=True, time=ended)
             if attempt.submission != self._submission.number:
                 action = None
             say(f"attempt {attempt.number} had ended without a word: {end.message}")
@@ -307,15 +307,16 @@ class AttemptEnd:
         attempts = ledger.read(self._paths)
         first = ledger.first_of_start(attempts, number)
         log, step = submission.batch_log(job), None
+        started = {one.number: one.started for one in attempts}.get(number, {})
+        restarts = started.get("restart_count")
         if self._launcher.is_packed:
             step = steps.packed_name(self._run.number)
-            started = {one.number: one.started for one in attempts}.get(number, {})
-            start = int(started.get("restart_count") or 0)
-            words = slurm_job.last_words(log, start, mark=slurm_job.START_MARK)
+            words = slurm_job.last_words(log, restarts or 0, mark=slurm_job.START_MARK)
         else:
             words = slurm_job.last_words(log, number, first)
         warm = any(one.warm for one in attempts if one.number == number)
         which: Any = {"attempt": number, "warm": warm, "over": over, "step": step}
+        which["restarts"] = restarts
         return slurm_job.facts(job, began, words, **which)
 
     def _write(self, event: str, attempt: int, fields: dict[str, Any]) -> None:

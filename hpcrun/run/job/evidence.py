@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from hpcrun import shared_look
 from hpcrun.errors import EXIT_SAVED
 from hpcrun.fields import FLAG, INDEX, TEXT, TEXTS, TIME, WHOLE, wrong
 from hpcrun.policy import log_excerpt, permanent_errors
@@ -348,7 +350,16 @@ def _first(
         return dict(vars(min(told, key=_unlikely_first)))
     if not found:
         return None if seen is None else dict(vars(seen))
-    return min(found, key=lambda record: (_saved(record), record.get("time") or 0.0))
+    return min(found, key=lambda record: (_saved(record), _moment(attempt, record)))
+
+
+def _moment(attempt: AttemptPaths, record: Mapping[str, Any]) -> float:
+    """Return when a rank ended; those of nodes whose clocks are apart are of one clock."""
+    told = float(record.get("time") or 0.0)
+    with contextlib.suppress(OSError):
+        modified = attempt.exit_record(record["rank"]).stat().st_mtime
+        return told - shared_look.clock_ahead(told, modified)
+    return told
 
 
 # Written by the process that runs the user's code.

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
@@ -24,6 +25,7 @@ from hpcrun.run.protocol.batch_script import BatchScript
 from hpcrun.run.rank import warm_up
 from hpcrun.slurm import client, job, steps
 from hpcrun.slurm.allocation import VARIABLES, Allocation
+from hpcrun.slurm.clock import SlurmClock
 from hpcrun.state.layout import AttemptPaths, slurm_path
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.role_plan import RolePlan
@@ -83,6 +85,10 @@ class Launcher(ABC):
     def end_time(self, *, fresh: bool = False) -> float | None:
         """Return when the time limit ends the job (seconds since the epoch); None without one."""
         return None
+
+    def now(self) -> float:
+        """Return the time by the clock of whoever ends the job."""
+        return time.time()
 
     def is_unreachable(self) -> bool:
         """Check whether Slurm's controller is down, so that ranks cannot be started."""
@@ -149,7 +155,7 @@ class SlurmLauncher(Launcher):
         if len(self.nodes) == len(allocation.nodes):
             self.whole_job = allocation.job_id
         self.host = os.environ.get("SLURMD_NODENAME", self.nodes[0])
-        self.job_id = allocation.name
+        self.job_id, self._clock = allocation.name, SlurmClock()
         self._raw_ids = allocation.part_ids or (allocation.job_id,)
         self._parts = allocation.parts
         self.port_seed = int(allocation.job_id)
@@ -167,6 +173,9 @@ class SlurmLauncher(Launcher):
 
     def end_time(self, *, fresh: bool = False) -> float | None:
         return job.end_time(self.job_id, fresh=fresh)
+
+    def now(self) -> float:
+        return self._clock.now()
 
     def is_unreachable(self) -> bool:
         return job.is_unreachable(self.job_id)
@@ -409,6 +418,7 @@ class PackedLauncher(LocalLauncher):
         self.host = os.environ.get("SLURMD_NODENAME", allocation.nodes[0])
         self.nodes = (self.host,)
         self.job_id, self.restart_count = allocation.name, allocation.restart_count
+        self._clock = SlurmClock()
         # Programs would take the step's one task for a rank, and the job's other nodes for theirs.
         for name in [name for name in os.environ if name.startswith(("SLURM_", "PMI"))]:
             if name not in VARIABLES:
@@ -423,6 +433,9 @@ class PackedLauncher(LocalLauncher):
 
     def end_time(self, *, fresh: bool = False) -> float | None:
         return job.end_time(self.job_id, fresh=fresh)
+
+    def now(self) -> float:
+        return self._clock.now()
 
     def devices(self, node: str, run: RunPlan) -> str | None:
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from functools import partial
 
 from hpcrun import shared_look, slurm_state
@@ -49,7 +48,7 @@ class StopRequest:
         self._launcher, self._attempt_end = launcher, attempt_end
         self._agents: Agents | None = None
         self._signals: tuple[list[str], ...] = ()
-        self._began = time.time()
+        self._began = launcher.now()
         self._end_time = launcher.end_time()
         self._deadline = float("inf")
         self._look_at = 0.0
@@ -83,7 +82,7 @@ class StopRequest:
             self._on_signal(name, is_own=is_own)
         if self.reason is None and self._limit_is_near():
             self._begin(causes.TIME_LIMIT, (self._end_time or 0.0) - _KEPT)
-        if self.reason is not None and time.time() > self._deadline:
+        if self.reason is not None and self._launcher.now() > self._deadline:
             raise EndNow("no time is left to save")
         if self.reason is not None and before is None and self._agents is not None:
             self._agents.ask_to_stop()
@@ -91,24 +90,24 @@ class StopRequest:
     def end_early(self, why: str) -> None:
         """Have the ranks save and leave, as the run has done enough; raise EndNow as `turn`."""
         self.enough = why
-        self._begin(causes.PRUNED, time.time() + _SAVES_WITHIN)
+        self._begin(causes.PRUNED, self._launcher.now() + _SAVES_WITHIN)
         if self._agents is not None:
             self._agents.ask_to_stop()
 
     def seconds_left(self) -> float:
         """Return how long the attempt may still take to end, at least a second."""
         ends = float("inf") if self._end_time is None else self._end_time - _KEPT
-        return max(1.0, min(self._deadline, ends) - time.time())
+        return max(1.0, min(self._deadline, ends) - self._launcher.now())
 
     def leaves_time(self) -> bool:
         """Check whether the time limit allows another attempt in the same allocation."""
         end = self._end_time
-        return end is None or end - time.time() > self._lead(end) + stop_lead_time.TO_START
+        return end is None or end - self._launcher.now() > self._lead(end) + stop_lead_time.TO_START
 
     def _on_signal(self, name: str, *, is_own: bool) -> None:
         """Act on a signal that the supervisor received itself, or else an agent of its."""
         if ledger.intent(self._paths) == ledger.CANCELLED:
-            self._deadline = min(self._deadline, time.time() + _LOCAL_GRACE)
+            self._deadline = min(self._deadline, self._launcher.now() + _LOCAL_GRACE)
             raise EndNow("cancelled")
         if not self._launcher.requeues:
             interrupted = name == signal.SIGINT.name or (is_own and self._launcher.is_foreground)
@@ -116,18 +115,18 @@ class StopRequest:
                 raise EndNow("interrupted again")
             self.signal = self.signal or name
             reason = causes.INTERRUPTED if interrupted else causes.SIGNAL
-            self._begin(reason, time.time() + _LOCAL_GRACE)
+            self._begin(reason, self._launcher.now() + _LOCAL_GRACE)
             return
         facts = self._attempt_end.facts(self._attempt.number)
         end = causes.decide(Evidence(supervisor_lost=True, job=facts))
         if end.outcome == causes.CANCELLED:
             ledger.set_intent(self._paths, ledger.CANCELLED)
-            self._deadline = min(self._deadline, time.time() + _LOCAL_GRACE)
+            self._deadline = min(self._deadline, self._launcher.now() + _LOCAL_GRACE)
             raise EndNow(end.message)
         deadline = (facts.ends or float("inf")) - _KEPT
         if facts.words is not None or facts.state not in ("", slurm_state.RUNNING):
             # Slurm has begun to end the job: KILL follows.
-            deadline = time.time() + job.kill_wait() - _KEPT
+            deadline = self._launcher.now() + job.kill_wait() - _KEPT
         self.signal = self.signal or name
         self._begin(end.kind if end.kind != causes.SUPERVISOR_LOST else causes.SIGNAL, deadline)
 
@@ -152,21 +151,21 @@ class StopRequest:
         return any(evidence.session(self._attempt).of(session_log.RESTORED))
 
     def _limit_is_near(self) -> bool:
-        if time.time() < self._look_at:
+        if self._launcher.now() < self._look_at:
             return False
         if self._end_time is None:
             # Without a limit, or Slurm did not answer as the job began.
-            self._look_at = time.time() + _ASK_EVERY
+            self._look_at = self._launcher.now() + _ASK_EVERY
             self._end_time = self._launcher.end_time(fresh=True)
             return False
         before = self._lead(self._end_time)
-        left = self._end_time - before - time.time()
+        left = self._end_time - before - self._launcher.now()
         if left > 0:
-            self._look_at = time.time() + max(_LOOK_EVERY, left / 2)
+            self._look_at = self._launcher.now() + max(_LOOK_EVERY, left / 2)
             return False
         # Somebody may have changed the limit since.
         self._end_time = self._launcher.end_time(fresh=True) or self._end_time
-        return time.time() >= self._end_time - before
+        return self._launcher.now() >= self._end_time - before
 
     def _lead(self, end_time: float) -> float:
         """Return how many seconds before the limit the ranks are asked to stop."""

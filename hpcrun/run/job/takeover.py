@@ -133,7 +133,7 @@ class Takeover:
         while not facts.state:
             if ledger.intent(self._paths) or self._has_successor() or self._is_settled():
                 return False
-            facts = job.facts(mine.job_id, self._began)
+            facts = job.facts(mine.job_id, self._began, restarts=mine.restarts)
             if not facts.state:
                 time.sleep(_TURN)
         if facts.state == slurm_state.CANCELLED or facts.restarts not in (None, mine.restarts):

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hpcrun import shared_look
 from hpcrun.errors import EXIT_SAVED
 from hpcrun.extensions import READERS
 from hpcrun.fields import TIME, WHOLE
@@ -84,6 +85,8 @@ class ProgramReader:
         self._longest = 0.0
         self._failing: float | None = None
         self._search_at, self._is_cut = 0.0, False
+        # Of this node's clock, before that of the files.
+        self._ahead = 0.0
         # The steps, and what was said of where they are read.
         self._steps = OneUnit(EarlierProgress())
         self._told: list[dict[str, Any]] = []
@@ -131,6 +134,9 @@ class ProgramReader:
             pause = max(pause, (time.monotonic() - begun) / _SHARE)
 
     def _prepare(self) -> None:
+        with contextlib.suppress(OSError):
+            storage_time = shared_look.storage_time(self._paths.directory)
+            self._ahead = shared_look.clock_ahead(time.time(), storage_time)
         wanted, run = self._run.progress, self._paths.run
         self._roots = [run.work, run.directory]
         if wanted.directory:
@@ -174,7 +180,7 @@ class ProgramReader:
         names = [name for name in dict.fromkeys(names) if name in READERS]
         if earlier.source in names and not (earlier.unit or "").startswith(BAR):
             names = names[: names.index(earlier.source) + 1]
-        start = ReaderStart(tuple(there), batch, earlier.first_epoch)
+        start = ReaderStart(tuple(map(self._by_own_clock, there)), batch, earlier.first_epoch)
         return {name: READERS.load(name).begin(start) for name in names}
 
     def _resumed_step(self) -> int:
@@ -224,7 +230,7 @@ class ProgramReader:
             moment, fails = time.time(), False
             if text:
                 # More exact than the time of the look.
-                moment = min(moment, max(self._looked, self._log.modified))
+                moment = min(moment, max(self._looked, self._log.modified + self._ahead))
                 # A rank whose peer was killed prints of it some time after its last work.
                 fails = any(_TRACEBACK in line for line in text)
                 silence = moment - self._alive
@@ -232,7 +238,7 @@ class ProgramReader:
                     self._fails(moment)
                 if not fails and self._failing is None:
                     self._works(moment)
-            found_files = None if found is None else tuple(found)
+            found_files = None if found is None else tuple(map(self._by_own_clock, found))
             look = Look(moment, self._looked, text, found_files, is_last)
             self._looked = moment
             is_more = self._theirs(look) if self._is_theirs() else self._ours(look)
@@ -247,17 +253,20 @@ class ProgramReader:
             well = is_last and self._ended_well()
             moment = time.time()
             for save in self._saves.look(
-                *(found, self._steps.reached, moment),
-                step_at=self._steps.at,
+                *(found, self._steps.reached, moment - self._ahead),
+                step_at=lambda modified: self._steps.at(modified + self._ahead),
                 is_last=is_last,
                 ended_well=well,
                 by_name=self._steps.unit != EPOCHS,
             ):
-                when = min(max(save.modified, self._began), moment)
+                when = min(max(save.modified + self._ahead, self._began), moment)
                 self._writer.saved(save.step, self._name(save.path), save.bytes, when)
             self._steps.forget()
         if is_last:
             self._conclude()
+
+    def _by_own_clock(self, one: FoundFile) -> FoundFile:
+        return one._replace(modified=one.modified + self._ahead) if self._ahead else one
 
     def _works(self, moment: float) -> None:
         """Note a sign of the program's work."""
@@ -311,7 +320,8 @@ class ProgramReader:
         is_new, self._offset = offset > self._offset, offset
         lines = list(metrics_file.parse(records))
         if lines:
-            moment = min(time.time(), max(self._began, os.stat(self._paths.metrics).st_mtime))
+            modified = os.stat(self._paths.metrics).st_mtime + self._ahead
+            moment = min(time.time(), max(self._began, modified))
             self._works(moment)
             self._steps.note(lines, moment)
             if lines[-1].time is None and (look.is_last or self._sightings.keeps(moment)):

@@ -44,6 +44,17 @@ def test_where_to_begin(source: Source, moment: float, first: int) -> None:
     )
 
 
+@pytest.mark.parametrize("ahead", [-30.0, 30.0])
+def test_the_clock_of_the_node_that_kept_the_record_is_wrong(source: Source, ahead: float) -> None:
+    """The storage knows when the last line was written, and so which were."""
+    os.utime(AttemptPaths(source.path.parent).log_sizes, (1040 - ahead,) * 2)
+    os.utime(source.path, (1050 - ahead,) * 2)
+    for moment, first in ((1009, 0), (1010, 2), (1039, 6), (1040, 8), (1051, 10)):
+        assert log_files.offset_since(source, moment - ahead) == 8 * first
+    times = [mark.time + ahead for mark in log_files.marks_until_now(source)]
+    assert times == [1010, 1020, 1030, 1040, 1050]
+
+
 def test_a_mark_in_the_middle_of_a_line(source: Source) -> None:
     tail = Tail(source)
     tail.begin_at(20)

@@ -86,6 +86,16 @@ def test_the_first_failure(attempt: AttemptPaths, name: str) -> None:
     assert tuple(found.get(key) for key in keys) == expected
 
 
+@pytest.mark.parametrize("ahead", [-30.0, -1.0, 1.0, 30.0])
+def test_the_first_failure_where_clocks_are_apart(attempt: AttemptPaths, ahead: float) -> None:
+    """Rank 1, whose node's clock is wrong, failed two seconds before its peer did for that."""
+    for rank, after, wrong_by in ((0, 2.0, 0.0), (1, 0.0, ahead)):
+        path, moment = attempt.exit_record(rank), 1_700_000_000.0 + after
+        files.write_json(path, _record(rank, moment + wrong_by, exit_code=1))
+        os.utime(path, (moment + 0.1, moment + 0.1))
+    assert (evidence.failure(attempt, None) or {})["rank"] == 1
+
+
 BOOM = {"exit_code": 1, "exception": "ValueError", "message": "batch 17 is bad"}
 WAITS = {**BOOM, "traceback": "/torch/distributed/barrier"}
 

@@ -19,7 +19,7 @@ from hpcrun.state.plan import Entry, RunPlan
 def stop_request(tmp_path: Path, end_time: float | None) -> StopRequest:
     paths = RunPaths(tmp_path / "study" / "runs" / "3")
     run = RunPlan(3, "x", "", {}, Entry("command", argv=("true",)), {})
-    launcher = SimpleNamespace(end_time=lambda: end_time, requeues=True)
+    launcher = SimpleNamespace(end_time=lambda: end_time, now=time.time, requeues=True)
     made = cast(Launcher, launcher), cast(AttemptEnd, SimpleNamespace())
     return StopRequest(run, paths, paths.attempt(1), *made)
 

@@ -17,6 +17,7 @@ from hpcrun.state import files, ledger, session_log
 from hpcrun.state.plan import Entry
 from tests.support.place import Place
 from tests.support.waiting import until
+from tests.testbed import clock
 
 # What each program has: steps of a known length, and its own record of when they began and ended.
 HEAD = """
@@ -230,13 +231,20 @@ train(14, 0.5, show)
 """
 
 
-def test_a_save_has_the_step_after_which_it_was_written(place: Place) -> None:
-    """Not the one at which it was seen, some steps later."""
+@pytest.mark.parametrize("ahead", [0, 30])
+def test_a_save_has_the_step_after_which_it_was_written(
+    place: Place, tmp_path: Path, ahead: int
+) -> None:
+    """Not the one at which it was seen, some steps later, also where the node's clock is wrong."""
     _submit(place, ONE_SAVE, progress={"pattern": r"iter (?P<step>\d+)/(?P<total>\d+): loss"})
-    code, said = place.supervise()
+    clock.build(tmp_path / "clock.so", ahead)
+    code, said = place.supervise(LD_PRELOAD=str(tmp_path / "clock.so"))
     assert code == 0, said + place.output()
     (saved,) = session_log.read(place.run.attempt(1)).of(session_log.SAVED)
     assert saved.step == 6
+    (truth,) = _truth(place)
+    assert truth["began"] < saved.time < truth["ended"]
+    assert truth["began"] - time.time() == pytest.approx(ahead, abs=20)
 
 
 def test_a_save_outside_of_the_runs_directory(place: Place, tmp_path: Path) -> None:
