@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
@@ -87,6 +88,8 @@ class PackedJob:
     _is_ending: bool = False
     _is_stopped: bool = False
     _look_at: float = 0.0
+    _has_ended: threading.Event = field(default_factory=threading.Event)
+    """A step's client has; set again for each."""
     _clock: SlurmClock = field(default_factory=SlurmClock)
 
     def bring_to_end(self) -> int:
@@ -95,10 +98,11 @@ class PackedJob:
         say(f"{job.START_MARK}{self.allocation.restart_count} of the job, on {nodes}")
         try:
             while self._running or (self.waiting and not self._is_ending):
-                self._start_those_that_can()
                 self._collect()
+                self._start_those_that_can()
                 self._tell_to_leave()
-                time.sleep(_EVERY)
+                self._has_ended.wait(_EVERY)
+                self._has_ended.clear()
         except (HpcrunError, OSError):
             # The next start knows all that is on record.
             say(traceback.format_exc())
@@ -192,7 +196,12 @@ class PackedJob:
         say(f"run {run.number} starts on {node}")
         before = max((one.number for one in ledger.read(paths)), default=0)
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
+        threading.Thread(target=self._tell_of_end, args=[process], daemon=True).start()
         self._running[run.number] = _Seat(node, process, before)
+
+    def _tell_of_end(self, process: subprocess.Popen[bytes]) -> None:
+        process.wait()
+        self._has_ended.set()
 
     def _collect(self) -> None:
         for number, seat in list(self._running.items()):
