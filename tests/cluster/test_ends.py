@@ -212,7 +212,9 @@ def test_scancel_ends_the_attempt_on_record_and_leaves_nothing(bench: Workbench)
     ledger = bench.root / "scancelled" / "runs" / "0" / "ledger.jsonl"
 
     def events() -> list[str]:
-        return [json.loads(line)["event"] for line in ledger.read_text().splitlines()]
+        found = [json.loads(line)["event"] for line in ledger.read_text().splitlines()]
+        # That of a node whose clock is wrong says so.
+        return [event for event in found if event != "health"]
 
     until(lambda: events()[-1] == "decided", "the end on record", 20)
     assert events() == ["attempt_started", "workers_started", "attempt_ended", "decided"]

@@ -28,6 +28,14 @@ dist.destroy_process_group()
 """
 
 
+TELL_TIME = """
+import os, pathlib, time
+made = pathlib.Path.home() / ("made-on-" + os.environ["SLURMD_NODENAME"])
+made.touch()
+print(time.time() - made.stat().st_mtime, time.monotonic(), flush=True)
+"""
+
+
 def submit(cluster: Cluster, *options: str) -> str:
     return cluster.run(["sbatch", "--parsable", *options]).stdout.strip()
 
@@ -75,6 +83,19 @@ def test_local_storage_is_the_nodes_own_and_the_shared_one_is_not(slurm: Cluster
     # Programs of other tests on this host may have left something there, and no node has.
     assert "mine" not in slurm.run(["ls", "/tmp"]).stdout.split()
     assert {path.name for path in slurm.layout.home.iterdir()} >= set(slurm.nodes)
+
+
+def test_the_clock_of_a_node_is_wrong_and_not_the_storages(slurm24: Cluster) -> None:
+    tell = ["srun", "-N2", "-w", "n1,n2", "--label", slurm24.python, "-c", TELL_TIME]
+    told = dict(line.split(": ") for line in slurm24.run(tell).stdout.splitlines())
+    (ahead, began), (right, same) = (map(float, told[rank].split()) for rank in "01")
+    assert (ahead, right) == (pytest.approx(30, abs=2), pytest.approx(0, abs=2))
+    assert abs(began - same) < 5
+    out = slurm24.layout.home / "date.out"
+    job = submit(slurm24, "-w", "n1", "-o", str(out), "--wrap", "date +%s")
+    assert slurm24.wait_job(job) == "COMPLETED"
+    until(out.exists, "what the batch script says", 10)
+    assert int(out.read_text()) - out.stat().st_mtime == pytest.approx(30, abs=5)
 
 
 def test_gpus_are_given_out(slurm: Cluster) -> None:
