@@ -25,7 +25,7 @@ PARTS = {
         "start": ("getting-started", "your program, your site, and what becomes of a run"),
         "new-cluster": ("init", "a profile, a spec and a program of yours, in one command"),
         "from-sbatch": ("from-sbatch", "make a spec of an sbatch script that you have"),
-        "jobs": ("jobs", "language models, images, LoRA, preferences, distillation; exact evaluation"),
+        "jobs": ("jobs", "language models, images, LoRA, DPO, distillation; exact evaluation"),
         "recipes": ("recipes", "conda, modules, uv, W&B, e-mail, a profile for a whole site"),
         "questions": ("questions", "what to type, by what people ask"),
     },
