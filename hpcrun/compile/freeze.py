@@ -172,7 +172,9 @@ def _arrays(
     found = []
     for index, ((runs, offset), limit) in enumerate(zip(chunks, limits, strict=True)):
         wanted, pack = runs[0].resources, runs[0].pack if compiled.executor.queues else None
-        at_once = len(runs) if pack is None else packing.shape(pack, len(runs), limit).seats
+        at_once = len(runs)
+        if pack is not None:
+            at_once = packing.shape(pack, runs[0].nodes, len(runs), limit).seats
         hours = at_once * (parse_duration(wanted.time) or 0) / 3600
         text = ""
         if compiled.executor.queues:

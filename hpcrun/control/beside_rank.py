@@ -139,7 +139,7 @@ def living(selected: Selected, verb: str) -> LiveRun:
     is_divided = selected.run.own_parts and number and client.further_parts(number)
     # Slurm would give a step beside a run that shares its job the GPU of another.
     shares = selected.submission is not None and selected.submission.is_packed
-    own = None if shares else selected.run.resources.gpus_option
+    own = None if shares and selected.run.nodes == 1 else selected.run.resources.gpus_option
     further = (Launch.read(attempt.role_launch(role.name)) for role in roles[1:])
     return LiveRun(
         name,

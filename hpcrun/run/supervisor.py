@@ -49,9 +49,13 @@ class Supervisor:
     """One start of one run's job: attempt after attempt, while its allocation can be used."""
 
     def __init__(
-        self, submission: SubmissionPaths, number: int, instead_of: str | None = None
+        self,
+        submission: SubmissionPaths,
+        number: int,
+        instead_of: str | None = None,
+        part: Sequence[str] = (),
     ) -> None:
-        self.submission, self._instead_of = submission, instead_of
+        self.submission, self._instead_of, self._part = submission, instead_of, part
         self.plan = plan_file.read(submission.plan)
         permissions.use_profile(self.plan.cluster)
         if (whose := permissions.on_the_way(submission.plan)) and os.geteuid():
@@ -194,10 +198,12 @@ class Supervisor:
     @cached_property
     def _launcher(self) -> Launcher:
         network = self.plan.cluster.get("fabric") or {}
-        kind = launchers.launcher_class(self.plan.executor)
+        kind = launchers.launcher_class(self.plan.executor, has_part=bool(self._part))
         python = RankPython.of(self.submission, self.plan, self.run)
         lost = self._instead_of
-        only = () if lost is None else new_supervisor.nodes_left(ledger.read(self.paths), lost)
+        only = self._part
+        if lost is not None:
+            only = new_supervisor.nodes_left(ledger.read(self.paths), lost)
         return kind(self.run, network, python, only)
 
     def _begin(
@@ -350,12 +356,14 @@ def main() -> None:
     parser.add_argument("submission", type=Path)
     parser.add_argument("--run", type=int, required=True)
     parser.add_argument("--instead-of", help="the node that was lost with the supervisor before")
+    parser.add_argument("--nodes", default="", help="those that the run has of a job of several")
     arguments = parser.parse_args()
     put_python_first_on_path()
     allow_many_connections()
     try:
+        part = [node for node in arguments.nodes.split(",") if node]
         place = SubmissionPaths(arguments.submission), arguments.run, arguments.instead_of
-        code = Supervisor(*place).supervise()
+        code = Supervisor(*place, part).supervise()
     except (HpcrunError, OSError) as error:
         say(f"error: {error}")
         code = EXIT_FAILED

@@ -343,10 +343,18 @@ def step_id(job: str, name: str) -> str | None:
 
 
 def step_ids(job: str) -> dict[str, str]:
-    """Return the name of each running step of a job -> ``123.4``; empty without an answer."""
+    """Return the name of each running step of a job -> ``123.4``; empty without an answer.
+
+    Of steps of one name, one.
+    """
+    return {name: step for step, name in step_names(job).items()}
+
+
+def step_names(job: str) -> dict[str, str]:
+    """Return ``123.4``, each running step of a job -> its name; empty without an answer."""
     argv = ["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j"]
     rows = parse_rows(answer(argv, timeout=20), ("id", "name"))
-    return {row["name"].strip(): row["id"].strip() for row in rows}
+    return {row["id"].strip(): row["name"].strip() for row in rows}
 
 
 def signal_step(step: str, name: str) -> bool:

@@ -70,12 +70,11 @@ def facts(
     The job is ``123`` or ``123_4``, never the raw id of an element; ``words`` is what `last_words`
     returned. Of the steps of ranks, only those of ``attempt`` count if it is given, which the one
     before started if it is ``warm``. ``over``: it is an earlier start, of which the controller
-    knows nothing any more. ``step`` is the name of the run's own where other runs share the job.
+    knows nothing any more. ``step`` is the `steps.packed_name` of a run that shares its job.
     """
     shown = {} if over else client.show("job", job)
-    rows = _of_attempt(_rows(job, began, restarts), attempt, warm)
-    if step is not None:
-        rows = [row for row in rows if "." not in row["JobID"] or row["JobName"] == step]
+    rows = _rows(job, began, restarts)
+    rows = _of_attempt(rows if step is None else _of_run(rows, step), attempt, warm)
     state, _, by = rows[0]["State"].partition(" by ") if rows else ("", "", "")
     if state in ("", slurm_state.RUNNING, slurm_state.RESIZING):
         state = shown.get("JobState", slurm_state.RUNNING if state else "")
@@ -358,6 +357,13 @@ def _with_the_rest(records: Sequence[list[dict[str, str]]]) -> list[dict[str, st
             break
         found = [*rows, *found]
     return found
+
+
+def _of_run(rows: list[dict[str, str]], step: str) -> list[dict[str, str]]:
+    """Drop the steps of other runs; the others have the names as in a job of the run's own."""
+    jobs = [row for row in rows if "." not in row["JobID"]]
+    named = [(row, steps.name_alone(row["JobName"], step)) for row in rows if "." in row["JobID"]]
+    return [*jobs, *({**row, "JobName": name} for row, name in named if name is not None)]
 
 
 def _of_attempt(

@@ -16,12 +16,12 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hpcrun.slurm import client
 from hpcrun.text import Say
 
-# The first version that was seen to give everything back.
+# The first version that was seen to give everything back, here and within a job (`are_kept`).
 _MENDED = (24, 11)
 # Seconds beyond SlurmdTimeout in which Slurm has always found a node down.
 _MARGIN = 60.0
@@ -37,8 +37,7 @@ def wait_until_known(nodes: Sequence[str], goes_on: Callable[[], bool]) -> None:
     ``nodes`` do not answer hpcrun. ``goes_on`` is called every two seconds; False ends the wait.
     """
     settings = client.configuration() if nodes else {}
-    version = re.match(r"(\d+)\.(\d+)", settings.get("SLURM_VERSION", ""))
-    if not nodes or (version and (int(version[1]), int(version[2])) >= _MENDED):
+    if not nodes or _is_mended(settings):
         return
     limit = float(settings.get("SlurmdTimeout", _SLURMD_TIMEOUT)) + _MARGIN
     port = int(settings.get("SlurmdPort", _SLURMD_PORT))
@@ -48,6 +47,20 @@ def wait_until_known(nodes: Sequence[str], goes_on: Callable[[], bool]) -> None:
         if all(_is_down(node) or _answers(node, port) for node in shown):
             return
         time.sleep(2)
+
+
+def are_kept() -> bool:
+    """Check whether a job that outlives a node gets no processors back from steps of others.
+
+    In Slurm 22.05, a step that ran as the job lost a node keeps its share after its end: a new one
+    that does not ``--overlap`` waits for ever.
+    """
+    return not _is_mended(client.configuration())
+
+
+def _is_mended(settings: Mapping[str, str]) -> bool:
+    version = re.match(r"(\d+)\.(\d+)", settings.get("SLURM_VERSION", ""))
+    return version is not None and (int(version[1]), int(version[2])) >= _MENDED
 
 
 def is_lost(node: str) -> bool:

@@ -21,8 +21,11 @@ _TASK_ENDED = re.compile(
 
 
 WORKERS = "hpcrun-workers-"
-# The step of one run of a job that several share.
-PACKED = "hpcrun-run-"
+AGENTS = "hpcrun-agent"
+# The step of one run of a job that several share, and what those of any job begin with.
+PACKED, _OWN = "hpcrun-run-", "hpcrun-"
+# Of the processes that look after such a job on other nodes than its first.
+WATCHERS = "hpcrun-watch"
 # What is no rank sees nothing of the site's MpiDefault.
 NO_MPI = "--mpi=none"
 KILLED = "Killed"
@@ -71,6 +74,7 @@ def agent_argv(
     gpus: str | None,
     command: Sequence[str],
     *,
+    name: str = AGENTS,
     cpus: int = 1,
     part: int = 0,
 ) -> list[str]:
@@ -86,7 +90,7 @@ def agent_argv(
         *("srun", "--overlap", "--export=ALL", f"--nodes={count}", f"--ntasks={count}"),
         *("--ntasks-per-node=1", f"--cpus-per-task={cpus}", f"--nodelist={','.join(nodes)}"),
         *("--mem=0", "--input=all"),
-        *("--job-name=hpcrun-agent", "--open-mode=append", f"--output={log_pattern}"),
+        *(f"--job-name={name}", "--open-mode=append", f"--output={log_pattern}"),
         NO_MPI,
     ]
     argv += ["--kill-on-bad-exit=0", "--wait=0", "--no-kill"] if count > 1 else []
@@ -139,14 +143,23 @@ def packed_argv(
     log: str,
     name: str,
     command: Sequence[str],
+    is_alone: bool = False,
 ) -> list[str]:
     """Return the ``srun`` of one run of a job that several share: a task with a part of the node.
 
     Its processors, its GPUs and, where ``mem`` is given, its memory are its own. ``gpus`` is an
-    option as in `agent_argv`; ``log`` is where the task's output is appended.
+    option as in `agent_argv`; ``log`` is where the task's output is appended. With ``is_alone`` the
+    node has no other run.
     """
     return [
-        *("srun", "--exact", "--export=ALL", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"),
+        *(
+            "srun",
+            "--overlap" if is_alone else "--exact",
+            "--export=ALL",
+            "--nodes=1",
+            "--ntasks=1",
+            "--ntasks-per-node=1",
+        ),
         *(f"--cpus-per-task={cpus}", f"--nodelist={node}", f"--mem={mem or 0}"),
         *("--kill-on-bad-exit=0", "--input=none", "--unbuffered", "--open-mode=append"),
         *(f"--job-name={name}", f"--output={log}", NO_MPI),
@@ -202,6 +215,21 @@ def warm_name(attempt: int, group: int | str = "") -> str:
 def packed_name(run: int) -> str:
     """Return the name of the step of one run of a job that several share."""
     return f"{PACKED}{run}"
+
+
+def name_in_pack(run: int, name: str) -> str:
+    """Return the name of a further step of such a run, which it has in a job of its own."""
+    return f"{packed_name(run)}-{name.removeprefix(_OWN)}"
+
+
+def name_alone(name: str, packed: str) -> str | None:
+    """Return the name that a step has in a job of its run's own; None for another run's.
+
+    ``packed`` is a `packed_name`, and the name of the step that is the run's anyway.
+    """
+    if name.startswith(f"{packed}-"):
+        return f"{_OWN}{name.removeprefix(f'{packed}-')}"
+    return name if name == packed else None
 
 
 def is_of(name: str, step: str) -> bool:

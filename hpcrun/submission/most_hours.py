@@ -59,10 +59,10 @@ def at_once(plan: Plan) -> Iterator[RunPlan]:
     """
     left_out: set[int] = set()
     for array in plan.arrays:
-        if (pack := plan.run(array.runs[0]).pack) is not None and array.packed:
-            left_out.update(
-                array.runs[packing.shape(pack, len(array.runs), array.parallel).seats :]
-            )
+        first = plan.run(array.runs[0])
+        if first.pack is not None and array.packed:
+            shape = packing.shape(first.pack, first.nodes, len(array.runs), array.parallel)
+            left_out.update(array.runs[shape.seats :])
     yield from (run for run in plan.runs if run.number not in left_out)
 
 

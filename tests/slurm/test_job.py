@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,6 +146,23 @@ def test_ranks_of_another_attempt_in_the_same_start_do_not_count(
     assert job.facts("7", 1003, attempt=3, warm=True, over=True).out_of_memory
     assert not job.facts("7", 1003, attempt=3, over=True).out_of_memory
     assert job.facts("7", 1003, over=True).out_of_memory
+
+
+def test_steps_of_other_runs_of_the_job_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = (
+        "7|RUNNING|1000|Unknown||2G|study\n"
+        "7.0|RUNNING|1001|Unknown|1K||hpcrun-run-3\n"
+        "7.1|OUT_OF_MEMORY|1002|1010|9K||hpcrun-run-3-workers-1\n"
+        "7.2|RUNNING|1011|1020|5K||hpcrun-run-3-workers-2\n"
+        "7.3|OUT_OF_MEMORY|1005|1020|7K||hpcrun-run-33-workers-2\n"
+        "7.4|OUT_OF_MEMORY|1005|1020|7K||hpcrun-run-4\n"
+    )
+    monkeypatch.setattr(client, "command", lambda argv, timeout: rows)
+    of_run: Any = {"over": True, "step": "hpcrun-run-3"}
+    first, second = (job.facts("7", 1003, attempt=number, **of_run) for number in (1, 2))
+    assert (first.out_of_memory, second.out_of_memory) == (True, False)
+    assert "use 9K" in first.memory
+    assert job.facts("7", 1003, attempt=2, over=True, step="hpcrun-run-4").out_of_memory
 
 
 def test_a_job_that_outlived_a_lost_node_is_one_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,3 +192,11 @@ def test_not_without_lost_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "command", controller)
     requeue_nodes.wait_until_known([], lambda: True)
     assert controller.asked == []
+
+
+@pytest.mark.parametrize(("version", "kept"), [("22.05.8", True), ("24.11.5", False)])
+def test_what_a_job_gets_back_that_lost_a_node(
+    monkeypatch: pytest.MonkeyPatch, version: str, kept: bool
+) -> None:
+    monkeypatch.setattr(client, "command", Controller("IDLE", version=version))
+    assert requeue_nodes.are_kept() is kept

@@ -255,3 +255,29 @@ def test_what_srun_only_says_of_itself_is_not_passed_on(line: str, is_chatter: b
 def test_a_steps_parts_have_its_name(name: str, is_part: bool) -> None:
     assert steps.is_of(name, steps.warm_name(1)) is is_part
     assert steps.warm_name(1, 3) == "hpcrun-workers-2-warm-group-3"
+
+
+@pytest.mark.parametrize(
+    ("name", "alone"),
+    [
+        ("hpcrun-run-3", "hpcrun-run-3"),
+        ("hpcrun-run-3-agent", "hpcrun-agent"),
+        ("hpcrun-run-3-workers-2-warm-group-3", "hpcrun-workers-2-warm-group-3"),
+        ("hpcrun-run-33-agent", None),
+        ("hpcrun-watch", None),
+        ("batch", None),
+    ],
+)
+def test_a_run_that_shares_its_job_has_names_of_its_own(name: str, alone: str | None) -> None:
+    assert steps.name_alone(name, steps.packed_name(3)) == alone
+    if alone is not None and alone != name:
+        assert steps.name_in_pack(3, alone) == name
+
+
+@pytest.mark.parametrize(("is_alone", "option"), [(False, "--exact"), (True, "--overlap")])
+def test_the_step_of_a_run_that_shares_its_job(is_alone: bool, option: str) -> None:
+    gpus = "gpus-per-node=1"
+    shape: Any = {"cpus": 4, "mem": "2G", "gpus": gpus, "log": "/r/local-3.log", "name": "one"}
+    argv = steps.packed_argv("n2", **shape, command=["true"], is_alone=is_alone)
+    assert [one for one in argv if one in ("--exact", "--overlap")] == [option]
+    assert {"--cpus-per-task=4", "--mem=2G", "--nodelist=n2", "--gpus-per-node=1"} < {*argv}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hpcrun.policy import frameworks
 from hpcrun.slurm.parse import megabytes
 from hpcrun.state.plan import RunPlan
+from hpcrun.state.spec.recovery_block import Recovery
 from hpcrun.state.spec.run_blocks import Pack, Resources
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 MOST_SEATS = 512
 # Keys of a spec -> what they are where a run can share its job.
 _REFUSED: dict[tuple[str, ...], tuple[Any, ...]] = {
-    ("resources", "nodes"): (1,),
     ("resources", "spare_nodes"): (0,),
     ("resources", "gpu_request"): ("gpus-per-node", "gres"),
     ("resources", "mpi"): (None,),
@@ -45,9 +45,21 @@ class PackShape:
     """Runs on a node at once."""
     seats: int
     """Runs at once on all nodes."""
+    nodes_per_run: int = 1
+    """Nodes of each run, which has them alone if they are several."""
+
+    def tasks(self, ranks: int) -> int:
+        """Return how many tasks a node has: one a run, or the ranks of one with several nodes."""
+        return self.per_node if self.nodes_per_run == 1 else ranks
+
+    def outlives_nodes(self, recovery: Recovery) -> bool:
+        """Check whether the job goes on without a node that was lost."""
+        return self.nodes > 1 and recovery.requeue
 
     def resources(self, run: Resources, ranks: int) -> Resources:
-        """Return what the job asks for on each node, one task a run, for a run of some ranks."""
+        """Return what the job asks for on each node, for runs of so many ranks a node."""
+        if self.nodes_per_run > 1:
+            return run
         size = megabytes((run.mem or "").upper())
         return replace(
             run,
@@ -57,20 +69,26 @@ class PackShape:
         )
 
 
-def shape(pack: Pack, runs: int, parallel: int | None) -> PackShape:
+def shape(pack: Pack, nodes_per_run: int, runs: int, parallel: int | None) -> PackShape:
     """Return the shape of the job of some runs, of which at most ``parallel`` run at once.
 
     It has no nodes and no places on them that none of the runs would come to.
     """
-    seats = min(runs, parallel or runs, pack.nodes_per_job * pack.runs_per_node)
+    seats = min(runs, parallel or runs, _most_seats(pack, nodes_per_run))
+    if nodes_per_run > 1:
+        return PackShape(seats * nodes_per_run, 1, seats, nodes_per_run)
     nodes = min(pack.nodes_per_job, math.ceil(seats / pack.runs_per_node))
     return PackShape(nodes, math.ceil(seats / nodes), seats)
+
+
+def _most_seats(pack: Pack, nodes_per_run: int) -> int:
+    return pack.nodes_per_job * pack.runs_per_node // nodes_per_run
 
 
 def shares(runs: list[RunPlan], pack: Pack, parallel: int | None) -> Iterator[list[RunPlan]]:
     """Divide runs among as few jobs as let ``parallel`` of them run at once."""
     at_once = min(len(runs), parallel or len(runs))
-    jobs = math.ceil(at_once / (pack.nodes_per_job * pack.runs_per_node))
+    jobs = math.ceil(at_once / _most_seats(pack, runs[0].nodes))
     begin = 0
     for index in range(jobs):
         end = len(runs) * (index + 1) // jobs
@@ -88,10 +106,18 @@ def check(
     pack = spec["resources"]["pack"]
     if pack is None or report.problems.under("resources"):
         return
-    below = report.below("resources.pack")
+    below, nodes = report.below("resources.pack"), spec["resources"]["nodes"]
     for name in ("runs_per_node", "nodes_per_job"):
         below.at_least(name, pack[name], 1)
-    if (seats := pack["runs_per_node"] * pack["nodes_per_job"]) > MOST_SEATS:
+    if nodes > 1 and pack["runs_per_node"] > 1:
+        told = f"found {pack['runs_per_node']}, and runs of {nodes} nodes have theirs alone"
+        below.at("runs_per_node", told, "leave runs_per_node out, or take resources.nodes: 1")
+    elif rest := pack["nodes_per_job"] % nodes:
+        few = pack["nodes_per_job"] - rest
+        fits = " or ".join(str(one) for one in (few, few + nodes) if one)
+        told = f"found {pack['nodes_per_job']}, which is no multiple of resources.nodes: {nodes}"
+        below.at("nodes_per_job", told, f"take {fits}")
+    if (seats := pack["runs_per_node"] * pack["nodes_per_job"] // max(nodes, 1)) > MOST_SEATS:
         hint = "take fewer nodes_per_job: as many jobs are made as sweep.max_parallel lets run"
         below.at((), f"{seats:,} runs of a job at once; accepted are {MOST_SEATS}", hint)
     for key, accepted in _REFUSED.items():
@@ -109,7 +135,7 @@ def check(
     if framework == frameworks.MPI or frameworks.of(framework).one_per_run:
         told = f"does not go together with framework: {framework}, whose ranks srun starts"
         below.at((), told, "give the runs jobs of their own")
-    if not megabytes((spec["resources"]["mem"] or "").upper()):
+    if pack["runs_per_node"] > 1 and not megabytes((spec["resources"]["mem"] or "").upper()):
         note(
             "resources.pack: the runs of a node share its job's memory, as resources.mem does not "
             "say how much each has"

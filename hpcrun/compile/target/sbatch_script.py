@@ -51,7 +51,7 @@ def script(
     program = f"hpcrun.run.keeper {quote(submission.directory)} --run {run}"
     packed = None
     if first.pack is not None:
-        packed = packing.shape(first.pack, len(runs), parallel)
+        packed = packing.shape(first.pack, first.nodes, len(runs), parallel)
         numbers = ",".join(ranges(run.number for run in runs))
         program = (
             f"hpcrun.run.packed_job {quote(submission.directory)} --runs {numbers} "
@@ -131,17 +131,19 @@ def _options(
 ) -> dict[str, Any]:
     """Return sbatch's long options -> values; true for one without a value."""
     wanted, shape = run.resources, (run.shared_nodes, run.ranks_per_node)
+    outlives_nodes = run.outlives_nodes
     if packed is not None:
         wanted = packed.resources(wanted, run.ranks_per_node)
-        shape = packed.nodes, packed.per_node
+        shape = packed.nodes, packed.tasks(run.ranks_per_node)
+        outlives_nodes = packed.outlives_nodes(run.recovery)
     # The steps of a script that starts its ranks itself have what Slurm gives.
     cpus = None if frameworks.of(run.entry.framework).one_per_run else 1
     found: dict[str, Any] = {
         "job-name": name,
         "array": array,
         **_asked(cluster, run, wanted, *shape, cpus),
-        # The job outlives a lost node where a spare can take its place.
-        "no-kill": True if run.outlives_nodes else None,
+        # The job outlives a lost node where a spare can take its place, or other runs go on.
+        "no-kill": True if outlives_nodes else None,
         "requeue": True,
         "open-mode": "append",
         "export": "NIL",

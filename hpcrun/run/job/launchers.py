@@ -194,7 +194,8 @@ class SlurmLauncher(Launcher):
         part, gpus = self._parts.get(nodes[0], 0), self._gpus.get(nodes[0])
         alone = slurm_path(attempt.agent_log(nodes[0]))
         log = alone if len(nodes) == 1 else attempt.agent_log_pattern
-        argv = steps.agent_argv(nodes, log, gpus, command, part=part)
+        name = self._step_name(steps.AGENTS)
+        argv = steps.agent_argv(nodes, log, gpus, command, name=name, part=part)
         return subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True)
 
     def start_workers(self, run: RunPlan, attempt: AttemptPaths, nodes: Sequence[str]) -> Workers:
@@ -251,12 +252,34 @@ class SlurmLauncher(Launcher):
         *,
         outlives: bool = False,
     ) -> Workers:
+        name = self._step_name(name)
         gpus, part = self._gpus.get(nodes[0]), self._parts.get(nodes[0], 0)
         shape: Any = {"ranks_per_node": per_node, "cpus_per_task": cpus, "gpus": gpus}
         shape |= {"log_pattern": log, "name": name, "mpi": mpi, "part": part, "outlives": outlives}
         shape["options"] = self.python.srun
         argv = steps.workers_argv(nodes, **shape, command=command)
         return _SlurmWorkers(argv, self._raw_ids[part], name, attempt, self.python, first, around)
+
+    def _step_name(self, name: str) -> str:
+        """Return the name by which Slurm knows a step of the run among those of the job."""
+        return name
+
+
+class PackedNodesLauncher(SlurmLauncher):
+    """Starts steps on ``only`` the nodes that a run has of a job that several share."""
+
+    is_packed = True
+
+    def __init__(
+        self, run: RunPlan, fabric: dict[str, Any], python: RankPython, only: Collection[str] = ()
+    ) -> None:
+        host = os.environ.get("SLURMD_NODENAME")
+        _show_only(run, [*only])
+        super().__init__(run, fabric, python)
+        self.host, self.whole_job = host or self.nodes[0], None
+
+    def _step_name(self, name: str) -> str:
+        return steps.name_in_pack(self._run.number, name)
 
 
 class _SlurmWorkers(Workers):
@@ -419,17 +442,7 @@ class PackedLauncher(LocalLauncher):
         self.nodes = (self.host,)
         self.job_id, self.restart_count = allocation.name, allocation.restart_count
         self._clock = SlurmClock()
-        # Programs would take the step's one task for a rank, and the job's other nodes for theirs.
-        for name in [name for name in os.environ if name.startswith(("SLURM_", "PMI"))]:
-            if name not in VARIABLES:
-                del os.environ[name]
-        cpus = str(run.ranks_per_node * (run.resources.cpus_per_task or 1))
-        own = {
-            **dict.fromkeys(("NODELIST", "JOB_NODELIST"), self.host),
-            **dict.fromkeys(("NNODES", "JOB_NUM_NODES"), "1"),
-            "JOB_CPUS_PER_NODE": cpus,
-        }
-        os.environ.update({f"SLURM_{name}": value for name, value in own.items()})
+        _show_only(run, self.nodes)
 
     def end_time(self, *, fresh: bool = False) -> float | None:
         return job.end_time(self.job_id, fresh=fresh)
@@ -439,6 +452,23 @@ class PackedLauncher(LocalLauncher):
 
     def devices(self, node: str, run: RunPlan) -> str | None:
         return None
+
+
+def _show_only(run: RunPlan, nodes: Sequence[str]) -> None:
+    """Have the variables of Slurm show the part of the job that a run has, and no step.
+
+    Programs would take the step's one task for a rank, and the job's other nodes for theirs.
+    """
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "PMI"))]:
+        if name not in VARIABLES:
+            del os.environ[name]
+    cpus, count = run.ranks_per_node * (run.resources.cpus_per_task or 1), len(nodes)
+    own = {
+        **dict.fromkeys(("NODELIST", "JOB_NODELIST"), ",".join(nodes)),
+        **dict.fromkeys(("NNODES", "JOB_NUM_NODES"), str(count)),
+        "JOB_CPUS_PER_NODE": str(cpus) if count == 1 else f"{cpus}(x{count})",
+    }
+    os.environ.update({f"SLURM_{name}": value for name, value in own.items()})
 
 
 class _LocalWorkers(Workers):
@@ -500,8 +530,15 @@ class _LocalWorkers(Workers):
             process.wait()
 
 
-def launcher_class(executor: Executor) -> type[SlurmLauncher] | type[LocalLauncher]:
-    """Return the class that starts the ranks of an executor's runs."""
+def launcher_class(
+    executor: Executor, *, has_part: bool
+) -> type[SlurmLauncher] | type[LocalLauncher]:
+    """Return the class that starts the ranks of an executor's runs.
+
+    ``has_part``: of a job that several share, the run has some of the nodes.
+    """
+    if has_part:
+        return PackedNodesLauncher
     if cgroup.HAS_STEP in os.environ:
         return PackedLauncher
     return SlurmLauncher if executor.queues else LocalLauncher

@@ -16,7 +16,7 @@ from hpcrun.run.protocol.output import say
 from hpcrun.slurm import job
 from hpcrun.slurm.queue import JobMark
 from hpcrun.state import files, ledger
-from hpcrun.state.layout import SubmissionPaths
+from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
 
 # Seconds between agents, which act one after another until one succeeds.
@@ -26,6 +26,13 @@ _FOREVER = 86_400.0
 _PATIENCE = 20.0
 # And to connect: TCP asks twice.
 _REACH = 1.5
+
+
+def note_orphaned(attempt: AttemptPaths, node: str, lost: Sequence[str]) -> None:
+    """Record that an attempt's supervisor is gone, with the ``lost`` nodes, as ``node`` sees it."""
+    note = {"node": node, "time": time.time(), "lost_nodes": [*lost]}
+    path = attempt.orphaned
+    files.patiently(lambda: files.write_json(path, note), say, path.name)
 
 
 class Takeover:
@@ -113,9 +120,7 @@ class Takeover:
         )
 
     def _note(self, lost: Sequence[str]) -> None:
-        note = {"node": self._arguments.node, "time": time.time(), "lost_nodes": lost}
-        path = self._paths.attempt(self.attempt).orphaned
-        files.patiently(lambda: files.write_json(path, note), say, path.name)
+        note_orphaned(self._paths.attempt(self.attempt), self._arguments.node, lost)
 
     def _is_settled(self) -> bool:
         """Check whether the supervisor had decided that the run does not go on."""

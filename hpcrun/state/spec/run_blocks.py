@@ -107,15 +107,16 @@ class Optimization:
 
 @spec_dataclass
 class Pack:
-    """Runs that share a job, each with its own part of a node: for sites that give whole nodes, or
-    limit the jobs of a user. ``sweep.max_parallel`` says how many run at once in all jobs."""
+    """Runs that share a job, each with its own part of a node, or nodes of its own: for sites that
+    give whole nodes, or limit the jobs of a user. ``sweep.max_parallel`` says how many run at once
+    in all jobs."""
 
-    runs_per_node: int = 0
+    runs_per_node: int = 1
     """Runs on a node at once: the job asks for so many times their CPUs, GPUs and memory. Where one
-    ends, the next begins."""
+    ends, the next begins. 1 for runs of several nodes."""
 
     nodes_per_job: int = 1
-    """Nodes of such a job."""
+    """Nodes of such a job: a multiple of those of a run."""
 
 
 @spec_dataclass
@@ -185,7 +186,7 @@ class Resources:
     "nersc/pytorch"}``."""
 
     pack: Pack | None = None
-    """Runs of one node that share a job, whose time limit is ``time``; null for a job each."""
+    """Runs that share a job, whose time limit is ``time``; null for a job each."""
 
     @property
     def gpus_option(self) -> str | None:

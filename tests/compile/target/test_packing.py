@@ -46,6 +46,37 @@ def test_a_job_asks_for_what_its_runs_need_together(project: Any) -> None:
     assert array.cpu_hours == 7 * 6 * 2
 
 
+def test_runs_of_several_nodes_have_them_alone(project: Any) -> None:
+    text = "sweep: {grid: {config.x: [1, 2, 3, 4, 5, 6, 7]}, max_parallel: 6}\n"
+    own = "resources.nodes=2", "resources.pack.runs_per_node=1", "resources.pack.nodes_per_job=8"
+    plan = _plan(project, text, *own)
+    assert [array.runs for array in plan.arrays] == [(0, 1, 2), (3, 4, 5, 6)]
+    first, second = (array.script for array in plan.arrays)
+    asked = _options(second)
+    shape = {name: asked[name] for name in ("nodes", "ntasks-per-node", "cpus-per-task", "mem")}
+    assert shape == {"nodes": "6", "ntasks-per-node": "2", "cpus-per-task": "3", "mem": "1G"}
+    assert second.splitlines()[-1].endswith("--runs 3-6 --per-node 1 --at-once 3")
+    assert first.splitlines()[-1].endswith("--runs 0-2 --per-node 1 --at-once 3")
+    # Three at once, of two nodes with six processors each, for two hours.
+    assert [array.cpu_hours for array in plan.arrays] == [3 * 12 * 2] * 2
+    assert [run.number for run in most_hours.at_once(plan)] == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "outlives"),
+    [
+        ((), True),
+        (("resources.pack.nodes_per_job=1",), False),
+        (("recovery.requeue=false",), False),
+    ],
+)
+def test_a_job_of_several_nodes_outlives_one(
+    project: Any, overrides: tuple[str, ...], outlives: bool
+) -> None:
+    plan = _plan(project, "sweep: {grid: {config.x: [1, 2, 3, 4, 5, 6, 7]}}\n", *overrides)
+    assert ("#SBATCH --no-kill\n" in plan.arrays[0].script) is outlives
+
+
 def test_gpus_are_asked_for_together(project: Any) -> None:
     text = "sweep: {grid: {config.x: [1, 2, 3]}}\n"
     plan = _plan(project, text, "resources.ntasks_per_node=null", "resources.gpus_per_node=2")
@@ -86,14 +117,27 @@ def test_as_few_jobs_as_let_them_run_at_once(
 def test_a_job_has_no_place_for_nobody(
     runs: int, parallel: int | None, found: tuple[int, int, int]
 ) -> None:
-    shape = packing.shape(Pack(4, 2), runs, parallel)
+    shape = packing.shape(Pack(4, 2), 1, runs, parallel)
     assert (shape.nodes, shape.per_node, shape.seats) == found
 
 
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("resources.nodes=2", "resources.nodes: 2"),
+        ("resources.nodes=2", "found 4, and runs of 2 nodes have theirs alone"),
+        (
+            "resources.nodes=2 resources.pack.runs_per_node=1 resources.pack.nodes_per_job=5",
+            "found 5, which is no multiple of resources.nodes: 2",
+        ),
+        (
+            "resources.nodes=3 resources.pack.runs_per_node=1 resources.pack.nodes_per_job=5",
+            "take 3 or 6",
+        ),
+        ("resources.nodes=3 resources.pack.runs_per_node=1", "take 3"),
+        (
+            "resources.nodes=2 resources.pack.runs_per_node=1 resources.pack.nodes_per_job=1026",
+            "513 runs of a job at once",
+        ),
         ("resources.spare_nodes=1", "resources.spare_nodes: 1"),
         ("resources.mpi=pmix", "resources.mpi: pmix"),
         ("+environment.venv=frozen", "environment.venv: frozen"),
@@ -108,7 +152,7 @@ def test_a_job_has_no_place_for_nobody(
 )
 def test_what_no_test_has_run_is_refused(project: Any, override: str, told: str) -> None:
     with pytest.raises(SpecError) as caught:
-        _plan(project, "", override.removeprefix("+"))
+        _plan(project, "", *re.split(r" (?=resources)", override.removeprefix("+")))
     assert "resources.pack" in str(caught.value)
     assert told in str(caught.value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import pytest
 
 from hpcrun.container.rank_python import RankPython
 from hpcrun.errors import HpcrunError
+from hpcrun.run.job import launchers
 from hpcrun.run.job.launchers import LocalLauncher, SlurmLauncher, _SlurmWorkers
 from hpcrun.slurm import steps
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.plan import Entry, RunPlan
+from hpcrun.state.spec.executors import Executor
 
 
 def test_what_srun_says_last_is_read_before_it_is_asked_for(
@@ -95,3 +98,31 @@ def test_ranks_have_the_gpus_that_slurm_does_not_know(
             launcher.devices("n2", whole)
     else:
         assert [launcher.devices(node, whole) for node in launcher.nodes] == [expected] * 2
+
+
+def test_a_run_that_has_nodes_of_a_job_sees_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {
+        **{"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-8]", "SLURM_NNODES": "8"},
+        **{"SLURM_STEP_ID": "3", "SLURM_PROCID": "0", "SLURMD_NODENAME": "n3"},
+    }
+    monkeypatch.setattr(os, "environ", {**before, "PATH": os.environ["PATH"]})
+    wanted = {"nodes": 2, "ntasks_per_node": 2, "cpus_per_task": 3}
+    run = RunPlan(5, "", "", {}, Entry("command", argv=("true",)), {"resources": wanted})
+    kind = launchers.launcher_class(Executor.of({"executor": "slurm"}), has_part=True)
+    launcher = kind(run, {}, RankPython(), ["n3", "n4"])
+    assert (launcher.nodes, launcher.host, launcher.whole_job) == (("n3", "n4"), "n3", None)
+    assert launcher.is_packed
+    shown = {name: value for name, value in os.environ.items() if name.startswith("SLURM_")}
+    assert shown == {
+        "SLURM_JOB_ID": "7",
+        **dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), "n3,n4"),
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "2"),
+        "SLURM_JOB_CPUS_PER_NODE": "6(x2)",
+    }
+    started: list[list[str]] = []
+    monkeypatch.setattr(launchers.subprocess, "Popen", lambda argv, **_: started.append(argv))
+    attempt = AttemptPaths(Path("/runs/a/runs/5/attempts/2"))
+    launcher.start_agents(["n4"], attempt, ["agent"])
+    assert "--job-name=hpcrun-run-5-agent" in started[0]
+    monkeypatch.setattr(launchers, "_SlurmWorkers", lambda argv, job, name, *_: (job, name))
+    assert launcher.start_workers(run, attempt, ["n3", "n4"]) == ("7", "hpcrun-run-5-workers-2")
