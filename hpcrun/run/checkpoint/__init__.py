@@ -4,7 +4,8 @@ In reading order: `save_policy` (what the session calls), `save` (one save, to t
 `restore` (the newest checkpoint that is sound), `resize` (for another number of ranks),
 `init_weights` (of another run), `own_settings` (what the rest of another run leaves to this one),
 `node_copy` and `transfer` (copies in the nodes' storage), `deepspeed_io` (patches of DeepSpeed's
-reading and writing), `trust` (whose files are loaded, and how those of others are), `rank_state`,
+reading and writing), `shard_files` (of torch.distributed.checkpoint, for models that FSDP2
+divides), `trust` (whose files are loaded, and how those of others are), `rank_state`,
 `checkpoint_files`.
 The manifest is `hpcrun.state.manifest`, retention is `hpcrun.policy.retention`.
 

@@ -199,7 +199,8 @@ def save(state: Any, path: Path, *, durable: bool = True) -> File:
 def save_into(target: ChecksummedFile | MemoryFile, state: Any) -> None:
     """``torch.save`` to an open target, without torch's CRC-32: the manifest has a better one.
 
-    What is on a GPU comes through pinned memory, which torch keeps for the next save.
+    What is on a GPU comes through pinned memory, which torch keeps for the next save. A state with
+    ``write_to`` writes itself.
     """
     import torch
     from torch import serialization
@@ -211,7 +212,10 @@ def save_into(target: ChecksummedFile | MemoryFile, state: Any) -> None:
     if pinned is not None:
         setattr(config.save, _PINNED, True)
     try:
-        torch.save(state, target)
+        if hasattr(state, "write_to"):
+            state.write_to(target)
+        else:
+            torch.save(state, target)
     finally:
         serialization.set_crc32_options(before)
         if pinned is not None:

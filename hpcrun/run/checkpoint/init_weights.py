@@ -13,6 +13,7 @@ from typing import Any
 from hpcrun.errors import CheckpointError, UsageError
 from hpcrun.run.checkpoint import deepspeed_io, rank_state
 from hpcrun.run.checkpoint.restore import PAUSES, shares, verify
+from hpcrun.run.parallel import tensor_shards
 from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.weights import saved_weights
 from hpcrun.state import files, manifest
@@ -141,7 +142,12 @@ def _put(target: Any, value: Any, ranks: Collectives) -> None:
             if value is not None:
                 target.data.copy_(value.contiguous())
         return
+    whole, divided = target.data, tensor_shards.is_divided(target)
+    if divided:
+        whole = torch.empty(target.shape, dtype=target.dtype, device=target.device)
     if value is not None:
-        target.data.copy_(value.contiguous())
+        whole.copy_(value.contiguous())
     if ranks.world_size > 1:
-        torch.distributed.broadcast(target.data, src=0)
+        torch.distributed.broadcast(whole, src=0)
+    if divided:
+        tensor_shards.own_part(target).copy_(tensor_shards.part_like(whole, target))

@@ -20,6 +20,7 @@ from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import process_groups
 from hpcrun.run.rank.collectives import Collectives, raise_first
+from hpcrun.run.rank.sharded_engine import ShardedEngine
 from hpcrun.state import files as state_files
 from hpcrun.state import node_layout
 from hpcrun.state.layout import checkpoint_name
@@ -280,6 +281,8 @@ def _refusal(engine: Any) -> str | None:
     """Return why a rank's own files and rank 0's are not enough to resume; None if they are."""
     if (what := deepspeed_io.model_division(engine)) is not None:
         return what
+    if isinstance(engine, ShardedEngine):
+        return "each rank of session.fully_shard reads files of others"
     if deepspeed_io.offloads_to_nvme(engine):
         return "the optimizer is offloaded to NVMe"
     if getattr(engine.optimizer, "elastic_checkpoint", False):

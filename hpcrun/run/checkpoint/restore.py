@@ -16,7 +16,14 @@ from typing import Any, NamedTuple
 from hpcrun import shared_look
 from hpcrun.errors import CheckpointError
 from hpcrun.policy.retention import Retention
-from hpcrun.run.checkpoint import checkpoint_files, deepspeed_io, rank_state, resize, trust
+from hpcrun.run.checkpoint import (
+    checkpoint_files,
+    deepspeed_io,
+    rank_state,
+    resize,
+    shard_files,
+    trust,
+)
 from hpcrun.run.checkpoint.deepspeed_io import UnreadableFile, local_reads
 from hpcrun.run.checkpoint.node_copy import NodeCopies
 from hpcrun.run.checkpoint.save import CheckpointSaver
@@ -176,6 +183,7 @@ class CheckpointStore:
                 self._whole = found[1]
             if found is None or isinstance(found[1], Fault):
                 return [(found, ())] * self._ranks.world_size
+            _check_maker(self._engine, found[0], found[1])
             mp_ranks = deepspeed_io.mp_ranks(found[1].files)
             parts = shares(found[1], self._ranks.world_size)
             return [((found[0], part), mp_ranks) for part in parts]
@@ -345,6 +353,23 @@ def _look(
         if put_aside or newest or not expected or waited > shared_look.SEEN_WITHIN:
             return put_aside, chain([newest] if newest else [], found)
         time.sleep(PAUSES[0])
+
+
+def _check_maker(engine: Any, directory: Path, entry: Manifest) -> None:
+    """Raise CheckpointError for a checkpoint of another kind of engine, as its files tell."""
+    own = getattr(engine, "made_by", "session.initialize")
+    made_by = {
+        "session.fully_shard": shard_files.INDEX in entry.files,
+        "session.replicas": any(name.startswith("replica-") for name in entry.files),
+        "session.initialize": bool(deepspeed_io.mp_ranks(entry.files)),
+    }
+    other = next((name for name, is_so in made_by.items() if is_so and name != own), None)
+    if other is not None:
+        raise CheckpointError(
+            f"{directory} is of an engine of {other}, and this program's is of {own}",
+            hint=f"make the engine with {other} again; or submit with --new and "
+            "checkpoint.initialize_from, which takes the weights",
+        )
 
 
 def shares(entry: Manifest, ranks: int) -> list[Manifest]:

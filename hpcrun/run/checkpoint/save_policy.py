@@ -13,6 +13,7 @@ from hpcrun.run.health import progress
 from hpcrun.run.health.bad_steps import BadSteps
 from hpcrun.run.health.progress import ProgressWriter
 from hpcrun.run.health.replica_check import ReplicaCheck
+from hpcrun.run.parallel import tensor_shards
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.rank.metrics import MetricsLog
@@ -153,12 +154,12 @@ class SavePolicy:
 
 
 def _has_finite_weights(engine: Any) -> bool:
-    """Check the weights that this rank holds whole (not those of ZeRO 3)."""
+    """Check the weights that this rank holds (not those of ZeRO 3)."""
     import torch
 
     module = getattr(engine, "module", None)
     return module is None or all(
-        bool(torch.isfinite(parameter).all())
+        bool(torch.isfinite(tensor_shards.own_part(parameter)).all())
         for parameter in module.parameters()
         if not hasattr(parameter, "ds_id")
     )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hpcrun.errors import HpcrunError, LossSpikeError, NonFiniteLossError, UsageError
 from hpcrun.policy import causes
 from hpcrun.policy.next_attempt import SKIP
+from hpcrun.run.parallel.tensor_shards import is_divided
 from hpcrun.run.profile.engine_metrics import GRADIENT_NORM
 
 if TYPE_CHECKING:
@@ -178,6 +179,6 @@ def _weights(engine: Any) -> dict[str, Any]:
 
     module = getattr(engine, "module", None)
     whole = [] if module is None else [each.detach() for each in module.parameters()]
-    if not whole or any(hasattr(each, "ds_id") for each in whole):
+    if not whole or any(hasattr(one, "ds_id") or is_divided(one) for one in whole):
         return {}
     return {_WEIGHTS: torch.stack([each.float().norm() for each in whole]).sum()}

@@ -15,6 +15,7 @@ from typing import Any
 
 from hpcrun.errors import ReplicasDifferError
 from hpcrun.run.checkpoint import deepspeed_io
+from hpcrun.run.parallel import tensor_shards
 from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.rank.collectives import Collectives
 
@@ -172,8 +173,9 @@ def _held(engine: Any, rank: int, layout: RankLayout) -> Iterator[tuple[str, str
         part = _expert(parameter, rank, layout)
         shard = getattr(parameter, "ds_tensor", None)
         if shard is None:
-            if not hasattr(parameter, "ds_id"):
-                yield "weights", part, parameter.data
+            place = tensor_shards.replica_place(parameter)
+            if not hasattr(parameter, "ds_id") and place is not None:
+                yield "weights", f"{part}{place}", tensor_shards.own_part(parameter)
         elif getattr(shard.status, "name", "") == "AVAILABLE":
             group = parameter.ds_process_group
             yield "weights", f"{part} part {group.rank()} of {group.size()}", shard.data
@@ -181,8 +183,32 @@ def _held(engine: Any, rank: int, layout: RankLayout) -> Iterator[tuple[str, str
         state = getattr(engine.optimizer, "state", None) or {}
         for parameter in parameters:
             for value in (state.get(parameter) or {}).values():
-                if getattr(value, "numel", int)() > 1:
-                    yield "moments", _expert(parameter, rank, layout), value
+                place = tensor_shards.replica_place(value)
+                if getattr(value, "numel", int)() > 1 and place is not None:
+                    part = f"{_expert(parameter, rank, layout)}{place}"
+                    yield "moments", part, tensor_shards.own_part(value)
+    if any(tensor_shards.is_divided(parameter) for parameter in parameters):
+        yield from _of_divided(engine)
+
+
+def _of_divided(engine: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield what all ranks have alike of a model of which each holds a part."""
+    import torch
+
+    groups = engine.optimizer.param_groups
+    steps = [state.get("step") for state in engine.optimizer.state.values()]
+    values = [value for group in groups for _, value in sorted(group.items())] + steps
+    numbers = [float(one) for one in values if isinstance(one, (int, float)) or _is_number(one)]
+    device = next(engine.module.parameters()).device
+    yield "hyperparameters", "", torch.tensor(numbers, dtype=torch.float64, device=device)
+    kept = engine.module.state_dict(keep_vars=True)
+    for name, buffer in engine.module.named_buffers():
+        if name in kept:
+            yield "buffers", "", buffer
+
+
+def _is_number(value: Any) -> bool:
+    return hasattr(value, "numel") and value.numel() == 1
 
 
 def _expert(parameter: Any, rank: int, layout: RankLayout) -> str:

@@ -58,7 +58,7 @@ def initialize(
         for each in training_ways.refusals(layout.asked, config):
             raise UsageError(f"{each.key} {each.found}", hint=each.hint)
     if not layout.divided:
-        return _undivided(_with_loss(model, loss), arguments, layout)
+        return _undivided(with_loss(model, loss), arguments, layout)
     if not isinstance(config, Mapping):
         raise UsageError(
             "parallel needs the DeepSpeed configuration as a mapping, which session.initialize "
@@ -71,7 +71,7 @@ def initialize(
     if "pipeline" in layout.divided or pipeline_stages.is_pipeline(model):
         made, arguments = _pipeline(model, loss, arguments, groups)
     else:
-        made, arguments = _whole(_with_loss(model, loss), arguments, groups)
+        made, arguments = _whole(with_loss(model, loss), arguments, groups)
     engine, optimizer, loader, scheduler = deepspeed.initialize(model=made, **arguments)
     if "tensor" in layout.divided:
         tensor_rules.check_divided(engine.module)
@@ -185,7 +185,7 @@ def _of_stage(model: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     return {**arguments, "model_parameters": kept}
 
 
-def _with_loss(model: Any, loss: Callable[..., Any] | None) -> Any:
+def with_loss(model: Any, loss: Callable[..., Any] | None) -> Any:
     """Return a module that returns the loss of a model's outputs."""
     if loss is None:
         return model

@@ -146,8 +146,8 @@ def _depths(model: Any, layers: str | None) -> dict[str, int]:
     return depths
 
 
-def _layers(model: Any) -> str:
-    """Return the name of the one module whose children are alike; raise UsageError."""
+def layer_lists(model: Any) -> list[str]:
+    """Return the names of the outermost modules whose children are alike and have parameters."""
     from torch import nn
 
     found: list[str] = []
@@ -160,6 +160,12 @@ def _layers(model: Any) -> str:
         alike = len(children) > 1 and len({type(child) for child in children}) == 1
         if alike and all(any(True for _ in child.parameters()) for child in children):
             found.append(name)
+    return found
+
+
+def _layers(model: Any) -> str:
+    """Return the name of the one module whose children are alike; raise UsageError."""
+    found = layer_lists(model)
     if len(found) != 1:
         several = (
             f"has several lists of layers ({', '.join(found)})"
@@ -214,6 +220,36 @@ def of_spec(
         matrices_only=wanted.weight_decay_on == "matrices",
         layers=layers,
     )
+
+
+def torch_optimizer(config: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Return a function that makes of parameters the optimizer that a configuration names.
+
+    It is what DeepSpeed would take by that name, and torch's own. Raises UsageError where torch has
+    none.
+    """
+    import torch
+
+    name, params = _part(config, "type"), dict(_part(config, "params") or {})
+    if not isinstance(name, str):
+        raise UsageError(
+            "neither the spec (deepspeed.optimizer) nor the program gives an optimizer",
+            hint="set deepspeed.optimizer, or call session.fully_shard(model, optimizer)",
+        )
+    # DeepSpeed's Muon divides its work otherwise than torch's.
+    kind = None if name.lower() == "muon" else getattr(torch.optim, name, None)
+    if name.lower() in ("adam", "adamw"):
+        decoupled = params.pop("adam_w_mode", True) or name.lower() == "adamw"
+        kind = torch.optim.AdamW if decoupled else torch.optim.Adam
+        if not params.pop("torch_adam", False):
+            # As DeepSpeed's own Adam has it.
+            params.setdefault("weight_decay", 0.0)
+    if kind is None:
+        raise UsageError(
+            f"deepspeed.optimizer.type is {name}, which torch does not have",
+            hint="name one of torch.optim, or a class of a library as package.Class",
+        )
+    return functools.partial(_make, kind, params)
 
 
 def _part(config: Mapping[str, Any], key: str) -> Any:

@@ -78,10 +78,14 @@ def data_rank() -> int:
     return int(groups._get_data_parallel_rank())
 
 
-def begin(world_size: int, device: Any) -> None:
-    """Initialise torch.distributed for several ranks, unless that has been done."""
-    if world_size == 1 or distributed():
+def begin(world_size: int, device: Any, *, alone: bool = False) -> None:
+    """Initialise torch.distributed unless that has been done; for one rank if ``alone``."""
+    if distributed() or (world_size == 1 and not alone):
         return
     import torch
 
-    torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    options: dict[str, Any] = {}
+    if world_size == 1:
+        # Nobody else is to be met.
+        options = {"store": torch.distributed.HashStore(), "rank": 0, "world_size": 1}
+    torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", **options)

@@ -17,16 +17,24 @@ from hpcrun.run.data import evaluation, order_record
 from hpcrun.run.data.order_record import SampleOrder
 from hpcrun.run.data.sample_loader import SampleLoader
 from hpcrun.run.data.wait_record import DataWaits
-from hpcrun.run.parallel import train_batch, ulysses
+from hpcrun.run.parallel import engine_setup, train_batch, ulysses
 from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.profile import step_recorder
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.launch import Launch
-from hpcrun.run.rank import optimization, process_groups, replica_engine, samples
+from hpcrun.run.rank import (
+    device_precision,
+    optimization,
+    process_groups,
+    replica_engine,
+    samples,
+    sharded_engine,
+)
 from hpcrun.run.rank.collectives import Collectives
 from hpcrun.run.rank.config import Config
 from hpcrun.run.rank.replica_engine import ReplicaEngine
 from hpcrun.run.rank.session_writer import SessionLogWriter
+from hpcrun.run.rank.sharded_engine import ShardedEngine
 from hpcrun.run.weights.averaged_weights import AveragedWeights
 from hpcrun.state import session_log
 from hpcrun.state.spec.blocks import SpecBlocks
@@ -141,6 +149,43 @@ class RankView:
         engine = ReplicaEngine(model, optimizer, **options)
         self._engine = engine
         return engine
+
+    def fully_shard(
+        self,
+        model: Any,
+        optimizer: Any = None,
+        *,
+        loss: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> ShardedEngine:
+        """Return an engine for a model that torch's FSDP2 divides between all ranks; collective.
+
+        Parameters
+        ----------
+        model, loss
+            As of `Session.initialize`; the model is whole on this rank's device, in fp32.
+        optimizer
+            A torch optimizer of the model's parameters, or a function that makes one of them; None
+            for the one of the spec.
+        **options
+            Of `hpcrun.run.rank.sharded_engine.make`: ``replicas``, ``blocks``, ``lr_scheduler``.
+            Batch, clipping, precision, optimizer and ZeRO stage (3, or 2 to gather weights once a
+            step) are those of the DeepSpeed configuration, schedule and groups ``optimization``'s.
+
+        Raises
+        ------
+        UsageError
+            The spec or the model asks for what this engine does not do, or nobody has tried.
+        """
+        spec, config = self._spec.spec, self._spec.deepspeed
+        options = {**sharded_engine.options_of(config, spec, self.layout), **options}
+        process_groups.begin(self.world_size, self.device, alone=True)
+        device_precision.check(spec, config, self.device)
+        model = engine_setup.with_loss(model, loss)
+        wanted = self._spec.optimization
+        made = sharded_engine.make(model, optimizer, config, wanted, self.device, **options)
+        self._engine = made
+        return made
 
     def micro_batches(self, step: int) -> Iterator[list[int]]:
         """Yield this rank's samples of global batch ``step``; see `hpcrun.run.rank.samples`."""

@@ -1,8 +1,4 @@
-"""A model that every rank holds whole, without DeepSpeed: torch's DDP, and cheaper forms of it.
-
-The engine has what a session needs of one of DeepSpeed's: ``global_steps``, ``backward``, ``step``,
-and files of its own in a checkpoint.
-"""
+"""A model that every rank holds whole, without DeepSpeed: torch's DDP, and cheaper forms of it."""
 
 from __future__ import annotations
 
@@ -12,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.policy.batch import Triple
 from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.rank import optimization
+from hpcrun.run.rank.torch_engine import TorchEngine, batch_options
 from hpcrun.state.spec.run_blocks import Optimization
 
 AVERAGE, DILOCO = "average", "diloco"
@@ -23,28 +19,17 @@ FP16, POWERSGD = "fp16", "powersgd"
 _WHOLE_STEPS = 10
 
 
-class ReplicaEngine:
-    """A model, its optimizer, and how the ranks agree on its weights; collective.
+class ReplicaEngine(TorchEngine):
+    """A model that all ranks hold whole, and how they agree on its weights; collective.
 
     Parameters
     ----------
-    model
-        A ``torch.nn.Module`` on the rank's device; rank 0's weights are used by all.
-    optimizer
-        A torch optimizer of its parameters.
-    accumulation
-        Micro batches of one optimizer step.
-    train_batch
-        Samples of one optimizer step over all ranks, for the checkpoint's manifest.
-    gradient_clipping
-        The norm at which the gradients of a step are cut, over all parameters; 0: they are not.
-        Where ranks exchange no gradients (``every``), each cuts its own.
-    lr_scheduler
-        A schedule of the optimizer, or a function that makes it one; it takes a step after each of
-        the optimizer's, and is saved with it.
+    model, optimizer
+        As of `TorchEngine`; rank 0's weights are used by all.
     every
         Optimizer steps between two agreements. With 1 gradients are averaged at each step (DDP);
-        with more, each rank trains by itself in between, and communicates so much less.
+        with more, each rank trains by itself in between, cuts its own gradients, and communicates
+        so much less.
     outer
         With ``every`` above 1: ``average`` takes the mean of all weights (post-local SGD);
         ``diloco`` takes that as the direction of an outer step with Nesterov momentum.
@@ -52,42 +37,31 @@ class ReplicaEngine:
         Of that outer step.
     hook
         How DDP sends gradients: ``fp16``, ``powersgd`` (of rank ``powersgd_rank``), or None.
+    **options
+        Of `TorchEngine`.
     """
+
+    made_by = "session.replicas"
 
     def __init__(
         self,
         model: Any,
         optimizer: Any,
         *,
-        accumulation: int = 1,
-        train_batch: int = 0,
-        gradient_clipping: float = 0.0,
-        lr_scheduler: Any = None,
         every: int = 1,
         outer: str = AVERAGE,
         outer_lr: float = 0.7,
         outer_momentum: float = 0.9,
         hook: str | None = None,
         powersgd_rank: int = 2,
+        **options: Any,
     ) -> None:
         import torch
 
         _check(every, outer, hook)
-        self.module, self.optimizer = model, optimizer
-        self.global_steps = 0
-        self.checkpoint_engine = TorchCheckpointEngine()
-        self._accumulation, self._train_batch, self._every = accumulation, train_batch, every
-        self._clipping = gradient_clipping
-        self.lr_scheduler = lr_scheduler(optimizer) if callable(lr_scheduler) else lr_scheduler
+        super().__init__(model, optimizer, **options)
+        self._every = every
         self._outer_lr, self._momentum = outer_lr, outer_momentum
-        self._micro, self._norm = 0, None
-        self._forward = model
-        self._world, self._rank = 1, 0
-        if torch.distributed.is_initialized():
-            self._world, self._rank = (
-                torch.distributed.get_world_size(),
-                torch.distributed.get_rank(),
-            )
         if self._world > 1 and every == 1:
             self._forward = torch.nn.parallel.DistributedDataParallel(model)
             self._register(hook, powersgd_rank)
@@ -102,51 +76,11 @@ class ReplicaEngine:
 
     @property
     def fixed_size(self) -> str | None:
-        """Why another number of ranks cannot go on from its checkpoints; None if it can."""
         return "each rank has weights of its own between two agreements" if self._own else None
 
     @property
     def _own(self) -> bool:
         return self._world > 1 and self._every > 1
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        # Whether DDP reduces after a backward is decided by the forward before it.
-        with self._unsynchronised():
-            return self._forward(*arguments, **named)
-
-    def backward(self, loss: Any) -> None:
-        """Add the gradients of a micro batch, the mean over those of a step."""
-        with self._unsynchronised():
-            (loss / self._accumulation).backward()
-
-    def step(self) -> None:
-        """Take the optimizer step after the last of its micro batches, and agree if it is due."""
-        self._micro += 1
-        if self._micro < self._accumulation:
-            return
-        self._micro = 0
-        if self._clipping > 0:
-            import torch
-
-            parameters = self.module.parameters()
-            self._norm = torch.nn.utils.clip_grad_norm_(parameters, self._clipping)
-        self.optimizer.step()
-        if self.lr_scheduler is not None:
-            self.lr_scheduler.step()
-        self.optimizer.zero_grad()
-        self.global_steps += 1
-        if self._own and self.global_steps % self._every == 0:
-            self._agree()
-
-    def get_global_grad_norm(self) -> Any:
-        """Return the norm of the last step's gradients; None where they are not clipped."""
-        return self._norm
-
-    def zero_optimization_stage(self) -> int:
-        return 0
-
-    def train_batch_size(self) -> int:
-        return self._train_batch
 
     def save_checkpoint(
         self, directory: str, tag: str, client_state: dict[str, Any], save_latest: bool
@@ -157,9 +91,8 @@ class ReplicaEngine:
         state = {
             "model": self.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "scheduler": self.lr_scheduler.state_dict() if self.lr_scheduler is not None else None,
             "outer": [self._anchor, self._velocity],
-            "global_steps": self.global_steps,
+            **self._course(),
         }
         self.checkpoint_engine.save(state, str(self._file(directory, tag)))
 
@@ -169,27 +102,25 @@ class ReplicaEngine:
         state = self.checkpoint_engine.load(path, map_location="cpu")
         self.module.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        # Earlier saves have none.
-        if self.lr_scheduler is not None and state.get("scheduler") is not None:
-            self.lr_scheduler.load_state_dict(state["scheduler"])
         for own, saved in zip((self._anchor, self._velocity), state["outer"], strict=True):
             for one, other in zip(own, saved, strict=True):
                 one.copy_(other)
-        self.global_steps = state["global_steps"]
+        self._take_course(state)
         return path, {}
 
     def _file(self, directory: str, tag: str) -> Path:
         return Path(directory, tag, f"replica-{self._rank if self._own else 0:05d}.pt")
 
-    def _unsynchronised(self) -> contextlib.AbstractContextManager[None]:
-        is_last = self._micro == self._accumulation - 1
-        if is_last or not hasattr(self._forward, "no_sync"):
+    def _exchange(self) -> contextlib.AbstractContextManager[None]:
+        if self._is_last or not hasattr(self._forward, "no_sync"):
             return contextlib.nullcontext()
         found: contextlib.AbstractContextManager[None] = self._forward.no_sync()
         return found
 
     def _agree(self) -> None:
-        """Have all ranks take the mean of their weights, or the outer step that it gives."""
+        """Have all ranks take the mean of their weights, or the outer step it gives, if due."""
+        if not self._own or self.global_steps % self._every:
+            return
         import torch
 
         parameters = list(self.module.parameters())
@@ -214,20 +145,6 @@ class ReplicaEngine:
                 start_powerSGD_iter=_WHOLE_STEPS,
             )
             self._forward.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-
-
-class TorchCheckpointEngine:
-    """Reads and writes by torch; named as DeepSpeed's, whose place it takes."""
-
-    def save(self, state: Any, path: str) -> None:
-        import torch
-
-        torch.save(state, path)
-
-    def load(self, path: str, map_location: Any = None) -> Any:
-        import torch
-
-        return torch.load(path, map_location=map_location, weights_only=True)
 
 
 def options_of(
@@ -266,11 +183,7 @@ def options_of(
             hint="leave it out of the spec (a schedule is optimization.warmup and .decay), or make "
             "the engine with session.initialize(…)",
         )
-    found: dict[str, Any] = {}
-    if (batch := Triple.known(config)) is not None:
-        found.update(accumulation=batch.accumulation, train_batch=batch.train)
-    if isinstance(clipping := config.get("gradient_clipping"), (int, float)):
-        found["gradient_clipping"] = float(clipping)
+    found = batch_options(config)
     if wanted.decay or wanted.warmup:
         found["lr_scheduler"] = optimization.schedule(wanted)
     return found

@@ -1,7 +1,8 @@
 """The exponential moving average of an engine's weights, in fp32 (``optimization.ema``).
 
-Every rank holds all of it, and takes the same steps; rank 0 saves it. The average is torch's own
-(`torch.optim.swa_utils.get_ema_multi_avg_fn`), and begins with the weights of its first step.
+Every rank holds all of it, of a model of ``session.fully_shard`` its part; rank 0 saves it. The
+average is torch's own (`torch.optim.swa_utils.get_ema_multi_avg_fn`), and begins with the weights
+of its first step.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcrun.errors import HpcrunError, UsageError
+from hpcrun.run.parallel import tensor_shards
 from hpcrun.state.spec.run_blocks import Optimization
 
 STATE = "hpcrun_averaged_weights"
@@ -72,27 +74,31 @@ class AveragedWeights:
         own: list[tuple[Any, Any]] = []
         with torch.no_grad():
             for name, parameter in self._parameters.items() if self._average else ():
-                own.append((parameter, parameter.detach().clone()))
-                parameter.copy_(self._average[name])
+                part = tensor_shards.own_part(parameter)
+                own.append((part, part.clone()))
+                part.copy_(self._average[name])
         self.is_in_use = True
         try:
             yield
         finally:
             with torch.no_grad():
-                for parameter, before in own:
-                    parameter.copy_(before)
+                for part, before in own:
+                    part.copy_(before)
             self.is_in_use = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this rank saves: all of it on rank 0, nothing elsewhere."""
+        """Return what this rank saves: all of it on rank 0, nothing elsewhere; collective."""
         if self.is_in_use:
             raise HpcrunError(
                 "a save inside session.averaged_weights() would save the averaged weights",
                 hint="save after the with block",
             )
-        if self._rank != 0:
-            return {}
-        return {WEIGHTS: dict(self._average), "steps": self._steps}
+        average: dict[str, Any] = {}
+        for name, parameter in self._parameters.items() if self._average else ():
+            whole = tensor_shards.whole_of(self._average[name], parameter)
+            if self._rank == 0:
+                average[name] = whole.cpu() if tensor_shards.is_divided(parameter) else whole
+        return {WEIGHTS: average, "steps": self._steps} if self._rank == 0 else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what this rank saved, and rank 0's on all others; collective."""
@@ -107,13 +113,13 @@ class AveragedWeights:
         self._check(names)
         self._average = {}
         for name in names:
-            whole = torch.empty_like(self._parameters[name], dtype=torch.float32)
-            whole.requires_grad_(False)
+            like = self._parameters[name]
+            whole = torch.empty(like.shape, dtype=torch.float32, device=like.device)
             if self._rank == 0:
                 whole.copy_(state[WEIGHTS][name])
             if _is_distributed():
                 torch.distributed.broadcast(whole, 0)
-            self._average[name] = whole
+            self._average[name] = tensor_shards.part_like(whole, like)
 
     def load_state_dicts(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Restore what another number of ranks saved."""
@@ -122,10 +128,10 @@ class AveragedWeights:
         state = states[0]
         self._check(list(state[WEIGHTS]))
         self._steps = state["steps"]
-        self._average = {
-            name: value.to(self._parameters[name].device, torch.float32, copy=True)
-            for name, value in state[WEIGHTS].items()
-        }
+        for name, value in state[WEIGHTS].items():
+            like = self._parameters[name]
+            whole = value.to(like.device, torch.float32, copy=True)
+            self._average[name] = tensor_shards.part_like(whole, like)
 
     @property
     def _parameters(self) -> dict[str, Any]:
@@ -154,10 +160,10 @@ def _refusal(engine: Any) -> str | None:
 
 
 def _fp32(parameter: Any) -> Any:
-    """Return a parameter in fp32: the optimizer's copy of it where it is in 16 bits."""
+    """Return a rank's part of a parameter in fp32: the optimizer's copy where it has 16 bits."""
     import torch
 
-    own = parameter.detach()
+    own = tensor_shards.own_part(parameter)
     if own.dtype == torch.float32:
         return own
     if hasattr(parameter, "_hp_mapping"):

@@ -15,7 +15,8 @@ from typing import Any
 
 from hpcrun import shared_look
 from hpcrun.errors import CheckpointError
-from hpcrun.run.checkpoint import rank_state, trust
+from hpcrun.run.checkpoint import rank_state, shard_files, trust
+from hpcrun.run.checkpoint.deepspeed_io import UnreadableFile
 from hpcrun.run.weights import averaged_weights, tensor_slices
 from hpcrun.text import listed, plural
 
@@ -51,6 +52,9 @@ def collect(directory: Path, names: Iterable[str], *, masters: bool = True) -> S
     wanted (``masters``); ZeRO 3 saves nothing else. Raises CheckpointError if they cannot be put
     together.
     """
+    names = [*names]
+    if shard_files.INDEX in names:
+        return _of_shards(directory)
     found = _Files.of(directory, names)
     if found.layers:
         return _pipeline(found, masters)
@@ -66,6 +70,21 @@ def collect(directory: Path, names: Iterable[str], *, masters: bool = True) -> S
             "in a form of its own, which is not read",
         )
     return parts[0] if len(parts) == 1 else _merged(parts)
+
+
+def _of_shards(directory: Path) -> SavedWeights:
+    """Return what an engine of ``session.fully_shard`` saved."""
+    try:
+        found = shard_files.tensors(directory, shard_files.index(directory), shard_files.MODEL)
+    except UnreadableFile as error:
+        raise CheckpointError(f"{directory}: {error}") from None
+    course = trust.load_tensors(directory / shard_files.COURSE)
+    weights = SavedWeights(dict(found), buffers={*course["buffers"]})
+    for name, first in course["tied"].items():
+        if first in found:
+            weights.tensors[name] = found[first]
+            weights.tied[name] = first
+    return weights
 
 
 def put_averaged(weights: SavedWeights, directory: Path) -> None:

@@ -1,0 +1,485 @@
+"""A model that torch's FSDP2 divides between ranks, without DeepSpeed.
+
+Weights, gradients and the optimizer's state are divided, as with ZeRO 3. What is refused here is
+what no test covers; tests/run/rank/test_sharded_engine.py trains the rest, in pairs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcrun.errors import CheckpointError, UsageError
+from hpcrun.policy.training_ways import CLIPPING, Refusal
+from hpcrun.run.checkpoint import shard_files
+from hpcrun.run.parallel import tensor_shards
+from hpcrun.run.parallel.rank_layout import RankLayout
+from hpcrun.run.rank import optimization
+from hpcrun.run.rank.torch_engine import TorchEngine, batch_options
+from hpcrun.state.spec.run_blocks import Optimization
+from hpcrun.text import listed
+
+_SHOWN = 3
+_INSTEAD = "leave it out, or make the engine with session.initialize(…)"
+# Keys of a DeepSpeed configuration that mean the same here, and those that change no number.
+_KNOWN = {
+    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
+    *("gradient_clipping", "optimizer", "bf16.enabled", "zero_optimization.stage"),
+    *("steps_per_print", "wall_clock_breakdown", "dump_state", "memory_breakdown"),
+    *("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"),
+    *(
+        f"zero_optimization.{name}"
+        for name in (
+            *("overlap_comm", "contiguous_gradients", "reduce_scatter", "reduce_bucket_size"),
+            *("allgather_partitions", "allgather_bucket_size", "sub_group_size"),
+            *("stage3_max_live_parameters", "stage3_max_reuse_distance"),
+            *("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"),
+            *("stage3_gather_16bit_weights_on_model_save", "ignore_unused_parameters"),
+        )
+    ),
+}
+
+
+class ShardedEngine(TorchEngine):
+    """A model that is divided between ranks; `make` divides it. Collective.
+
+    Parameters
+    ----------
+    model
+        A module that ``fully_shard`` has divided.
+    optimizer
+        A torch optimizer of its parameters.
+    half
+        It computes in bf16.
+    **options
+        Of `TorchEngine`.
+    """
+
+    made_by = "session.fully_shard"
+    # A sum over ranks, without which no rank knows whether gradients are finite.
+    _always_tells_norm = True
+
+    def __init__(self, model: Any, optimizer: Any, *, half: bool = False, **options: Any) -> None:
+        super().__init__(model, optimizer, **options)
+        self._half = half
+        # Buffers as all ranks have them: an object that is kept has its identity for itself.
+        self._agreed: dict[str, tuple[Any, int]] = {}
+        self._changed_buffers()
+        # A forward pass without a backward pass leaves the root's weights whole, and then stale.
+        model.register_forward_hook(lambda *_: self._reshard(only_without_gradients=True))
+
+    def bfloat16_enabled(self) -> bool:
+        return self._half
+
+    def save_checkpoint(
+        self, directory: str, tag: str, client_state: dict[str, Any], save_latest: bool
+    ) -> None:
+        """Write this rank's parts; rank 0 also how far the training is."""
+        place = Path(directory, tag)
+        self._reshard()
+        divided, rest = self._optimizer_state()
+        state = {
+            shard_files.MODEL: self._model_state(),
+            shard_files.OPTIMIZER: {"state": divided},
+        }
+        shard_files.write(state, place, self.checkpoint_engine.save)
+        if self._rank == 0:
+            names = self._names()
+            groups = [
+                {**group, "params": [names[id(one)] for one in group["params"]]}
+                for group in self.optimizer.param_groups
+            ]
+            buffers = [name for name, _ in _saved_buffers(self.module)]
+            course = {"groups": groups, "rest": rest, "buffers": buffers, **self._course()}
+            course["tied"] = _aliases(self.module)
+            self.checkpoint_engine.save(course, str(place / shard_files.COURSE))
+
+    def load_checkpoint(self, directory: str, tag: str) -> tuple[str, dict[str, Any]]:
+        """Read what `save_checkpoint` wrote on any number of ranks, without the other ranks."""
+        place = Path(directory, tag)
+        course = self.checkpoint_engine.load(str(place / shard_files.COURSE), map_location="cpu")
+        found = shard_files.index(place)
+        self._reshard()
+        model = self._model_state()
+        _compare(model, shard_files.sizes(found))
+        numbers = self._numbers()
+        state = self._empty_state(shard_files.sizes(found))
+        shard_files.read(
+            {shard_files.MODEL: model, shard_files.OPTIMIZER: {"state": state}}, place, found
+        )
+        for name, rest in course["rest"].items():
+            state.setdefault(name, {}).update(rest)
+        groups = [
+            {**group, "params": [numbers[name] for name in group["params"]]}
+            for group in course["groups"]
+        ]
+        numbered = {numbers[name]: each for name, each in state.items()}
+        self.optimizer.load_state_dict({"state": numbered, "param_groups": groups})
+        self._take_course(course)
+        self._changed_buffers()
+        return str(place), {}
+
+    def _exchange(self) -> contextlib.AbstractContextManager[None]:
+        self.module.set_requires_gradient_sync(self._is_last)
+        self.module.set_is_last_backward(self._is_last)
+        return contextlib.nullcontext()
+
+    def _agree(self) -> None:
+        """Have all ranks take rank 0's buffers, of those that the step has changed."""
+        import torch
+
+        for buffer in self._changed_buffers():
+            torch.distributed.broadcast(buffer, 0)
+        self._changed_buffers()
+
+    def _changed_buffers(self) -> list[Any]:
+        """Return the buffers that changed since the last call, the same ones on all ranks."""
+        found = []
+        for name, buffer in _saved_buffers(self.module):
+            before, version = self._agreed.get(name, (None, 0))
+            if buffer is not before or buffer._version != version:
+                found.append(buffer)
+            self._agreed[name] = buffer, buffer._version
+        return found
+
+    def _reshard(self, *, only_without_gradients: bool = False) -> None:
+        import torch
+        from torch.distributed.fsdp import FSDPModule
+
+        if only_without_gradients and torch.is_grad_enabled():
+            return
+        for module in self.module.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+
+    def _model_state(self) -> dict[str, Any]:
+        """Return parameters under their first names, and buffers."""
+        named = (*self.module.named_parameters(), *_saved_buffers(self.module))
+        return {name: one.detach() for name, one in named}
+
+    def _names(self) -> dict[int, str]:
+        return {id(one): name for name, one in self.module.named_parameters()}
+
+    def _numbers(self) -> dict[str, int]:
+        """Return parameter name -> its number in the optimizer's state."""
+        names = self._names()
+        groups = self.optimizer.param_groups
+        trained = [names[id(one)] for group in groups for one in group["params"]]
+        return {name: number for number, name in enumerate(trained)}
+
+    def _optimizer_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the optimizer's tensors by parameter, and what else it keeps of each."""
+        import torch
+
+        names = self._names()
+        divided: dict[str, dict[str, Any]] = {}
+        rest: dict[str, dict[str, Any]] = {}
+        for parameter, state in self.optimizer.state.items():
+            for key, value in state.items():
+                is_tensor = torch.is_tensor(value)
+                as_parameter = tensor_shards.is_divided(value) and value.shape == parameter.shape
+                if is_tensor and not as_parameter and value.numel() > 1:
+                    raise CheckpointError(
+                        f"{type(self.optimizer).__name__} keeps {key} in a form of its own on each "
+                        "rank, which is not saved",
+                        hint="take an optimizer that keeps tensors as large as the parameters, "
+                        "such as torch.optim.AdamW",
+                    )
+                into = divided if is_tensor else rest
+                into.setdefault(names[id(parameter)], {})[key] = value
+        return divided, rest
+
+    def _empty_state(self, sizes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return tensors for the state that a checkpoint has of the optimizer."""
+        import torch
+
+        state: dict[str, dict[str, Any]] = {}
+        prefix = f"{shard_files.OPTIMIZER}.state."
+        parameters = dict(self.module.named_parameters())
+        for full, size in sizes.items():
+            name, _, key = full.removeprefix(prefix).rpartition(".")
+            if not full.startswith(prefix):
+                continue
+            like = parameters.get(name)
+            if like is None:
+                raise CheckpointError(f"it has state of {name}, which this model does not have")
+            alike = size == like.shape
+            made = torch.zeros_like(like) if alike else torch.zeros(size)
+            state.setdefault(name, {})[key] = made.detach()
+        return state
+
+
+def make(
+    model: Any,
+    optimizer: Any,
+    config: Mapping[str, Any],
+    wanted: Optimization,
+    device: Any,
+    *,
+    replicas: int = 1,
+    blocks: Sequence[Any] | None = None,
+    lr_scheduler: Any = None,
+    reshard: bool = True,
+    half: bool = False,
+    **options: Any,
+) -> ShardedEngine:
+    """Divide a model between all ranks, block by block, and return its engine; collective.
+
+    Parameters
+    ----------
+    model
+        A ``torch.nn.Module``, whole on the rank's device and in fp32; rank 0's weights are used.
+    optimizer
+        A torch optimizer of the model's parameters that has taken no step, a function that makes
+        one of parameters, or None for the one that the configuration names.
+    config
+        The DeepSpeed configuration; its ``optimizer`` alone is looked at.
+    wanted
+        The spec's ``optimization``.
+    device
+        ``torch.device`` of the rank.
+    replicas
+        Groups of ranks that hold the model each: within one it is divided, between them gradients
+        are averaged (torch's hybrid sharding). It divides the number of ranks.
+    blocks
+        Classes, or their names, of the modules that are gathered one at a time; None takes those
+        that Hugging Face models name, else the children of lists of equal modules.
+    reshard
+        Free a block's weights after its forward pass and gather them again for the backward pass.
+    half
+        Compute in bf16; weights, gradients' sums and the optimizer stay in fp32.
+    lr_scheduler, **options
+        Of `TorchEngine`.
+
+    Raises
+    ------
+    UsageError
+        The model or the optimizer is not known to train right so.
+    """
+    import torch
+
+    ranks = torch.distributed.get_world_size()
+    if replicas < 1 or ranks % replicas:
+        raise UsageError(
+            f"session.fully_shard: replicas is {replicas}, and there are {ranks} ranks",
+            hint="give a whole number that divides the number of ranks",
+        )
+    parts = _blocks(model, blocks)
+    _check(model, parts)
+    for one in (*model.parameters(), *model.buffers()):
+        torch.distributed.broadcast(one.data, 0)
+    before = {name: id(one) for name, one in model.named_parameters()}
+    _divide(model, parts, device, replicas, reshard=reshard, half=half)
+    parameters = dict(model.named_parameters())
+    if isinstance(optimizer, torch.optim.Optimizer):
+        _replace(optimizer, {key: parameters[name] for name, key in before.items()})
+    given = {"config": config, "optimizer": optimizer, "lr_scheduler": lr_scheduler}
+    filled = optimization.fill(model, given, wanted)
+    optimizer = filled["optimizer"]
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        of = optimizer or optimization.torch_optimizer(filled["config"])
+        trained = [one for one in parameters.values() if one.requires_grad]
+        optimizer = of(filled.get("model_parameters") or trained)
+    return ShardedEngine(
+        model, optimizer, half=half, lr_scheduler=filled["lr_scheduler"], **options
+    )
+
+
+def options_of(
+    config: Mapping[str, Any], spec: Mapping[str, Any], layout: RankLayout
+) -> dict[str, Any]:
+    """Return the arguments of a `ShardedEngine` by a spec: batch, clipping, precision and stage.
+
+    Parameters
+    ----------
+    config
+        The DeepSpeed configuration, which may be empty.
+    spec
+        All of the spec.
+    layout
+        Its ``parallel``.
+
+    Raises
+    ------
+    UsageError
+        It says what this engine does not do.
+    """
+    for each in refusals(config, spec, layout):
+        raise UsageError(f"session.fully_shard: {each.key} {each.found}", hint=each.hint)
+    found = batch_options(config)
+    if config:
+        # As DeepSpeed does.
+        found.setdefault("gradient_clipping", CLIPPING)
+    found["half"] = (config.get("bf16") or {}).get("enabled") is True
+    found["reshard"] = (config.get("zero_optimization") or {}).get("stage") != 2
+    return found
+
+
+def refusals(
+    config: Mapping[str, Any], spec: Mapping[str, Any], layout: RankLayout
+) -> Iterator[Refusal]:
+    """Yield what a spec asks for and this engine does not do, or nobody has tried with it."""
+    if layout.asked:
+        found = f"is {layout}, which nobody has tried with it"
+        yield Refusal("parallel", found, "leave parallel out, or use session.initialize(…)")
+    if spec.get("precision") == "fp8":
+        yield Refusal("precision", "is fp8, which nobody has tried with it", "take bf16")
+    if (config.get("fp16") or {}).get("enabled"):
+        found = "is true, and it has no loss scale"
+        yield Refusal("deepspeed.fp16.enabled", found, "take precision: bf16")
+    if (config.get("torch_autocast") or {}).get("enabled"):
+        found = "is true, which nobody has tried with it"
+        yield Refusal("deepspeed.torch_autocast.enabled", found, "take precision: bf16")
+    if config.get("scheduler"):
+        hint = "use optimization.warmup and .decay, or give it lr_scheduler=…"
+        yield Refusal("deepspeed.scheduler", "is a schedule of DeepSpeed's", hint)
+    if (stage := (config.get("zero_optimization") or {}).get("stage")) in (0, 1):
+        found = f"is {stage}; accepted are 3, and 2, which keeps weights from forward to backward"
+        yield Refusal("deepspeed.zero_optimization.stage", found, "take 3, or session.replicas(…)")
+    for key in _asked(config):
+        if key not in _KNOWN and key.partition(".")[0] not in (*_KNOWN, "scheduler", "fp16"):
+            yield Refusal(f"deepspeed.{key}", "means nothing to it", _INSTEAD)
+
+
+def _asked(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the keys, of two blocks the inner ones, that turn something on."""
+    for key, value in config.items():
+        inner = value if key in ("zero_optimization", "bf16") and value else None
+        if isinstance(inner, Mapping):
+            yield from (f"{key}.{name}" for name, each in inner.items() if _is_on(each))
+        elif _is_on(value):
+            yield key
+
+
+def _is_on(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return bool(value) and value.get("enabled") is not False and value.get("device") != "none"
+    return value not in (None, False)
+
+
+def _blocks(model: Any, given: Sequence[Any] | None) -> list[Any]:
+    """Return the modules that are divided each by itself, but for the root."""
+    wanted = given if given is not None else getattr(model, "_no_split_modules", None)
+    if not wanted:
+        lists = [model.get_submodule(name) for name in optimization.layer_lists(model)]
+        return [child for each in lists for child in each.children()]
+    names = {each if isinstance(each, str) else each.__name__ for each in wanted}
+    found = [each for each in model.modules() if type(each).__name__ in names]
+    if given is not None and (missing := names - {type(each).__name__ for each in found}):
+        raise UsageError(
+            f"blocks names {listed(sorted(missing), _SHOWN)}, and the model has no such module",
+            hint="give the class of the model's layers",
+        )
+    return [each for each in found if each is not model]
+
+
+def _check(model: Any, parts: Sequence[Any]) -> None:
+    """Raise UsageError for a model that would fail, or that no test covers."""
+    owners: dict[int, set[int]] = {}
+    for number, part in enumerate(parts):
+        for one in part.parameters():
+            owners.setdefault(id(one), set()).add(number)
+    inside = {id(each) for part in parts for each in part.modules()}
+    for module in model.modules():
+        for one in module.parameters(recurse=False) if id(module) not in inside else ():
+            owners.setdefault(id(one), set()).add(-1)
+    found: dict[str, tuple[Callable[[Any], bool], str]] = {
+        "is on the device meta": (
+            lambda one: one.is_meta,
+            "build the model on the rank's device, such as under torch.device(session.device)",
+        ),
+        "is divided already": (
+            lambda one: tensor_shards.is_divided(one) or hasattr(one, "ds_id"),
+            "give the model whole, without fully_shard, parallelize_module or zero.Init",
+        ),
+        "is of an expert": (lambda one: not getattr(one, "allreduce", True), _INSTEAD),
+        "is no fp32": (
+            lambda one: one.requires_grad and str(one.dtype) != "torch.float32",
+            "give the model in fp32, and set precision: bf16 to compute in that",
+        ),
+        "is a single number without a dimension": (
+            lambda one: one.ndim == 0,
+            "give it the shape (1,)",
+        ),
+        "is shared between blocks, which are divided each by itself": (
+            lambda one: len(owners[id(one)]) > 1,
+            "name larger blocks=… that have all uses of it, or none",
+        ),
+    }
+    for name, parameter in model.named_parameters():
+        for what, (is_so, hint) in found.items():
+            if is_so(parameter):
+                raise UsageError(f"session.fully_shard: {name} {what}", hint=hint)
+    if hasattr(model, "num_stages"):
+        raise UsageError("session.fully_shard: the model is a pipeline", hint=_INSTEAD)
+    if any(type(each).__name__ == "OptimizedModule" for each in model.modules()):
+        raise UsageError(
+            "session.fully_shard: the model is compiled, which nobody has tried with it",
+            hint="leave torch.compile out",
+        )
+
+
+def _aliases(model: Any) -> dict[str, str]:
+    """Return the further names of parameters that are used twice -> their first names."""
+    first = {id(one): name for name, one in model.named_parameters()}
+    every = model.named_parameters(remove_duplicate=False)
+    return {name: first[id(one)] for name, one in every if first[id(one)] != name}
+
+
+def _divide(
+    model: Any, parts: Sequence[Any], device: Any, replicas: int, *, reshard: bool, half: bool
+) -> None:
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    ranks = torch.distributed.get_world_size()
+    shape: tuple[int, ...] = (ranks,)
+    names: tuple[str, ...] = ("shard",)
+    if replicas > 1:
+        shape, names = (replicas, ranks // replicas), ("replicate", "shard")
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
+    policy = MixedPrecisionPolicy()
+    if half:
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for part in parts:
+        fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    # What the root holds by itself is wanted first in the backward pass.
+    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+
+
+def _replace(optimizer: Any, divided: Mapping[int, Any]) -> None:
+    """Give an optimizer the divided parameters in place of those it was made with."""
+    if optimizer.state:
+        raise UsageError(
+            "session.fully_shard: the optimizer has taken steps, whose state would not be divided",
+            hint="make it anew, or give a function that makes it",
+        )
+    for group in optimizer.param_groups:
+        unknown = [one for one in group["params"] if id(one) not in divided]
+        if unknown:
+            raise UsageError(
+                f"session.fully_shard: {len(unknown)} of the optimizer's parameters are not the "
+                "model's",
+                hint="make the optimizer of model.parameters()",
+            )
+        group["params"] = [divided[id(one)] for one in group["params"]]
+
+
+def _saved_buffers(module: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the buffers that are in the module's state."""
+    for prefix, owner in module.named_modules():
+        for name, buffer in owner.named_buffers(prefix, recurse=False):
+            if name.rpartition(".")[2] not in owner._non_persistent_buffers_set:
+                yield name, buffer
+
+
+def _compare(model: Mapping[str, Any], sizes: Mapping[str, Any]) -> None:
+    prefix = f"{shard_files.MODEL}."
+    saved = {n.removeprefix(prefix): s for n, s in sizes.items() if n.startswith(prefix)}
+    own = {name: one.shape for name, one in model.items()}
+    apart = [name for name in {**saved, **own} if saved.get(name) != own.get(name)]
+    if apart:
+        raise CheckpointError(f"it is of another model: {listed(apart, _SHOWN, rest=', …')}")
