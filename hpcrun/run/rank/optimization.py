@@ -33,9 +33,8 @@ def fill(model: Any, arguments: dict[str, Any], wanted: Optimization) -> dict[st
     if isinstance(name, str) and "." in name:
         if filled.get("optimizer") is not None:
             raise UsageError(
-                f"deepspeed.optimizer.type is {name}, and session.initialize(…) is given an "
-                "optimizer, too",
-                hint="leave optimizer out of session.initialize(…), or out of the spec",
+                f"deepspeed.optimizer.type is {name}, and the program gives an optimizer, too",
+                hint="leave optimizer out of the program's call, or out of the spec",
             )
         kind = _library_class(name)
         filled["optimizer"] = functools.partial(_make, kind, dict(_part(config, "params") or {}))
@@ -45,9 +44,9 @@ def fill(model: Any, arguments: dict[str, Any], wanted: Optimization) -> dict[st
     if wanted.decay or wanted.warmup:
         if filled.get("lr_scheduler") is not None:
             raise UsageError(
-                "the spec's optimization makes a schedule, and session.initialize(…) is given an "
+                "the spec's optimization makes a schedule, and the program gives an "
                 "lr_scheduler, too",
-                hint="leave lr_scheduler out of session.initialize(…), or set optimization.decay "
+                hint="leave lr_scheduler out of the program's call, or set optimization.decay "
                 "to null and optimization.warmup to 0",
             )
         filled["lr_scheduler"] = schedule(wanted)
@@ -189,8 +188,8 @@ def _grouped(
         return parameters  # the program's own, as of session.parameter_groups
     if arguments.get("optimizer") is not None:
         raise UsageError(
-            "the spec's optimization makes parameter groups, and session.initialize(…) is given an "
-            "optimizer that has its own",
+            "the spec's optimization makes parameter groups, and the program gives an optimizer "
+            "that has its own",
             hint="make that with session.parameter_groups(model) and set optimization.layer_decay "
             "to null, or name the optimizer in deepspeed.optimizer",
         )

@@ -99,7 +99,7 @@ class Optimization:
 
     ema: float | None = None
     """Keep an exponential moving average of the weights with this decay, such as ``0.999``, in fp32
-    on every rank. Not for ZeRO 3 and models that are divided."""
+    on every rank. Not for ZeRO 3 and models that ``parallel`` divides."""
 
     ema_every: int = 1
     """Optimizer steps between two updates of the average."""
