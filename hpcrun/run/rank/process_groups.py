@@ -84,6 +84,8 @@ def begin(world_size: int, device: Any, *, alone: bool = False) -> None:
         return
     import torch
 
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     options: dict[str, Any] = {}
     if world_size == 1:
         # Nobody else is to be met.

@@ -163,7 +163,7 @@ class RankView:
         Parameters
         ----------
         model, loss
-            As of `Session.initialize`; the model is whole on this rank's device, in fp32.
+            As of `Session.initialize`; the model is whole, in fp32.
         optimizer
             A torch optimizer of the model's parameters, or a function that makes one of them; None
             for the one of the spec.

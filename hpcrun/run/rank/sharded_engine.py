@@ -7,6 +7,7 @@ what no test covers; tests/run/rank/test_sharded_engine.py trains the rest, in p
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ class ShardedEngine(TorchEngine):
 
     def __init__(self, model: Any, optimizer: Any, *, half: bool = False, **options: Any) -> None:
         super().__init__(model, optimizer, **options)
-        self._half = half
+        self._half, self._exchanges = half, True
         # Buffers as all ranks have them: an object that is kept has its identity for itself.
         self._agreed: dict[str, tuple[Any, int]] = {}
         self._changed_buffers()
@@ -86,10 +87,11 @@ class ShardedEngine(TorchEngine):
         }
         shard_files.write(state, place, self.checkpoint_engine.save)
         if self._rank == 0:
-            names = self._names()
             groups = [
-                {**group, "params": [names[id(one)] for one in group["params"]]}
-                for group in self.optimizer.param_groups
+                {**group, "params": names}
+                for group, names in zip(
+                    self.optimizer.param_groups, self._grouped_names(), strict=True
+                )
             ]
             buffers = [name for name, _ in _saved_buffers(self.module)]
             course = {"groups": groups, "rest": rest, "buffers": buffers, **self._course()}
@@ -104,7 +106,10 @@ class ShardedEngine(TorchEngine):
         self._reshard()
         model = self._model_state()
         _compare(model, shard_files.sizes(found))
-        numbers = self._numbers()
+        grouped = self._grouped_names()
+        if [group["params"] for group in course["groups"]] != grouped:
+            raise CheckpointError("the optimizer has other groups of parameters than were saved")
+        numbers = {name: n for n, name in enumerate(itertools.chain(*grouped))}
         state = self._empty_state(shard_files.sizes(found))
         shard_files.read(
             {shard_files.MODEL: model, shard_files.OPTIMIZER: {"state": state}}, place, found
@@ -122,8 +127,11 @@ class ShardedEngine(TorchEngine):
         return str(place), {}
 
     def _exchange(self) -> contextlib.AbstractContextManager[None]:
-        self.module.set_requires_gradient_sync(self._is_last)
-        self.module.set_is_last_backward(self._is_last)
+        if self._is_last != self._exchanges:
+            # All modules are asked.
+            self._exchanges = self._is_last
+            self.module.set_requires_gradient_sync(self._is_last)
+            self.module.set_is_last_backward(self._is_last)
         return contextlib.nullcontext()
 
     def _agree(self) -> None:
@@ -162,12 +170,11 @@ class ShardedEngine(TorchEngine):
     def _names(self) -> dict[int, str]:
         return {id(one): name for name, one in self.module.named_parameters()}
 
-    def _numbers(self) -> dict[str, int]:
-        """Return parameter name -> its number in the optimizer's state."""
+    def _grouped_names(self) -> list[list[str]]:
+        """Return the names of the parameters in each of the optimizer's groups."""
         names = self._names()
         groups = self.optimizer.param_groups
-        trained = [names[id(one)] for group in groups for one in group["params"]]
-        return {name: number for number, name in enumerate(trained)}
+        return [[names[id(one)] for one in group["params"]] for group in groups]
 
     def _optimizer_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the optimizer's tensors by parameter, and what else it keeps of each."""
@@ -230,7 +237,8 @@ def make(
     Parameters
     ----------
     model
-        A ``torch.nn.Module``, whole on the rank's device and in fp32; rank 0's weights are used.
+        A ``torch.nn.Module``, whole and in fp32, which goes to the device; rank 0's weights are
+        used.
     optimizer
         A torch optimizer of the model's parameters that has taken no step, a function that makes
         one of parameters, or None for the one that the configuration names.
@@ -268,6 +276,7 @@ def make(
         )
     parts = _blocks(model, blocks)
     _check(model, parts)
+    model.to(device)
     for one in (*model.parameters(), *model.buffers()):
         torch.distributed.broadcast(one.data, 0)
     before = {name: id(one) for name, one in model.named_parameters()}

@@ -88,6 +88,15 @@ def test_a_checkpoint_goes_on_exactly_and_on_any_number_of_ranks(
     assert few.tell("train_mixed", steps=2)[0] == pytest.approx(losses[0][:2], rel=1e-5)
     then = few.tell("held")
     few.tell("save", **where, step=3, attempt=2)
+    # A rank that cannot write fails the save, and what was saved before stays.
+    few.tell("full_disk", rank=1)
+    assert (
+        "step 4 was not saved: rank 1: OSError" in few.tell("save", **where, step=4, attempt=2)[0]
+    )
+    few.tell("sharded", optimization={"weight_decay_on": "matrices"}, model="mixed")
+    assert "is of another model: " in few.tell("restore", **where)[1]
+    few.tell("sharded", optimization=SCHEDULE | {"layer_decay": 0.9}, model="noted")
+    assert "has other groups of parameters" in few.tell("restore", **where)[1]
     (newest, *_) = manifest.complete(run.checkpoints)
     assert {"__0_0.distcp", "__1_0.distcp", ".metadata"} <= newest[1].files.keys()
     many.tell("sharded", seed=7, replicas=2, **options)
