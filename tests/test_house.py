@@ -224,28 +224,31 @@ BUDGETS = {
     # archives that are sent to the nodes; the node that leads in place of a lost batch host, and
     # the warm ranks that go on there without their srun. And the job that runs share, with their
     # supervisors in steps of it. And the files that data is in (tokens, tar shards), and mixtures;
-    # the settings of a run that goes on from another's checkpoint.
-    "run": 28_970,
+    # the settings of a run that goes on from another's checkpoint; clocks that are apart; runs of
+    # several nodes that share a job, and lost nodes of it. And the session's engine of FSDP2 with
+    # its checkpoints.
+    "run": 30_435,
     # With what is active in all experiments, totals of what they cost (which cli and the report had
     # twice), what is kept of experiments in which nothing changed (rows of `list`, journals), and
     # the looks of many runs at once, with how long a line of many logs may go unseen; the Pareto
     # front of a search, and what became of its trials, and from whom one of them began.
-    "observe": 10_405,
+    "observe": 10_415,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
     # And with searches, whose runs are completed on compute nodes: also conditions and samplers.
     # And with the shape of a job that runs share.
     # And with Optuna's forms of a space, which the feature and the tool of searches had twice.
-    # And what a population is refused with.
-    "compile": 12_105,
+    # And what a population is refused with, and a pack of several nodes.
+    "compile": 12_135,
     # With what `hpcrun update` reaches, and a default cluster that is another.
     # And what features look up of other experiments, and the hours of jobs that runs share.
     "submission": 7_125,
     # With the default root and the one of before, and what is changed of queued jobs.
     # And what removes a checkpoint of thousands of files; names of what is sent to nodes.
     # And the values that runs of a search were given, and which keys a point of one has;
-    # how a run shares its job; a population, and a parent's checkpoint beside the values.
-    "state": 6_570,
+    # how a run shares its job; a population, and a parent's checkpoint beside the values;
+    # the one writer at a time of a journal.
+    "state": 6_595,
     # With the search of `hpcrun help`, what to type for the options of others, `update`, and
     # programs in a spec's place.
     "cli": 5_680,
@@ -254,11 +257,12 @@ BUDGETS = {
     "tools/doctor": 3_500,
     "policy": 2_540,
     # With the steps of runs that share a job, and Slurm's clock.
-    "slurm": 2_730,
+    "slurm": 2_785,
     "tools/perf": 2_450,
     # With the protocol of features, and many looks at slow storage at once, only so far ahead. And
-    # the dataclasses of what each process of a job imports, which cost an agent 25 ms.
-    "the top": 2_965,
+    # the dataclasses of what each process of a job imports, which cost an agent 25 ms. And the
+    # taking of a lock, which was the submission's.
+    "the top": 3_030,
     # With `update`, checkpoints that others need read once there is one that may go, and the looks
     # of many runs at once, each directory on their ways once.
     # And runs that were pruned, which go on where a person says so.
@@ -284,7 +288,7 @@ BUDGETS = {
     "features/object_storage": 1_300,
     # Brackets, samplers by a trial's place, a budget, and what other experiments found out.
     # And populations: whom a trial begins from, with which values, and its checkpoint.
-    "features/point_search": 1_055,
+    "features/point_search": 1_075,
 }
 
 
