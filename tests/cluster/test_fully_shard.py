@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from tests.testbed import Cluster
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usually("24.11")]
 
-JOB = Path(__file__).parent / "jobs" / "sharded.py"
 STEPS = 30
 
 
@@ -36,7 +34,7 @@ def _submit(ward: Ward, name: str, *overrides: str, dropout: float, pause: float
 
 def test_it_comes_back_exactly_and_goes_on_with_other_nodes(slurm: Cluster) -> None:
     ward = Ward(slurm, "sharded")
-    ward.write(JOB.name, JOB.read_text())
+    ward.get_ready()
     # Dropout is drawn by each rank: a run whose number of ranks changes has none.
     for name, dropout in (("calm", 0.1), ("plain", 0.0)):
         _submit(ward, name, dropout=dropout, pause=0.0)
