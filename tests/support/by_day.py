@@ -32,6 +32,7 @@ PARTS = (
         "tests/cluster/test_doctor",
         "tests/cluster/test_forms",
         "tests/cluster/test_frameworks",
+        "tests/cluster/test_fully_shard",
         "tests/cluster/test_hangs",
         "tests/cluster/test_in_place",
         "tests/cluster/test_init_from",

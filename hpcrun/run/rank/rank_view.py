@@ -177,7 +177,7 @@ class RankView:
         UsageError
             The spec or the model asks for what this engine does not do, or nobody has tried.
         """
-        spec, config = self._spec.spec, self._spec.deepspeed
+        spec, config = self._spec.spec, samples.without_auto(self._spec.deepspeed)
         options = {**sharded_engine.options_of(config, spec, self.layout), **options}
         process_groups.begin(self.world_size, self.device, alone=True)
         device_precision.check(spec, config, self.device)

@@ -19,7 +19,7 @@ def without_auto(deepspeed: dict[str, Any]) -> dict[str, Any]:
     if left:
         raise HpcrunError(
             f'the DeepSpeed configuration has "auto" for {", ".join(left)}, which a Trainer fills '
-            "in, and session.initialize(…) does not",
+            "in, and the session does not",
             hint="give a batch size below deepspeed in the spec, or pass config=…",
         )
     return deepspeed
@@ -32,7 +32,8 @@ def batch_sizes(deepspeed: Mapping[str, Any], engine: Any) -> Mapping[str, Any]:
     """
     if all(isinstance(deepspeed.get(key), int) for key in batch.KEYS):
         return deepspeed
-    if deepspeed and engine is not None:
+    # An engine without DeepSpeed has 0 where nothing told it.
+    if deepspeed and engine is not None and engine.train_batch_size():
         train, micro = engine.train_batch_size(), engine.train_micro_batch_size_per_gpu()
         found = (train, micro, engine.gradient_accumulation_steps())
         return dict(zip(batch.KEYS, found, strict=True))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from hpcrun.errors import HpcrunError
 from hpcrun.run.rank import samples
+from hpcrun.run.rank.torch_engine import TorchEngine
 
 
 @pytest.mark.parametrize(
@@ -22,3 +25,12 @@ from hpcrun.run.rank import samples
 )
 def test_the_order_moves_up(left_out: list[tuple[int, int]], wanted: list[int]) -> None:
     assert [samples.batch_number(step, 8, left_out) for step in range(1, 6)] == wanted
+
+
+def test_an_engine_that_was_told_no_batch_gives_none() -> None:
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    with pytest.raises(HpcrunError, match="needs the batch sizes"):
+        samples.batch_sizes({"gradient_clipping": 1.0}, TorchEngine(model, optimizer))
+    engine = TorchEngine(model, optimizer, accumulation=2, train_batch=8)
+    assert [*samples.batch_sizes({"gradient_clipping": 1.0}, engine).values()] == [8, 4, 2]
