@@ -107,7 +107,11 @@ def test_hosts_that_append_at_once(
     assert [*job.directory.iterdir()] == [job.journal]
 
 
-@pytest.mark.parametrize("owner", ["elsewhere:1:1", f"{os.uname().nodename}:{os.getpid()}:1"])
+@pytest.mark.parametrize(
+    "owner",
+    ["elsewhere:1:1", f"{os.uname().nodename}:{os.getpid()}:1"],
+    ids=["of another host", "of this one"],
+)
 def test_a_writer_that_died(submission: SubmissionPaths, owner: str) -> None:
     """On this host its process tells; on another one, that it is silent for longer than a write."""
     left = submission.directory / ".journal.jsonl.lock" / owner
