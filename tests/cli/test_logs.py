@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -407,6 +408,8 @@ def test_lines_by_time(study: Experiment, root: Path) -> None:
     now = round(time.time(), 1)
     files.append(paths.log_sizes, {"time": now - 3600, "sizes": {"0": 16}})
     files.append(paths.log_sizes, {"time": now - 60, "sizes": {"0": 32}})
+    # Written then, by the storage's clock too.
+    os.utime(paths.log_sizes, (now - 60, now - 60))
     mine = ("study/1", "--rank", "0")
     assert lines(*mine, "--since", "30m", root=root)[-2:] == [
         "r0 | a2 r0 line 1",

@@ -53,6 +53,8 @@ def test_pickles_are_loaded_where_it_is_known_whose_they_are() -> None:
                     names.discard("marshal")
                 if path.name == "collectives.py":  # between an attempt's ranks, as torch does
                     names.discard("pickle")
+                if path.name == "shard_files.py":  # nothing but what torch's index is made of
+                    names.discard("pickle")
                 assert not names & {"pickle", "marshal", "shelve", "dill", "cloudpickle"}, path
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
                 keys = {word.arg: ast.unparse(word.value) for word in node.keywords}
