@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from hpcrun.run.data.mixture import Mixture
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank import rng
 
@@ -47,6 +48,7 @@ class NumberedDataset:
             return self._dataset[example]
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
-            name_of = getattr(self._dataset, "name_of", "dataset[{}]".format)
-            tell(f"sample {sample} of the run, {name_of(example)}, cannot be read: {message}")
+            is_mixture = isinstance(self._dataset, Mixture)
+            name = self._dataset.name_of(example) if is_mixture else f"dataset[{example}]"
+            tell(f"sample {sample} of the run, {name}, cannot be read: {message}")
             raise
