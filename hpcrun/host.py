@@ -32,6 +32,11 @@ def expand_home(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111
 
 
+def user_cache() -> Path:
+    """Return this user's own cache of hpcrun's, which need not be visible to other nodes."""
+    return Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache"), "hpcrun")  # noqa: PTH111
+
+
 def is_there(test: Callable[[], bool]) -> bool:
     """Return a test of a path, such as ``path.is_file``; False for one that is too long for any."""
     try:

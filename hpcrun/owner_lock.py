@@ -54,9 +54,8 @@ def take(
 ) -> Path:
     """Take a lock, after waiting while another owner holds it; return the file to renew.
 
-    Between two looks, ``pause`` seconds apart, ``is_left`` tells whether an owner is gone, and
-    ``waits`` is called with one that is not. Raises FileNotFoundError if the lock's directory is
-    not there, OSError if it cannot be written into.
+    Every ``pause`` seconds ``is_left`` tells whether the owner is gone; ``waits`` gets one that is
+    not. Raises FileNotFoundError without the lock's directory, OSError if nothing can be written.
     """
     owner = myself()
     while not _appears(lock, owner):
@@ -87,12 +86,12 @@ def _appears(lock: Path, owner: str) -> bool:
         draft.mkdir()
         (draft / owner).touch()
         draft.rename(lock)
+        return True
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        return False
-    return True
+    return False
 
 
 class OwnerWatch:

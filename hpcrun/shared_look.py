@@ -212,8 +212,7 @@ def _mark(found: os.stat_result) -> list[int]:
 def clock_ahead(told: float, modified: float) -> float:
     """Return how far the clock of a host is ahead of the storage's; 0 of one that is about right.
 
-    ``told`` is the time that it wrote into a file, whose storage says when it was ``modified``. A
-    file that was copied since tells nothing.
+    ``told`` is what it wrote into a file when the storage says that this was ``modified``.
     """
     ahead = told - modified
     return ahead if _AGREEING < abs(ahead) < CLOCKS else 0.0

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcrun.host import expand_home
+from hpcrun.host import user_cache
 from hpcrun.state import files
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ def known(key: str) -> list[str]:
 
 
 def _path() -> Path:
-    base = expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    return base / "hpcrun" / "site-names.json"
+    return user_cache() / "site-names.json"
 
 
 def _reach() -> list[str]:

@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 import hpcrun
 from hpcrun import bounded_json, shared_look
-from hpcrun.host import expand_home
+from hpcrun.host import user_cache
 from hpcrun.state import files
 
 Entry = TypeVar("Entry")
@@ -45,9 +45,8 @@ class RootCache(Generic[Entry]):
     @cached_property
     def path(self) -> Path:
         """The file, which the root need not let this user write."""
-        base = expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
         name = hashlib.sha256(os.fsencode(os.path.realpath(self.root))).hexdigest()[:12]
-        return base / "hpcrun" / f"{self._kind}-{name}.json"
+        return user_cache() / f"{self._kind}-{name}.json"
 
     def write(self) -> None:
         """Write the entries that were used or made; ignore errors, since they are optional."""

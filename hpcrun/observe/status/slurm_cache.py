@@ -14,7 +14,7 @@ from types import NoneType
 from typing import Any
 
 from hpcrun.fields import TIME
-from hpcrun.host import expand_home
+from hpcrun.host import user_cache
 from hpcrun.observe.status import jobs
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.slurm import client, patience
@@ -216,8 +216,7 @@ def default_path() -> Path:
 
     named = os.environ.get("SLURM_CONF", "")
     reach = "\n".join([os.uname().nodename, named, client.location()])
-    base = expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    return base / "hpcrun" / f"slurm-{hashlib.sha256(reach.encode()).hexdigest()[:12]}.json"
+    return user_cache() / f"slurm-{hashlib.sha256(reach.encode()).hexdigest()[:12]}.json"
 
 
 def _newest(jobs: dict[str, tuple[float, JobState]]) -> dict[str, tuple[float, JobState]]:

@@ -166,7 +166,7 @@ def sizes(found: Any) -> dict[str, Any]:
     }
 
 
-def read(state: Mapping[str, Any], directory: Path, found: Any) -> None:
+def read_into(state: Mapping[str, Any], directory: Path, found: Any) -> None:
     """Read into the tensors of a state what this rank needs of them, without other ranks.
 
     ``found`` is the `index`. Raises `UnreadableFile`; CheckpointError for a state of another form.

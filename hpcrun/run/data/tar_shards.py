@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.host import expand_home
+from hpcrun.host import user_cache
 from hpcrun.run.data.token_files import named_files
 from hpcrun.run.protocol.output import tell
 from hpcrun.state import files
@@ -93,8 +93,7 @@ def _index_of(path: Path) -> Any:
     except OSError as error:
         raise _error(path, f"cannot be read: {error.strerror}") from error
     said = f"{path.absolute()}\0{state.st_size}\0{state.st_mtime_ns}"
-    base = expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    kept = base / "hpcrun" / "tar_shards" / f"{hashlib.sha256(os.fsencode(said)).hexdigest()}.npy"
+    kept = user_cache() / "tar_shards" / f"{hashlib.sha256(os.fsencode(said)).hexdigest()}.npy"
     try:
         return numpy.load(kept, mmap_mode="r")
     except (OSError, ValueError):

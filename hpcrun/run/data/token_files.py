@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcrun.errors import UsageError
+from hpcrun.host import expand_home
 
 if TYPE_CHECKING:
     from numpy import int64
@@ -124,7 +125,7 @@ def named_files(whose: str, paths: str | os.PathLike[str] | Iterable[Any]) -> li
     given = [paths] if isinstance(paths, (str, os.PathLike)) else [*paths]
     found: list[Path] = []
     for path in given:
-        text = str(Path(path).expanduser())
+        text = str(expand_home(os.fspath(path)))
         matches = [text] if Path(text).exists() else sorted(glob.glob(text))  # noqa: PTH207
         if not matches:
             raise UsageError(
@@ -144,7 +145,7 @@ def _without_pairs(paths: Iterable[Path]) -> list[Path]:
 
 def _index_beside(path: Any) -> Any:
     """Return the index of the Megatron pair whose names begin so; else the path."""
-    index = Path(f"{path}.idx").expanduser()
+    index = expand_home(f"{path}.idx")
     return index if index.is_file() else path
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from hpcrun import owner_lock, shared_look
 from hpcrun.container.rank_python import RankPython
 from hpcrun.errors import HpcrunError
-from hpcrun.host import expand_home
+from hpcrun.host import user_cache
 from hpcrun.run.protocol.output import say
 from hpcrun.state import files, permissions
 from hpcrun.state.permissions import usable_place
@@ -129,8 +129,7 @@ def _lines(path: Path, *prefixes: str) -> Iterator[str]:
 
 def of_user() -> Path:
     """Return this user's own cache, which need not be visible to other nodes."""
-    base = expand_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    return base / "hpcrun" / "operators"
+    return user_cache() / "operators"
 
 
 def provide(

@@ -111,7 +111,7 @@ class ShardedEngine(TorchEngine):
             raise CheckpointError("the optimizer has other groups of parameters than were saved")
         numbers = {name: n for n, name in enumerate(itertools.chain(*grouped))}
         state = self._empty_state(shard_files.sizes(found))
-        shard_files.read(
+        shard_files.read_into(
             {shard_files.MODEL: model, shard_files.OPTIMIZER: {"state": state}}, place, found
         )
         for name, rest in course["rest"].items():

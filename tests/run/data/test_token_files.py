@@ -103,6 +103,7 @@ def _bad(tmp_path: Path) -> dict[str, tuple[Any, str]]:
     return {
         "nothing": ([], "no file is named"),
         "absent": (tmp_path / "no.bin", "there is no file .*no.bin"),
+        "a home of nobody": ("~no-such-user/a.bin", "there is no file ~no-such-user"),
         "a glob of nothing": (tmp_path / "no*.bin", "there is no file"),
         "a directory": (tmp_path, "cannot be read: Is a directory"),
         "no type": (raw, "does not say what a token is"),
