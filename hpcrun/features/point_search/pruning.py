@@ -22,8 +22,8 @@ from hpcrun.state.plan import SEARCH, RunPlan
 
 # The event in the ledger of a run that was ended.
 PRUNED = "pruned"
-# Seconds between two looks at the others.
-_EVERY = 10.0
+# Seconds between two looks: a tenth of the attempt's age, between these two.
+_LEAST, _EVERY, _OF_AGE = 1.0, 10.0, 0.1
 # Others that a median needs, and the share of its steps that a run makes in any case.
 _MEDIAN_OF, _IN_ANY_CASE = 5, 10
 # One of so many goes on at each of the steps: these parts of all.
@@ -47,7 +47,7 @@ class Pruning:
         self._run, self._paths, self._record = run, paths, record
         self._rule = run.spec[SEARCH]["prune"]
         self._population = run.spec[SEARCH].get("population")
-        self._look_at = 0.0
+        self._began, self._look_at = time.monotonic(), 0.0
         self._known: dict[RunPaths, Course] = {}
         self._has_told = self._is_over = False
         self._looking: BackgroundCall[tuple[int, str] | None] | None = None
@@ -63,7 +63,8 @@ class Pruning:
             self._looking = BackgroundCall(self._judge)
         elif self._looking.wait(0):
             done, self._looking = self._looking, None
-            self._look_at = time.monotonic() + _EVERY
+            now = time.monotonic()
+            self._look_at = now + min(_EVERY, max(_LEAST, _OF_AGE * (now - self._began)))
             try:
                 found = done.result()
             except (BrokenFile, OSError) as error:
@@ -87,12 +88,13 @@ class Pruning:
         if total is None and not (self._has_told or self._population):
             self._has_told = True
             say("nothing says how many steps there will be: progress.total")
+        seed = self._run.spec[SEARCH]["seed"]
+        first = bracket(self._run.number, seed) if self._rule == "hyperband" else 0
+        if own[-1][0] < self._first_judged(total, first):
+            return None
         names = (path.name for path in mine.experiment.runs_directory.iterdir())
         numbers = [int(name) for name in names if name.isdecimal()]
-        first = 0
         if self._rule == "hyperband":
-            seed = self._run.spec[SEARCH]["seed"]
-            first = bracket(self._run.number, seed)
             numbers = [number for number in numbers if bracket(number, seed) == first]
         runs = [mine.experiment.run(number) for number in numbers if number != self._run.number]
         others = [one for one in shared_look.each(self._other, runs) if one is not None]
@@ -107,6 +109,15 @@ class Pruning:
         else:
             found = halving(own, others, total, sign, first)
         return None if found is None else (found[0], f"{objective.metric} {found[1]}")
+
+    def _first_judged(self, total: int | None, first: int) -> float:
+        """Return the step before which the others need not be looked at."""
+        if self._population:
+            return float(self._population["every"])
+        if total is None:
+            return math.inf
+        parts = (_IN_ANY_CASE,) if self._rule == "median" else _PARTS[first:]
+        return total / parts[0] if parts else math.inf
 
     def _other(self, run: RunPaths) -> Course | None:
         """Return the course of another run; None of one that is not of this space."""
