@@ -89,7 +89,16 @@ ON_COMPUTE_NODES = {"base", "state", "policy", "slurm", "container", "run", "fea
 TRAINING = {"torch", "deepspeed", "numpy", "xxhash"}
 # Of the job's Python too, and done without where they are not.
 OPTIONAL = {
-    *("fsspec", "mlflow", "optuna", "pynvml", "tensorboard", "torchao", "transformer_engine"),
+    *(
+        "cmaes",
+        "fsspec",
+        "mlflow",
+        "optuna",
+        "pynvml",
+        "tensorboard",
+        "torchao",
+        "transformer_engine",
+    ),
     "wandb",
 }
 NEVER = {"torch", "deepspeed", "submitit", "textual", *OPTIONAL}

@@ -256,6 +256,13 @@ def _check_sampler(
     if block["sampler"] == "gp" and (some := [name for name, one in names.items() if one.when]):
         found = f"gp takes keys that all runs have, and {listing(some)} is not in all"
         report.at((*PLACE, "sampler"), found, "write sampler: tpe")
+    if block["sampler"] == "cmaes":
+        if some := [name for name, one in names.items() if one.when or one.form == _CHOICE]:
+            found = f"cmaes takes numbers that all runs have, and {listing(some)} is no such one"
+            report.at((*PLACE, "sampler"), found, "write sampler: tpe")
+        if block["more_objectives"]:
+            found = "cmaes looks for one objective, and more_objectives has others"
+            report.at((*PLACE, "sampler"), found, "write sampler: tpe")
     if block["learn_from"] and block["sampler"] not in ("tpe", "gp"):
         found = f"{block['sampler']} learns from no run"
         report.at((*PLACE, "learn_from"), found, "leave it out, or write sampler: tpe")

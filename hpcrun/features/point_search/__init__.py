@@ -5,7 +5,7 @@ Nothing of a search lives anywhere but in the runs: the points that they were gi
 asks Optuna once; `choose` is the program that the supervisor starts for that, in the job's Python.
 `pruning` ends runs that fall behind, and by `budget` no more begin once it is spent. In a
 `population` a later trial goes on from another's checkpoint, which comes with its values
-(`inherited`).
+(`inherited`). `evolution` is the sampler that is not Optuna's.
 `earlier_trials` are those of other experiments. What a spec says is
 `hpcrun.state.spec.sweep_block.Search`; `hpcrun.compile.sweep.late_values` compiles it.
 
@@ -61,7 +61,11 @@ class SearchFeature(Feature):
         from hpcrun.state.plan import SEARCH
 
         sampler = run.spec[SEARCH]["sampler"] if SEARCH in run.spec else "grid"
-        names = {"qmc": (), "grid": (), "gp": ("optuna", "torch", "scipy")}
+        names = {
+            **dict.fromkeys(("qmc", "grid"), ()),
+            "gp": ("optuna", "torch", "scipy"),
+            "cmaes": ("optuna", "cmaes"),
+        }
         return dict.fromkeys(names.get(sampler, ("optuna",)), f"sweep.search.sampler: {sampler}")
 
     def complete(self, run: RunPlan, submission: SubmissionPaths) -> bool:

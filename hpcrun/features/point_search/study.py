@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +133,16 @@ def _asked(
         distributions = {key: space[key] for key in point}
         trial = optuna.trial.create_trial(params=point, distributions=distributions, values=values)
         known.append(trial)
+    if search["sampler"] == "cmaes":
+        from hpcrun.features.point_search import evolution
+
+        better = objectives(run)[0].better
+        drawn = evolution.points(
+            known, space, better=better, seed=int(search["seed"]), number=run.number
+        )
+        for values in islice(drawn, _TRIES):
+            yield {key: _rounded(value, space[key]) for key, value in values.items()}
+        return
     for attempt in range(_TRIES):
         seed = (int(search["seed"]) * 1_000_003 + run.number * _TRIES + attempt) % _SEEDS
         sampler = _sampler(search["sampler"], seed)
@@ -159,7 +170,7 @@ def _trials(
         ended = [one.of_features[PRUNED]["step"] for one in last if PRUNED in one.of_features]
         pruned = {ended[0]: values[0]} if ended and values else {}
         try:
-            return optuna.trial.create_trial(
+            trial = optuna.trial.create_trial(
                 state=optuna.trial.TrialState["PRUNED" if pruned else state],
                 params=other.swept,
                 distributions={key: space[key] for key in other.swept},
@@ -169,6 +180,9 @@ def _trials(
         except ValueError as error:
             say(f"run {other.number} does not count in the search: {error}")
             return None
+        if values and last and last[-1].ended:
+            trial.datetime_complete = datetime.fromtimestamp(float(last[-1].ended["time"]))
+        return trial
 
     yield from filter(None, shared_look.each(look, others))
 
@@ -228,8 +242,12 @@ def _suggest(trial: optuna.Trial, key: str, distribution: Any) -> Any:
     low, high, log = distribution.low, distribution.high, distribution.log
     if isinstance(low, int):
         return trial.suggest_int(key, low, high, log=log)
-    value = trial.suggest_float(key, low, high, log=log)
-    return min(max(float(f"{value:.{DIGITS}g}"), low), high)
+    return _rounded(trial.suggest_float(key, low, high, log=log), distribution)
+
+
+def _rounded(value: float, distribution: Any) -> float:
+    low, high = distribution.low, distribution.high
+    return value if isinstance(low, int) else min(max(float(f"{value:.{DIGITS}g}"), low), high)
 
 
 def _sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:

@@ -183,7 +183,9 @@ def test_first_points_have_the_keys_that_their_values_call_for(
         ("gp", 6, {}, ""),
         ("gp", 6, {"width": "{int: [1, 64], when: {opt: adam}}"}, "config.width is not in all"),
         ("qmc", 6, {}, ""),
-        ("cmaes", 6, {}, "accepted is tpe or gp or random or qmc or grid"),
+        ("cmaes", 6, {"opt": "{uniform: [0, 1]}"}, ""),
+        ("cmaes", 6, {}, "config.opt is no such one"),
+        ("anneal", 6, {}, "accepted is tpe or gp or cmaes or random or qmc or grid"),
     ],
 )
 def test_samplers(

@@ -226,7 +226,8 @@ def test_samplers_that_need_no_optuna(
 
 
 def test_what_samplers_need(tmp_path: Path) -> None:
-    for sampler, expected in (("tpe", ["optuna"]), ("gp", ["optuna", "torch", "scipy"])):
+    needed = {"gp": ["optuna", "torch", "scipy"], "cmaes": ["optuna", "cmaes"], "tpe": ["optuna"]}
+    for sampler, expected in needed.items():
         run = Search(tmp_path / sampler, SPACE, sampler).plan.runs[0]
         assert [*FEATURE.needs(run)] == expected
 
