@@ -1,12 +1,13 @@
 """An hour of training under full load of the processors, with agents that are stopped: no alarm.
 
     python -m bench.false_alarms [--minutes 60] [--stopped 3] [--slurm 22.05]
-        [--output bench/results] [--json]
+        [--busy 4] [--output bench/results] [--json]
 
 Brings up the test bed's Slurm (root) with two nodes and trains a run of two ranks on both, beside
-four busy processes for each processor. In turn each node's agent, the supervisor and then a rank is
-stopped by SIGSTOP for a few seconds. Whatever is taken for a lost node or a hang is a further
-attempt: exits with 1 if there is one. See bench/README.md.
+``--busy`` busy processes for each processor. In turn each node's agent, the supervisor and then a
+rank is stopped by SIGSTOP for a few seconds. Whatever is taken for a lost node or a hang is a
+further attempt, and a rank that is said to hold up the others is in the ledger: exits with 1 if
+there is one of either. See bench/README.md.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from bench.publish import add_options, circumstances, publish
 from tests.cluster.ward import Ward
 from tests.testbed import VERSIONS, Cluster
 
-BUSY = 4
 PAUSE = 12.0
 AGENT, SUPERVISOR, RANK = "hpcrun.run.agent", "hpcrun.run.supervisor", "hpcrun.run.worker"
 
@@ -54,6 +54,7 @@ def soak(ward: Ward, minutes: float, stopped: float) -> dict[str, Any]:
         "steps": run["step"],
         "load": round(load, 1),
         "alarms": ward.kinds("long")[:-1],
+        "named": [one.straggler for one in ward.attempts("long") if one.straggler],
     }
 
 
@@ -62,13 +63,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60, help="how long the run trains")
     parser.add_argument("--stopped", type=float, default=3, help="seconds of each SIGSTOP")
+    parser.add_argument("--busy", type=int, default=4, help="busy processes for each processor")
     parser.add_argument("--slurm", choices=VERSIONS, default=VERSIONS[0])
     add_options(parser, "false_alarms")
     options = parser.parse_args()
     with Cluster(options.slurm, nodes=2) as cluster:
         ward = Ward(cluster, "soak")
         ward.get_ready()
-        count = BUSY * (os.cpu_count() or 1)
+        count = options.busy * (os.cpu_count() or 1)
         busy = [subprocess.Popen([sys.executable, "-c", "while 1: pass"]) for _ in range(count)]
         try:
             found = soak(ward, options.minutes, options.stopped)
@@ -81,7 +83,7 @@ def main() -> None:
     )
     lines = [f"{name}: {value}" for name, value in found.items()]
     publish(options, "false_alarms", setting, lines, **found)
-    sys.exit(bool(found["alarms"]))
+    sys.exit(bool(found["alarms"] or found["named"]))
 
 
 if __name__ == "__main__":
