@@ -113,11 +113,9 @@ class Search:
 
     sampler: Literal["tpe", "gp", "cmaes", "random", "qmc", "grid"] = "tpe"
     """``tpe`` and ``gp`` model where good values lie, once ten trials have ended (Optuna's; ``gp``,
-    a Gaussian process, needs PyTorch and SciPy, and learns nothing of pruned runs). ``cmaes`` moves
-    a normal distribution towards the best of each generation of 4 + 3 ln(keys) runs that end: for
-    many trials of numbers, without ``choice`` and ``when``. ``random``,
-    ``qmc`` (Halton's sequence) and ``grid`` (lists and whole numbers, in their order) look at no
-    values; the last two do without Optuna."""
+    a Gaussian process, needs PyTorch and SciPy, and learns nothing of pruned runs). ``cmaes`` is
+    for many trials of numbers. ``random``, ``qmc`` (Halton's sequence) and ``grid`` (lists and
+    whole numbers, in their order) look at no values; the last two do without Optuna."""
 
     seed: int = 0
     """Another one chooses other values."""
