@@ -318,8 +318,12 @@ class Prepared:
 
 
 def unwritable(path: Path, error: OSError) -> UsageError:
-    """Return the error for a path under the root that cannot be written to."""
+    """Return the error for a path under the root that cannot be written to, or what it is of."""
+    at = Path(error.filename or path)
+    if not (at.is_relative_to(path) or path.is_relative_to(at)):
+        said = f"{at}, of which the jobs get a copy: {error.strerror or error}"
+        return UsageError(said, hint="make it readable; if it has just changed, submit again")
     return UsageError(
-        f"{error.filename or path}: cannot be written: {error.strerror or error}",
+        f"{at}: cannot be written: {error.strerror or error}",
         hint="experiments live under the root; choose another with --root DIR or HPCRUN_ROOT",
     )

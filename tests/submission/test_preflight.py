@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from hpcrun.state.layout import ExperimentPaths, experiment
 from hpcrun.state.manifest import File, Manifest
 from hpcrun.state.plan import Entry, RunPlan
 from hpcrun.submission import preflight
+from hpcrun.submission.submission_dir import unwritable
 from tests.support.slurm_shim import Shim
 
 
@@ -23,6 +26,14 @@ def test_a_root_is_a_directory_or_can_become_one(tmp_path: Path, below: str) -> 
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="file: cannot be written: Not a directory"):
         preflight.check_root(tmp_path / "file" / below, {"executor": "local"}, print)
+
+
+def test_what_cannot_be_read_is_no_fault_of_the_root(tmp_path: Path) -> None:
+    """Such as a file of the code that goes while it is copied."""
+    error = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "/elsewhere/train.py")
+    found = unwritable(tmp_path / "root", error)
+    assert found.message.startswith("/elsewhere/train.py, of which the jobs get a copy: No such")
+    assert "submit again" in str(found)
 
 
 def test_a_directory_of_somebodys_becomes_no_experiment(tmp_path: Path) -> None:

@@ -96,6 +96,6 @@ def _from_unit(part: float, distribution: Any) -> float:
     low, high = _ends(distribution)
     at = low + part * (high - low)
     value = math.exp(at) if distribution.log else at
-    if isinstance(distribution.low, int):
-        value = round(value)
-    return min(max(value, distribution.low), distribution.high)
+    value = round(value) if isinstance(distribution.low, int) else value
+    kept: float = min(max(value, distribution.low), distribution.high)
+    return kept

@@ -10,6 +10,7 @@ import importlib.util
 import io
 import json
 import marshal
+import os
 import types
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -50,10 +51,8 @@ def write(path: Path, added: Mapping[str, bytes] | None = None) -> None:
             info.external_attr = 0o644 << 16
             archive.writestr(info, data, how, compresslevel=1)
 
-        for file in sorted(source.rglob("*.py")):
+        for file in _python_files(source):
             name = file.relative_to(source)
-            if name.parts[0] == "_data" or "__pycache__" in name.parts:
-                continue
             inside = f"hpcrun/{name.as_posix()}"
             add(inside, file.read_bytes())
             of_tool_in_job = name.parts[0] == "tools" and "on_nodes" in name.parts
@@ -63,6 +62,22 @@ def write(path: Path, added: Mapping[str, bytes] | None = None) -> None:
         for inside, data in (added or {}).items():
             add(inside, data)
     state_files.write_bytes(path, buffer.getvalue())
+
+
+def _python_files(source: Path) -> list[Path]:
+    """Return the modules of a package; raise OSError for a directory that cannot be listed.
+
+    Caches, which may go at any time, are not looked into.
+    """
+    found: list[Path] = []
+    left = [source]
+    while left:
+        for entry in os.scandir(left.pop()):
+            if entry.is_dir() and entry.name not in ("__pycache__", "_data"):
+                left.append(Path(entry.path))
+            elif entry.name.endswith(".py"):
+                found.append(Path(entry.path))
+    return sorted(found)
 
 
 def _compiled(file: Path, shown: str) -> bytes:

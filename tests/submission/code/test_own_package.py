@@ -192,3 +192,11 @@ def test_a_record_without_the_module(place: Path, tmp_path: Path) -> None:
     record.write_text(record.read_text().replace("hpcrun_aim.py,,\n", ""))
     with pytest.raises(UsageError, match="its files lack the module hpcrun_aim"):
         own_package.added_files(plan(tmp_path, aim={}))
+
+
+def test_caches_are_not_looked_into(tmp_path: Path) -> None:
+    """Another process may remove them meanwhile."""
+    for name in ("one.py", "sub/two.py", "sub/__pycache__/three.py", "_data/jobs/four.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert own_package._python_files(tmp_path) == [tmp_path / "one.py", tmp_path / "sub/two.py"]
