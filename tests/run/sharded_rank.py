@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import Any
 
 import deepspeed
 import torch
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
 from torch.utils.checkpoint import checkpoint as checkpointed
 
 from hpcrun.errors import ReplicasDifferError
@@ -62,7 +65,56 @@ class Noted(Layered):
         return super().forward(x)
 
 
-MODELS: dict[str, Any] = {"layered": Layered, "noted": Noted, "mixed": Mixed}
+class Attending(torch.nn.Module):
+    """Two blocks of attention over 7 words; 2 heads of size 5: no part of 4 ranks is even."""
+
+    def __init__(self, *, scaled: bool = False) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(8, 10)
+        self.layers = torch.nn.ModuleList(_Block(scaled=scaled) for _ in range(2))
+        self.norm, self.head = torch.nn.LayerNorm(10), torch.nn.Linear(10, 6)
+        self.scale = torch.nn.Parameter(torch.ones(1))
+        self.register_buffer("seen", torch.zeros(1))
+        self.recomputes = False
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        self.seen += self.training
+        hidden = self.words(words)
+        for layer in self.layers:
+            if self.recomputes:
+                hidden = checkpointed(layer, hidden, use_reentrant=False)
+            else:
+                hidden = layer(hidden)
+        found: torch.Tensor = self.head(self.norm(hidden)) * self.scale
+        return found
+
+
+class _Block(torch.nn.Module):
+    def __init__(self, *, scaled: bool) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(10)
+        self.query, self.value, self.out = (torch.nn.Linear(10, 10) for _ in range(3))
+        # The gradient of a bias would be rounding alone.
+        self.key = torch.nn.Linear(10, 10, bias=False)
+        self.up, self.down = torch.nn.Linear(10, 14), torch.nn.Linear(14, 10)
+        self.of_heads = torch.nn.LayerNorm(5) if scaled else torch.nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normed = self.norm(x)
+        query, key, value = (
+            each(normed).unflatten(2, (-1, 5)).transpose(1, 2)
+            for each in (self.query, self.key, self.value)
+        )
+        found = torch.nn.functional.scaled_dot_product_attention(self.of_heads(query), key, value)
+        x = x + self.out(found.transpose(1, 2).flatten(2))
+        hidden: torch.Tensor = x + self.down(torch.nn.functional.gelu(self.up(x)))
+        return hidden
+
+
+MODELS: dict[str, Any] = {
+    **{"layered": Layered, "noted": Noted, "mixed": Mixed, "attending": Attending},
+    "scaled": functools.partial(Attending, scaled=True),
+}
 
 
 class Plain:
@@ -94,6 +146,8 @@ class Losses:
         self._engine = engine
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == torch.int64:
+            return _next_word(self._engine, x)
         loss: torch.Tensor = (self._engine(x) - x).square().mean()
         return loss
 
@@ -107,6 +161,7 @@ class ShardedRank(Rank):
         model: str = "layered",
         recomputes: bool = False,
         optimization: dict[str, Any] | None = None,
+        foreach: bool = False,
         **options: Any,
     ) -> None:
         """Begin with a model that FSDP2 divides; rank 0's weights are those of the seed."""
@@ -115,7 +170,12 @@ class ShardedRank(Rank):
         made.recomputes = recomputes
         wanted = Optimization(**(optimization or {}))
         options = {"device": torch.device("cpu"), "train_batch": 12, **options}
-        self._engine = sharded_engine.make(made, None, CONFIG, wanted, **options)
+        self._tensor = options.get("tensor", 1)
+        if options.get("tensor_plan") == "sequence":
+            options["tensor_plan"] = _of_sequences()
+        # What torch takes on a GPU.
+        optimizer = functools.partial(torch.optim.AdamW, lr=0.01, foreach=True) if foreach else None
+        self._engine = sharded_engine.make(made, optimizer, CONFIG, wanted, **options)
         self._dtype, self._others = torch.float32, {}
 
     def plain(self, seed: int = 0, model: str = "layered") -> None:
@@ -156,6 +216,53 @@ class ShardedRank(Rank):
             losses.append(both.item() / WORLD)
         return losses
 
+    def alone(self, steps: int) -> list[list[float]]:
+        """Train `Attending` on this rank alone, without hpcrun: losses, norms of the gradients."""
+        torch.manual_seed(0)
+        self._alone = Attending()
+        optimizer = torch.optim.AdamW(self._alone.parameters(), lr=0.01)
+        losses = []
+        for step in range(steps):
+            loss = _next_word(self._alone, _words(step))
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(self._alone.parameters(), CLIPPING)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append([loss.item(), norm.item()])
+        return losses
+
+    def read_words(self, steps: int, micro: int = 1) -> list[list[float]]:
+        """Train on what `alone` has, each tensor group on its share, and return the same."""
+        losses = []
+        for _ in range(steps):
+            words = _words(self._engine.global_steps).chunk(WORLD // self._tensor)
+            total = torch.zeros(())
+            for part in words[RANK // self._tensor].chunk(micro):
+                loss = _next_word(self._engine, part)
+                self._engine.backward(loss)
+                self._engine.step()
+                total += loss.detach() / micro / WORLD
+            torch.distributed.all_reduce(total)
+            losses.append([total.item(), self._engine.get_global_grad_norm().item()])
+        return losses
+
+    def apart(self) -> float:
+        """How far any weight is from that of `alone`, at most."""
+        held, alone = self._engine._model_state(), self._alone.state_dict()
+        held.pop("seen")
+        return max(
+            (each.full_tensor() - alone[name]).abs().max().item() for name, each in held.items()
+        )
+
+    @property
+    def _reads_words(self) -> bool:
+        return isinstance(getattr(self._engine, "module", None), Attending)
+
+    def train_mixed(self, steps: int) -> list[Any]:
+        if self._reads_words:
+            return self.read_words(steps)
+        return super().train_mixed(steps)
+
     def exchanges(self, steps: int, micro: int) -> int:
         """How often gradients were reduced in so many steps."""
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
@@ -189,6 +296,7 @@ class ShardedRank(Rank):
     def evaluate(self) -> float:
         """The loss without gradients; after it, all weights are divided again."""
         x = torch.randn(12, 7, generator=torch.Generator().manual_seed(99))
+        x = _words(99) if self._reads_words else x
         loss = train_batch.eval_batch(Losses(self._engine), [x])
         assert all(hasattr(one, "placements") for one in self._engine.module.parameters())
         return float(loss)
@@ -226,28 +334,56 @@ class ShardedRank(Rank):
 
     def compare(self) -> str | None:
         """What the check of replicas says now."""
-        check = ReplicaCheck(Collectives(RANK, WORLD), RankLayout({}, WORLD), f"n{RANK}", 1)
+        layout = RankLayout({"tensor": self._tensor}, WORLD)
+        check = ReplicaCheck(Collectives(RANK, WORLD), layout, f"n{RANK}", 1)
         try:
             check.compare(self._engine, self._engine.global_steps)
         except ReplicasDifferError as error:
             return error.message
         return None
 
-    def plant(self, kind: str, rank: int) -> None:
+    def plant(self, kind: str, rank: int, name: str | None = None) -> None:
         """Have one rank hold something else than the others: one bit, or a bit more."""
         if rank != RANK:
             return
         optimizer, module = self._engine.optimizer, self._engine.module
         with torch.no_grad():
             if kind == "weights":
-                next(module.parameters()).to_local().view(torch.int32).view(-1)[3] ^= 1
+                one = module.get_parameter(name) if name else next(module.parameters())
+                one.to_local().view(torch.int32).view(-1)[-1] ^= 1
             elif kind == "moments":
-                state = next(iter(optimizer.state.values()))
+                state = optimizer.state[module.get_parameter(name or "first.weight")]
                 state["exp_avg"].to_local().view(torch.int32).view(-1)[0] ^= 1
             elif kind == "hyperparameters":
                 optimizer.param_groups[0]["lr"] *= 1 + 1e-12
             else:
                 module.seen.add_(1)
+
+
+def _of_sequences() -> dict[str, Any]:
+    """A plan by torch's own styles: between matrices each rank has a part of the words."""
+    own, whole = Shard(1), Replicate()
+    into, out = ColwiseParallel(input_layouts=own), RowwiseParallel(output_layouts=own)
+    return {
+        "words": RowwiseParallel(input_layouts=whole, output_layouts=own),
+        "layers.*.norm": SequenceParallel(),
+        **{f"layers.*.{name}": ColwiseParallel() for name in ("query", "key", "value")},
+        "layers.*.up": into,
+        **{f"layers.*.{name}": out for name in ("out", "down")},
+        "norm": SequenceParallel(),
+        "head": ColwiseParallel(output_layouts=whole),
+    }
+
+
+def _words(step: int) -> torch.Tensor:
+    """12 samples of 7 words, of which a few follow each other."""
+    first = torch.randint(0, 6, (12, 1), generator=torch.Generator().manual_seed(step))
+    return (first + torch.arange(7)) % 6
+
+
+def _next_word(model: Any, words: torch.Tensor) -> Any:
+    found = model(words[:, :-1]).float().flatten(0, 1)
+    return torch.nn.functional.cross_entropy(found, words[:, 1:].flatten())
 
 
 def _whole(value: Any) -> Any:

@@ -27,7 +27,10 @@ def train(session):
     torch.manual_seed(session.rank)
     blocks = [nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 4)) for _ in range(2)]
     model = nn.Sequential(*blocks)
-    engine = session.fully_shard(model, loss=lambda found, wanted: (found - wanted).square().mean())
+    loss = lambda found, wanted: (found - wanted).square().mean()
+    # One rank holds all of what the plan divides without `parallel`.
+    plan = {"*.0": "colwise", "*.2": "rowwise"}
+    engine = session.fully_shard(model, loss=loss, tensor_plan=plan)
     session.restore(engine)
 
     def read(samples):
@@ -47,11 +50,14 @@ DEVICES = "0,1,2,3"
 ENTRY = Entry("function", module="sharding", function="train", import_root=".")
 
 
-def _submit(place: Place, ranks: int, total: int, killed: int = 0, preempted: int = 0) -> None:
+def _submit(
+    place: Place, ranks: int, total: int, killed: int = 0, preempted: int = 0, tensor: int = 1
+) -> None:
     place.submit(
         ENTRY,
         # With GPUs asked for, none of DeepSpeed's operators needs compiling.
         resources={"nodes": 1, "ntasks_per_node": ranks, "gpus_per_node": ranks},
+        parallel={"tensor": tensor},
         environment={"variables": {}},
         config={"seed": 1, "total": total, "killed": killed, "preempted": preempted},
         optimization={"ema": 0.8, "warmup": 3, "decay": "cosine", "total_steps": 24},
@@ -59,7 +65,7 @@ def _submit(place: Place, ranks: int, total: int, killed: int = 0, preempted: in
         recovery={"in_place": 1, "check_replicas": 2},
         deepspeed={
             "train_batch_size": 16,
-            "train_micro_batch_size_per_gpu": 8 // ranks,
+            "train_micro_batch_size_per_gpu": 8 // ranks * tensor,
             "gradient_accumulation_steps": 2,
             "gradient_clipping": 0.5,
             "optimizer": {"type": "AdamW", "params": {"lr": 0.01, "torch_adam": True}},
@@ -129,6 +135,28 @@ def test_killed_preempted_and_on_other_ranks_it_is_as_unhurt(place: Place, tmp_p
     assert found.keys() == weights.keys()
     assert all(torch.allclose(found[name], weights[name], atol=2e-2) for name in found)
     assert "FutureWarning" not in place.output(attempt=2)
+
+
+def test_a_rank_of_a_tensor_group_is_killed(place: Place, tmp_path: Path) -> None:
+    """2 ranks hold each matrix together; then a run of 2 x 2 ranks goes on."""
+    (place.code / "sharding.py").write_text(PROGRAM)
+    _submit(place, ranks=2, total=8, tensor=2)
+    code, said = place.supervise(timeout=100, CUDA_VISIBLE_DEVICES=DEVICES)
+    assert code == 0, said + place.output()
+    whole = _metrics(place, 1)
+    assert sorted(whole) == list(range(1, 9))
+    place.run.directory.rename(tmp_path / "whole")
+    _submit(place, ranks=2, total=8, killed=6, tensor=2)
+    code, said = place.supervise(timeout=100, CUDA_VISIBLE_DEVICES=DEVICES)
+    assert code == 0, said + place.output(attempt=2)
+    assert place.attempt(1).outcome == "failed"
+    assert {**_metrics(place, 1), **_metrics(place, 2)} == whole
+    assert min(_metrics(place, 2)) == 5
+    ledger.set_intent(place.run, None)
+    _submit(place, ranks=4, total=10, tensor=2)
+    code, said = place.supervise(timeout=100, CUDA_VISIBLE_DEVICES=DEVICES)
+    assert code == 0, said + place.output(attempt=3)
+    assert sorted(_metrics(place, 3)) == [9, 10]
 
 
 def _saved(place: Place) -> list[tuple[int, int]]:

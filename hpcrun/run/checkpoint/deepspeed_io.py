@@ -149,6 +149,8 @@ def parallel(engine: Any) -> dict[str, int]:
 
 def model_division(engine: Any) -> str | None:
     """Return how the model itself is divided, so that ranks read each other's files, or None."""
+    if saves_whole(engine):
+        return None
     if getattr(engine, "has_moe_layers", False):
         return "the model has mixture-of-experts layers"
     if getattr(engine, "pipeline_parallelism", False):
@@ -158,10 +160,15 @@ def model_division(engine: Any) -> str | None:
     return None
 
 
+def saves_whole(engine: Any) -> bool:
+    """Check for an engine of `session.fully_shard`: its saves fit any layout."""
+    return getattr(engine, "made_by", None) == "session.fully_shard"
+
+
 def unconverted(engine: Any) -> str | None:
     """Return why DeepSpeed converts no save of this engine to another layout, or None."""
     divided = parallel(engine)
-    if not divided or getattr(engine, "has_moe_layers", False):
+    if not divided or saves_whole(engine) or getattr(engine, "has_moe_layers", False):
         return model_division(engine)
     if "sequence" in divided:
         return "sequences are divided (parallel.sequence)"

@@ -218,7 +218,8 @@ class CheckpointStore:
                 f"from it: {entry.fixed_size}",
                 hint=f"ask for {entry.ranks} again, or submit with --new",
             )
-        if not alike and engine.zero_optimization_stage() == 0:
+        converts = engine.zero_optimization_stage() > 0 or deepspeed_io.saves_whole(engine)
+        if not alike and not converts:
             raise CheckpointError(
                 f"{directory} was saved by {entry.ranks}, and this attempt's {now} cannot go on "
                 "from it: DeepSpeed converts the saves of ZeRO 1 to 3 alone",

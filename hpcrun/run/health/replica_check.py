@@ -105,6 +105,9 @@ def digests(engine: Any, layout: RankLayout, rank: int) -> dict[str, int]:
     import torch
 
     place = f"stage {layout.place(rank, 'pipeline')} tensor {layout.place(rank, 'tensor')}"
+    if deepspeed_io.saves_whole(engine):
+        # Each tensor tells its own place, and the rest is the same on all ranks.
+        place = ""
     sums: dict[str, list[Any]] = defaultdict(list)
     for kind, part, tensor in _held(engine, rank, layout):
         sums[f"{kind} {place} {part}"].append(_sum_of_bits(torch, tensor))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from hpcrun.errors import UsageError
@@ -21,11 +22,25 @@ _STYLES = {"colwise": "column", "rowwise": "row"}
 def partition_config(model: Any) -> dict[str, Any] | None:
     """Return the plans of a model's modules as DeepSpeed's ``partition_config``; None without any.
 
+    Raises as `named_styles`.
+    """
+    patterns: dict[str, list[str]] = {}
+    for name, style in named_styles(model):
+        pattern = rf"(?:.*\.)?{re.escape(name)}\.(?:weight|bias)$"
+        patterns.setdefault(_STYLES[style], []).append(pattern)
+    if not patterns:
+        return None
+    specs = [{"patterns": found, "partition_type": kind} for kind, found in patterns.items()]
+    return {"use_default_specs": False, "layer_specs": specs}
+
+
+def named_styles(model: Any) -> Iterator[tuple[str, str]]:
+    """Yield the full names in the plans of a model's modules, and their styles.
+
     Raises UsageError for a plan that names no linear layer, or a style that is unknown.
     """
     import torch
 
-    patterns: dict[str, list[str]] = {}
     for name, module in model.named_modules():
         for child, style in (getattr(module, PLAN, None) or {}).items():
             where = f"{type(module).__name__}.{PLAN}"
@@ -33,12 +48,7 @@ def partition_config(model: Any) -> dict[str, Any] | None:
                 raise UsageError(f"{where}: found {style!r}; accepted are {', '.join(_STYLES)}")
             if not isinstance(getattr(module, child, None), torch.nn.Linear):
                 raise UsageError(f"{where} names {child!r}, which is no torch.nn.Linear of it")
-            full = re.escape(f"{name}.{child}" if name else child)
-            patterns.setdefault(_STYLES[style], []).append(rf"(?:.*\.)?{full}\.(?:weight|bias)$")
-    if not patterns:
-        return None
-    specs = [{"patterns": found, "partition_type": kind} for kind, found in patterns.items()]
-    return {"use_default_specs": False, "layer_specs": specs}
+            yield f"{name}.{child}" if name else child, style
 
 
 def use(tensor: Any, data: Any) -> None:

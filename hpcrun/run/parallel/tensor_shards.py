@@ -5,6 +5,7 @@ Each function takes both kinds; nothing here imports what a program has not.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 
@@ -21,6 +22,16 @@ def own_part(tensor: Any) -> Any:
 
     with torch.no_grad():
         return tensor.to_local()
+
+
+def division(tensor: Any) -> Any:
+    """Return what is equal for tensors that are divided alike; None for one that is whole."""
+    return (tensor.device_mesh, tuple(tensor.placements)) if is_divided(tensor) else None
+
+
+def whole(tensor: Any) -> Any:
+    """Return all of a tensor; collective where it is divided."""
+    return tensor.full_tensor() if is_divided(tensor) else tensor
 
 
 def part_like(whole: Any, like: Any) -> Any:
@@ -49,14 +60,18 @@ def replica_place(tensor: Any) -> str | None:
     """Return the name of this rank's part where other ranks hold the same, None where none does."""
     if not is_divided(tensor):
         return ""
-    if not any(placement.is_replicate() for placement in tensor.placements):
-        return None
+    import torch
+
     mesh = tensor.device_mesh
-    parts = [
-        f"part {place} of {size}"
-        for place, size, placement in zip(
-            mesh.get_coordinate(), mesh.shape, tensor.placements, strict=True
-        )
-        if not placement.is_replicate()
-    ]
-    return " ".join(parts)
+    axes = zip(mesh.get_coordinate(), mesh.shape, tensor.placements, strict=True)
+    parts = [(place, size) for place, size, placement in axes if not placement.is_replicate()]
+    # Ranks outside of the mesh hold the same as those in it.
+    if math.prod(size for _, size in parts) == torch.distributed.get_world_size():
+        return None
+    return " ".join(f"part {place} of {size}" for place, size in parts)
+
+
+def is_replicated(tensor: Any, axis: str) -> bool:
+    """Check that ranks along an axis hold the same of a DTensor, whose mesh may be without it."""
+    names = tensor.device_mesh.mesh_dim_names or ()
+    return axis not in names or tensor.placements[names.index(axis)].is_replicate()

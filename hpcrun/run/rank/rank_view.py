@@ -17,7 +17,7 @@ from hpcrun.run.data import evaluation, order_record
 from hpcrun.run.data.order_record import SampleOrder
 from hpcrun.run.data.sample_loader import SampleLoader
 from hpcrun.run.data.wait_record import DataWaits
-from hpcrun.run.parallel import engine_setup, train_batch, ulysses
+from hpcrun.run.parallel import train_batch, ulysses
 from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.profile import step_recorder
 from hpcrun.run.protocol.attempt_fence import AttemptFence
@@ -168,7 +168,8 @@ class RankView:
             A torch optimizer of the model's parameters, or a function that makes one of them; None
             for the one of the spec.
         **options
-            Of `hpcrun.run.rank.sharded_engine.make`: ``replicas``, ``blocks``, ``lr_scheduler``.
+            Of `hpcrun.run.rank.sharded_engine.make`: ``replicas``, ``tensor_plan`` for
+            ``parallel.tensor``, ``blocks``, ``lr_scheduler``.
             Batch, clipping, precision, optimizer and ZeRO stage (3, or 2 to gather weights once a
             step) are those of the DeepSpeed configuration, schedule and groups ``optimization``'s.
 
@@ -181,8 +182,8 @@ class RankView:
         options = {**sharded_engine.options_of(config, spec, self.layout), **options}
         process_groups.begin(self.world_size, self.device, alone=True)
         device_precision.check(spec, config, self.device)
-        model = engine_setup.with_loss(model, loss)
-        wanted = self._spec.optimization
+        wanted, options["tensor"] = self._spec.optimization, self.layout.size["tensor"]
+        options["loss"] = loss
         made = sharded_engine.make(model, optimizer, config, wanted, self.device, **options)
         self._engine = made
         return made

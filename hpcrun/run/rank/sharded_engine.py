@@ -14,8 +14,9 @@ from typing import Any
 
 from hpcrun.errors import CheckpointError, UsageError
 from hpcrun.policy.training_ways import CLIPPING, Refusal
-from hpcrun.run.checkpoint import shard_files
-from hpcrun.run.parallel import tensor_shards
+from hpcrun.run.checkpoint import deepspeed_io, shard_files
+from hpcrun.run.parallel import engine_setup, tensor_shards
+from hpcrun.run.parallel import tensor_plan as divided_modules
 from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.rank import optimization
 from hpcrun.run.rank.torch_engine import TorchEngine, batch_options
@@ -23,6 +24,9 @@ from hpcrun.state.spec.run_blocks import Optimization
 from hpcrun.text import listed
 
 _SHOWN = 3
+_TENSOR = "tensor"
+# How far gradients of ranks with the same weights may be apart by rounding, as a part of them.
+_APART = 0.05
 _INSTEAD = "leave it out, or make the engine with session.initialize(…)"
 # Keys of a DeepSpeed configuration that mean the same here, and those that change no number.
 _KNOWN = {
@@ -54,6 +58,8 @@ class ShardedEngine(TorchEngine):
         A torch optimizer of its parameters.
     half
         It computes in bf16.
+    tensor_group
+        The process group of ranks that hold each matrix together; None without.
     **options
         Of `TorchEngine`.
     """
@@ -62,9 +68,21 @@ class ShardedEngine(TorchEngine):
     # A sum over ranks, without which no rank knows whether gradients are finite.
     _always_tells_norm = True
 
-    def __init__(self, model: Any, optimizer: Any, *, half: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        *,
+        half: bool = False,
+        tensor_group: Any = None,
+        **options: Any,
+    ) -> None:
         super().__init__(model, optimizer, **options)
         self._half, self._exchanges = half, True
+        self._tensor, self._compared = tensor_group, False
+        if tensor_group is not None:
+            self._world //= tensor_group.size()
+            deepspeed_io.note_parallel(self, {_TENSOR: tensor_group.size()})
         # Buffers as all ranks have them: an object that is kept has its identity for itself.
         self._agreed: dict[str, tuple[Any, int]] = {}
         self._changed_buffers()
@@ -133,6 +151,42 @@ class ShardedEngine(TorchEngine):
             self.module.set_requires_gradient_sync(self._is_last)
             self.module.set_is_last_backward(self._is_last)
         return contextlib.nullcontext()
+
+    def _clip(self) -> None:
+        if self._tensor is not None:
+            self._join_replicated()
+        super()._clip()
+
+    def _join_replicated(self) -> None:
+        """Average gradients of what each rank of a tensor group holds, equal but for rounding."""
+        import torch
+
+        size, names, apart = self._tensor.size(), [], []
+        for name, one in self.module.named_parameters():
+            if one.grad is None or not tensor_shards.is_replicated(one, _TENSOR):
+                continue
+            own = tensor_shards.own_part(one.grad)
+            mean = own / size
+            torch.distributed.all_reduce(mean, group=self._tensor)
+            if not self._compared:
+                names.append(name)
+                apart.append((own - mean).norm() > _APART * mean.norm())
+            own.copy_(mean)
+        self._compared = True
+        if not names:
+            return
+        found = torch.stack(apart).float()
+        torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
+        if wrong := [
+            name for name, is_apart in zip(names, found.tolist(), strict=True) if is_apart
+        ]:
+            raise UsageError(
+                "session.fully_shard: ranks of a tensor group have gradients of their own of "
+                f"{listed(wrong, _SHOWN, rest=', …')}: it works on a part of what tensor_plan "
+                "divides, or they read other samples",
+                hint="have tensor_plan divide its module too, or not what it works on; read "
+                "samples by session.micro_batches or session.loader",
+            )
 
     def _agree(self) -> None:
         """Have all ranks take rank 0's buffers, of those that the step has changed."""
@@ -225,7 +279,10 @@ def make(
     wanted: Optimization,
     device: Any,
     *,
+    loss: Callable[..., Any] | None = None,
     replicas: int = 1,
+    tensor: int = 1,
+    tensor_plan: Mapping[str, Any] | None = None,
     blocks: Sequence[Any] | None = None,
     lr_scheduler: Any = None,
     reshard: bool = True,
@@ -248,9 +305,16 @@ def make(
         The spec's ``optimization``.
     device
         ``torch.device`` of the rank.
+    loss
+        A function of the model's outputs and the labels; None for a model that returns the loss.
     replicas
         Groups of ranks that hold the model each: within one it is divided, between them gradients
         are averaged (torch's hybrid sharding). It divides the number of ranks.
+    tensor
+        Ranks, neighbours, that hold each matrix of a plan together (``parallel.tensor``).
+    tensor_plan
+        Names of modules, with ``*`` for any one part -> how `tensor` ranks divide each; see
+        `hpcrun.run.parallel.tensor_plan.styles_of`.
     blocks
         Classes, or their names, of the modules that are gathered one at a time; None takes those
         that Hugging Face models name, else the children of lists of equal modules.
@@ -274,13 +338,26 @@ def make(
             f"session.fully_shard: replicas is {replicas}, and there are {ranks} ranks",
             hint="give a whole number that divides the number of ranks",
         )
+    if replicas > 1 and tensor > 1:
+        raise UsageError(
+            f"session.fully_shard: replicas is {replicas}, which nobody has tried with "
+            "parallel.tensor",
+            hint="leave replicas out",
+        )
+    styles = divided_modules.styles_of(model, tensor_plan, tensor)
+    model = engine_setup.with_loss(model, loss)
     parts = _blocks(model, blocks)
     _check(model, parts)
     model.to(device)
     for one in (*model.parameters(), *model.buffers()):
         torch.distributed.broadcast(one.data, 0)
     before = {name: id(one) for name, one in model.named_parameters()}
-    _divide(model, parts, device, replicas, reshard=reshard, half=half)
+    mesh = _mesh(device, replicas, tensor)
+    if tensor > 1:
+        divided_modules.divide(styles, model, mesh[_TENSOR])
+        options["tensor_group"] = mesh[_TENSOR].get_group()
+        mesh = mesh["shard"]
+    _divide(model, parts, mesh, reshard=reshard, half=half)
     parameters = dict(model.named_parameters())
     if isinstance(optimizer, torch.optim.Optimizer):
         _replace(optimizer, {key: parameters[name] for name, key in before.items()})
@@ -330,9 +407,9 @@ def refusals(
     config: Mapping[str, Any], spec: Mapping[str, Any], layout: RankLayout
 ) -> Iterator[Refusal]:
     """Yield what a spec asks for and this engine does not do, or nobody has tried with it."""
-    if layout.asked:
-        found = f"is {layout}, which nobody has tried with it"
-        yield Refusal("parallel", found, "leave parallel out, or use session.initialize(…)")
+    if layout.asked.keys() - {_TENSOR}:
+        found = f"is {layout}, and it knows tensor and data alone"
+        yield Refusal("parallel", found, "leave the rest out, or use session.initialize(…)")
     if spec.get("precision") == "fp8":
         yield Refusal("precision", "is fp8, which nobody has tried with it", "take bf16")
     if (config.get("fp16") or {}).get("enabled"):
@@ -437,19 +514,29 @@ def _aliases(model: Any) -> dict[str, str]:
     return {name: first[id(one)] for name, one in every if first[id(one)] != name}
 
 
-def _divide(
-    model: Any, parts: Sequence[Any], device: Any, replicas: int, *, reshard: bool, half: bool
-) -> None:
+def _mesh(device: Any, replicas: int, tensor: int) -> Any:
+    """Return the places of all ranks, as `RankLayout` has them."""
     import torch
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     ranks = torch.distributed.get_world_size()
     shape: tuple[int, ...] = (ranks,)
     names: tuple[str, ...] = ("shard",)
     if replicas > 1:
         shape, names = (replicas, ranks // replicas), ("replicate", "shard")
+    elif tensor > 1:
+        shape, names = (ranks // tensor, tensor), ("shard", _TENSOR)
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
+    if tensor > 1:
+        # So that norms are summed by one reduction, to the same bits on all ranks.
+        mesh._flatten()
+    return mesh
+
+
+def _divide(model: Any, parts: Sequence[Any], mesh: Any, *, reshard: bool, half: bool) -> None:
+    import torch
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
     policy = MixedPrecisionPolicy()
     if half:
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -175,11 +176,19 @@ class TorchEngine:
         import torch
 
         most = self._clipping if self._clipping > 0 else math.inf
-        parameters = [one for one in self.module.parameters() if one.grad is not None]
-        norm = torch.nn.utils.get_total_norm([one.grad for one in parameters])
-        self._norm = norm.full_tensor() if tensor_shards.is_divided(norm) else norm
+        # Those that are divided alike together: torch mixes no others.
+        alike: dict[Any, list[Any]] = defaultdict(list)
+        for one in self.module.parameters():
+            if one.grad is not None:
+                alike[tensor_shards.division(one.grad)].append(one)
+        norms = [
+            tensor_shards.whole(torch.nn.utils.get_total_norm([one.grad for one in parameters]))
+            for parameters in alike.values() or [[]]
+        ]
+        self._norm = norms[0] if len(norms) == 1 else torch.stack(norms).norm()
         if most < math.inf:
-            torch.nn.utils.clip_grads_with_norm_(parameters, most, self._norm)
+            for parameters in alike.values():
+                torch.nn.utils.clip_grads_with_norm_(parameters, most, self._norm)
 
     def _course(self) -> dict[str, Any]:
         """Return how far the training is, for a checkpoint."""

@@ -149,6 +149,8 @@ class AveragedWeights:
 def _refusal(engine: Any) -> str | None:
     from hpcrun.run.checkpoint import deepspeed_io
 
+    if deepspeed_io.saves_whole(engine):
+        return None
     divided = [axis for axis in deepspeed_io.parallel(engine) if axis != "sequence"]
     if engine.zero_optimization_stage() == 3:
         return "with ZeRO 3 no rank has the whole weights"

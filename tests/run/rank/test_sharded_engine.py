@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import pickle
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from hpcrun.run.weights import saved_weights
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths, checkpoint_name, experiment
 from hpcrun.state.spec.run_blocks import Optimization
-from tests.run.ranks import THREE, Ranks, Worlds
+from tests.run.ranks import ONE, THREE, Ranks, Worlds
 
 training = pytest.mark.training
 SCHEDULE = {"warmup": 2, "decay": "cosine", "total_steps": 20}
@@ -45,6 +46,16 @@ def worlds(own_operators: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     yield world
     for ranks in started.values():
         ranks.stop()
+
+
+PLAN = {
+    **{f"layers.*.{name}": "colwise" for name in ("query", "key", "value", "up")},
+    **{f"layers.*.{name}": "rowwise" for name in ("out", "down")},
+}
+WIDER = {**PLAN, "words": "embedding_rowwise", "head": "colwise_gather_output"}
+TENSOR = {"model": "attending", "tensor": 2, "tensor_plan": PLAN}
+NOTED, HYBRID = {"model": "noted"}, {"model": "noted", "replicas": 2}
+DIFFER, OTHERS = "of ranks that should hold the same differ:", "are not those of 3 other ranks"
 
 
 @training
@@ -115,6 +126,93 @@ def test_a_checkpoint_goes_on_exactly_and_on_any_number_of_ranks(
 
 
 @training
+@pytest.mark.parametrize(
+    ("size", "options", "micro"),
+    [
+        (4, {}, 1),
+        (4, {"tensor_plan": WIDER, "accumulation": 3, "recomputes": True}, 3),
+        (4, {"tensor_plan": "sequence", "foreach": True}, 1),
+        (4, {"accumulation": 3, "reshard": False, "half": True}, 3),
+        (2, {}, 1),
+    ],
+)
+def test_a_tensor_group_trains_as_one_process(
+    worlds: Worlds, size: int, options: dict[str, Any], micro: int
+) -> None:
+    ranks = worlds(size)
+    alone = ranks.tell("alone", steps=20)[0]
+    ranks.tell("sharded", **{**TENSOR, "gradient_clipping": 0.5, **options})
+    found = ranks.tell("read_words", steps=20, micro=micro)
+    assert found == [found[0]] * size
+    losses, norms = ([each[place] for each in found[0]] for place in (0, 1))
+    rel = 2e-2 if "half" in options else 1e-4
+    assert losses == pytest.approx([loss for loss, _ in alone], rel=rel)
+    assert norms == pytest.approx([norm for _, norm in alone], rel=10 * rel)
+    assert max(norms) > 0.5 > min(norms)
+    assert max(ranks.tell("apart")) < (5e-2 if "half" in options else 1e-4)
+    assert ranks.tell("compare") == [None] * size
+
+
+@training
+def test_a_tensor_groups_checkpoint_fits_other_layouts(worlds: Worlds, tmp_path: Path) -> None:
+    """2 x 2 ranks -> a tensor group of 2 -> 4 ranks with other samples; and its weights."""
+    run, many, few = experiment(tmp_path, "pre").run(0), worlds(4), worlds(2)
+    for one in (run, experiment(tmp_path, "own").run(0)):
+        (one.experiment.directory / "submissions").mkdir(parents=True)
+        one.directory.mkdir(parents=True)
+    options = {**TENSOR, "optimization": SCHEDULE, "gradient_clipping": 0.5}
+    where = {"run": str(run.directory)}
+    many.tell("sharded", **options)
+    many.tell("read_words", steps=1)
+    first = many.tell("held")
+    many.tell("save", **where, step=1)
+    losses = many.tell("read_words", steps=4)
+    many.tell("sharded", seed=5, **options)
+    assert many.tell("restore", **where) == [[1, ONE]] * 4
+    assert many.tell("held") == first
+    assert many.tell("read_words", steps=4) == losses
+    few.tell("sharded", seed=6, **options | {"tensor_plan": WIDER})
+    assert few.tell("restore", **where) == [[1, ONE]] * 2
+    assert few.tell("held") == first[:2]
+    assert _flat(few.tell("read_words", steps=2)[0]) == pytest.approx(
+        _flat(losses[0][:2]), rel=1e-4
+    )
+    then, weights = few.tell("held"), few.tell("weights")[0]
+    few.tell("save", **where, step=3)
+    many.tell("sharded", seed=7, **options | {"tensor": 1})
+    assert many.tell("restore", **where) == [[3, THREE]] * 4
+    assert many.tell("held") == then * 2
+    assert _flat(many.tell("read_words", steps=2)[0]) == pytest.approx(
+        _flat(losses[0][2:]), rel=1e-4
+    )
+    (newest, entry), _ = manifest.complete(run.checkpoints)
+    assert entry.parallel == {"tensor": 2}
+    # What is exported, and what another run begins with.
+    exported = saved_weights.collect(newest, entry.files).tensors
+    found = {name: [repr(one.contiguous().tolist())] for name, one in exported.items()}
+    hashed = {name: [hashlib.sha256(text.encode()).hexdigest()] for name, [text] in found.items()}
+    assert {**hashed, "seen": found["seen"]} == weights
+    own = str(experiment(tmp_path, "own").run(0).directory)
+    many.tell("sharded", seed=8, **options)
+    assert many.tell("begin", run=own, origin="pre/0") == [[THREE, 3]] * 4
+    assert many.tell("weights")[0] == weights
+
+
+def _flat(pairs: list[list[float]]) -> list[float]:
+    return [*itertools.chain(*pairs)]
+
+
+@training
+def test_what_a_tensor_group_would_train_wrong_is_refused(worlds: Worlds) -> None:
+    ranks = worlds(4)
+    ranks.tell("sharded", **TENSOR | {"model": "scaled"})
+    for said in ranks.tell("read_words", steps=1):
+        assert "have gradients of their own of layers.0.of_heads.weight, layers.0.of" in said
+    for said in ranks.tell("sharded", **TENSOR, replicas=2):
+        assert "replicas is 2, which nobody has tried with parallel.tensor" in said
+
+
+@training
 def test_weights_go_from_zero_and_back(worlds: Worlds, tmp_path: Path) -> None:
     ranks = worlds(2)
     runs = {name: experiment(tmp_path, name).run(0) for name in ("pre", "mid", "end", "own")}
@@ -159,29 +257,37 @@ def test_weights_go_from_zero_and_back(worlds: Worlds, tmp_path: Path) -> None:
 
 @training
 @pytest.mark.parametrize(
-    ("replicas", "what", "said"),
+    ("options", "what", "name", "said"),
     [
-        (2, "weights", "the weights of ranks that should hold the same differ: rank 1"),
-        (2, "moments", "the moments of ranks that should hold the same differ: rank 1"),
-        (1, "hyperparameters", "the hyperparameters of rank 1 (n1) are not those of 3 other ranks"),
-        (1, "buffers", "the buffers of rank 1 (n1) are not those of 3 other ranks"),
+        (HYBRID, "weights", None, f"the weights {DIFFER} rank 1"),
+        (HYBRID, "moments", None, f"the moments {DIFFER} rank 1"),
+        (NOTED, "hyperparameters", None, f"the hyperparameters of rank 1 (n1) {OTHERS}"),
+        (NOTED, "buffers", None, f"the buffers of rank 1 (n1) {OTHERS}"),
+        (TENSOR, "weights", "layers.0.norm.weight", f"the weights {DIFFER} rank 0 (n0), rank 1"),
+        (TENSOR, "weights", "layers.1.down.bias", f"the weights {DIFFER} rank 0 (n0), rank 1"),
+        (TENSOR, "moments", "norm.weight", f"the moments {DIFFER} rank 0 (n0), rank 1 (n1)"),
+        (TENSOR, "hyperparameters", None, f"the hyperparameters of rank 1 (n1) {OTHERS}"),
+        (TENSOR, "buffers", None, f"the buffers of rank 1 (n1) {OTHERS}"),
     ],
 )
-def test_a_planted_drift_is_found(worlds: Worlds, replicas: int, what: str, said: str) -> None:
+def test_a_planted_drift_is_found(
+    worlds: Worlds, options: dict[str, Any], what: str, name: str | None, said: str
+) -> None:
     ranks = worlds(4)
-    ranks.tell("sharded", model="noted", replicas=replicas)
+    ranks.tell("sharded", **options)
     ranks.tell("train_mixed", steps=1)
     assert ranks.tell("compare") == [None] * 4
-    ranks.tell("plant", kind=what, rank=1)
+    ranks.tell("plant", kind=what, rank=1, name=name)
     found = ranks.tell("compare")
     assert said in found[0]
     assert len(set(found)) == 1
 
 
 @training
-def test_the_average_of_the_weights(worlds: Worlds) -> None:
-    ranks = worlds(2)
-    ranks.tell("sharded")
+@pytest.mark.parametrize(("size", "options"), [(2, {}), (4, TENSOR)])
+def test_the_average_of_the_weights(worlds: Worlds, size: int, options: dict[str, Any]) -> None:
+    ranks = worlds(size)
+    ranks.tell("sharded", **options)
     found = ranks.tell("average", updates=3)
     assert [name for each in found for name, is_so in each.items() if not is_so] == []
 
@@ -252,8 +358,8 @@ def test_each_pair_trains_as_one_process(
         ({"prescale_gradients": True}, {}, {}, "deepspeed.prescale_gradients means nothing to it"),
         ({}, {"precision": "fp8"}, {}, "precision is fp8, which nobody has tried with it"),
         *(
-            ({}, {}, {axis: 2}, "parallel is .*, which nobody has tried with it")
-            for axis in ("tensor", "pipeline", "sequence", "expert")
+            ({}, {}, {axis: 2}, "parallel is .*, and it knows tensor and data alone")
+            for axis in ("pipeline", "sequence", "expert")
         ),
     ],
 )
