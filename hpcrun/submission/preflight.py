@@ -248,8 +248,8 @@ def _inside(run: RunPlan, paths: RunPaths, newest: Manifest) -> int:
 def _unreachable(newest: Manifest, layout: Mapping[str, int]) -> str | None:
     """Return why a layout cannot go on from a checkpoint of another one; None if it can."""
     if any(name.endswith(".distcp") for name in newest.files):
-        # Of session.fully_shard.
-        return None
+        others = layout.keys() - {"tensor"}
+        return "session.fully_shard knows tensor and data alone" if others else None
     if EXPERT in {**newest.parallel, **layout}:
         return "DeepSpeed converts no experts to another layout"
     if "sequence" in layout:

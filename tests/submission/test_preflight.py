@@ -115,6 +115,21 @@ def test_experts_are_not_divided_anew(tmp_path: Path, saved: int, now: int) -> N
     preflight.check_world_sizes([replace(run, spec=spec)], paths, pytest.fail)
 
 
+def test_what_fully_shard_saved_goes_on_at_any_tensor(tmp_path: Path) -> None:
+    paths, said, run = ExperimentPaths(tmp_path), [], run_of(3, 2)
+    directory = paths.run(3).checkpoint(7, 1)
+    directory.mkdir(parents=True)
+    files = {"__0_0.distcp": File(1, "")}
+    Manifest(7, 1, 0.0, 4, 0, 8, files, parallel={"tensor": 2}).write(directory)
+    for axes in ({}, {"tensor": 4}):
+        plan = replace(run, spec={**run.spec, "parallel": axes})
+        preflight.check_world_sizes([plan], paths, said.append)
+    assert len(said) == 2
+    plan = replace(run, spec={**run.spec, "parallel": {"pipeline": 2}})
+    with pytest.raises(UsageError, match="fully_shard knows tensor and data alone"):
+        preflight.check_world_sizes([plan], paths, pytest.fail)
+
+
 def _limited(time: str, stop_before: str | None = None) -> RunPlan:
     spec: dict[str, Any] = {"resources": {"time": time}, "recovery": {"stop_before": stop_before}}
     return RunPlan(3, "identity", "", {}, Entry("command", argv=("true",)), spec)

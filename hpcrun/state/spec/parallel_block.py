@@ -22,7 +22,8 @@ class Parallel:
     see docs/parallelism.md."""
 
     tensor: int = 1
-    """Ranks that hold each matrix together, by DeepSpeed's AutoTP."""
+    """Ranks that hold each matrix together, by DeepSpeed's AutoTP; by DTensor in
+    ``session.fully_shard``."""
 
     pipeline: int = 1
     """Stages of the model, each on ranks of its own, by DeepSpeed's PipelineModule; with ZeRO 0
