@@ -216,7 +216,7 @@ class ShardedRank(Rank):
             losses.append(both.item() / WORLD)
         return losses
 
-    def alone(self, steps: int) -> list[list[float]]:
+    def alone(self, steps: int, clipping: float) -> list[list[float]]:
         """Train `Attending` on this rank alone, without hpcrun: losses, norms of the gradients."""
         torch.manual_seed(0)
         self._alone = Attending()
@@ -225,7 +225,7 @@ class ShardedRank(Rank):
         for step in range(steps):
             loss = _next_word(self._alone, _words(step))
             loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_(self._alone.parameters(), CLIPPING)
+            norm = torch.nn.utils.clip_grad_norm_(self._alone.parameters(), clipping)
             optimizer.step()
             optimizer.zero_grad()
             losses.append([loss.item(), norm.item()])

@@ -130,9 +130,9 @@ def test_a_checkpoint_goes_on_exactly_and_on_any_number_of_ranks(
     ("size", "options", "micro"),
     [
         (4, {}, 1),
-        (4, {"tensor_plan": WIDER, "accumulation": 3, "recomputes": True}, 3),
+        (4, {"tensor_plan": WIDER, "accumulation": 2, "recomputes": True}, 2),
         (4, {"tensor_plan": "sequence", "foreach": True}, 1),
-        (4, {"accumulation": 3, "reshard": False, "half": True}, 3),
+        (4, {"accumulation": 2, "reshard": False, "half": True}, 2),
         (2, {}, 1),
     ],
 )
@@ -140,15 +140,15 @@ def test_a_tensor_group_trains_as_one_process(
     worlds: Worlds, size: int, options: dict[str, Any], micro: int
 ) -> None:
     ranks = worlds(size)
-    alone = ranks.tell("alone", steps=20)[0]
-    ranks.tell("sharded", **{**TENSOR, "gradient_clipping": 0.5, **options})
+    alone = ranks.tell("alone", steps=20, clipping=0.8)[0]
+    ranks.tell("sharded", **{**TENSOR, "gradient_clipping": 0.8, **options})
     found = ranks.tell("read_words", steps=20, micro=micro)
     assert found == [found[0]] * size
     losses, norms = ([each[place] for each in found[0]] for place in (0, 1))
     rel = 2e-2 if "half" in options else 1e-4
     assert losses == pytest.approx([loss for loss, _ in alone], rel=rel)
     assert norms == pytest.approx([norm for _, norm in alone], rel=10 * rel)
-    assert max(norms) > 0.5 > min(norms)
+    assert max(norms) > 0.8 > min(norms)
     assert max(ranks.tell("apart")) < (5e-2 if "half" in options else 1e-4)
     assert ranks.tell("compare") == [None] * size
 
