@@ -19,10 +19,11 @@ from hpcrun.run.checkpoint.node_copy import NodeCopies
 from hpcrun.run.checkpoint.own_settings import OwnSettings
 from hpcrun.run.checkpoint.restore import CheckpointStore
 from hpcrun.run.checkpoint.save_policy import SavePolicy
-from hpcrun.run.health import progress
+from hpcrun.run.health import bad_steps, progress
 from hpcrun.run.health.bad_steps import BadSteps
 from hpcrun.run.health.replica_check import ReplicaCheck
 from hpcrun.run.parallel import engine_setup
+from hpcrun.run.profile import engine_metrics
 from hpcrun.run.profile.engine_metrics import EngineMetrics
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Launch
@@ -180,6 +181,8 @@ class Session(RankView):
         rank_state.check(self._states)
         if self._saves is not None:
             self._bad_steps.check_source(has_own_loader=loader is not None)
+            if self._spec.recovery.on_spike is not None:
+                self._states[bad_steps.STATE] = self._bad_steps
         self._averaged = averaged_weights.of(self._spec.optimization, engine, self.rank)
         if self._averaged is not None:
             # First, as restoring it is collective, and a state of the user's may fail.
@@ -313,6 +316,9 @@ class Session(RankView):
             return
         # In the body of the loop the engine is a step ahead.
         step = max(self._last_step, int(getattr(self._engine, "global_steps", 0)))
+        if self._metrics is not None and step > self._last_step:
+            self._metrics.log(engine_metrics.norm(self._engine), step, spare=True)
+            self._bad_steps.note(self._engine, step, self._metrics)
         self._saves.save(self._engine, step, self._states)
 
     def leave(self, *, failing: bool | None = None) -> None:

@@ -62,7 +62,7 @@ def _submit(
         config={"seed": 1, "total": total, "killed": killed, "preempted": preempted},
         optimization={"ema": 0.8, "warmup": 3, "decay": "cosine", "total_steps": 24},
         checkpoint={"every": 4, "keep": 9, "asynchronous": killed > 0},
-        recovery={"in_place": 1, "check_replicas": 2},
+        recovery={"in_place": 1, "check_replicas": 2, "on_spike": "stop"},
         deepspeed={
             "train_batch_size": 16,
             "train_micro_batch_size_per_gpu": 8 // ranks * tensor,

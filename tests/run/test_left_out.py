@@ -12,15 +12,16 @@ import pytest
 
 from hpcrun.errors import EXIT_SAVED
 from hpcrun.observe.status import bad_batches
+from hpcrun.run.checkpoint import rank_state
+from hpcrun.run.health import bad_steps
 from hpcrun.run.protocol.launch import Launch
-from hpcrun.state import ledger
+from hpcrun.state import ledger, manifest
 from hpcrun.state.plan import Entry
 from tests.support import operators
 from tests.support.place import Place
 
 pytestmark = [pytest.mark.training]
 
-# Samples 16 to 19 are global batch 5: without them, the data go on with 20.
 PROGRAM = """
 import os, signal, torch
 from torch import nn
@@ -31,8 +32,8 @@ class Data(torch.utils.data.Dataset):
     def __len__(self):
         return 1 << 20
     def __getitem__(self, index):
-        if self.config.removed and index >= 16:
-            index += 4
+        for first in self.config.removed:
+            index += 4 * (index >= first)
         x = torch.full((4,), 1 + index % 7 / 10)
         if index in self.config.nan:
             x[2] = float("nan")
@@ -41,12 +42,18 @@ class Data(torch.utils.data.Dataset):
 def train(session):
     torch.manual_seed(0)
     model = nn.Linear(4, 4)
-    engine, *_ = session.initialize(model=model, model_parameters=model.parameters())
+    if session.config.engine == "initialize":
+        engine, *_ = session.initialize(model=model, model_parameters=model.parameters())
+    elif session.config.engine == "fully_shard":
+        engine = session.fully_shard(model)
+    else:
+        engine = session.replicas(model, torch.optim.AdamW(model.parameters(), lr=1e-2))
     session.restore(engine)
     data = Data(session.config)
     loader = session.loader(data, shuffle=False) if session.config.loader else None
     for step in session.steps(total=session.config.total):
-        if session.attempt == session.config.killed_in and step == 7:
+        is_last = session.rank == session.world_size - 1
+        if is_last and session.config.killed_at.get(f"attempt {session.attempt}") == step:
             os.kill(os.getpid(), signal.SIGKILL)
         if session.config.own:
             numbers = [list(range(4))]
@@ -68,8 +75,8 @@ DEEPSPEED = {
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
 }
 CONFIG: dict[str, Any] = {
-    **{"removed": False, "nan": [], "large": [], "root": False, "loader": True},
-    **{"total": 12, "killed_in": 0, "own": False},
+    **{"removed": [], "nan": [], "large": [], "root": False, "loader": True},
+    **{"total": 12, "killed_at": {}, "own": False, "engine": "initialize"},
 }
 NAN = [18]
 
@@ -166,20 +173,47 @@ def test_it_stops_at_once_if_that_is_wanted(train: Train) -> None:
     assert bad_batches.of_attempt(only) == told
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_the_batch_is_left_out_also_where_its_steps_are_replayed(train: Train, ranks: int) -> None:
-    never = train(ranks, removed=True)
+# Of attempts: in that after the one with the NaN, and just after the restart that follows the spike.
+KILLED = {"attempt 2": 23, "attempt 4": 25}
+
+
+@pytest.mark.parametrize(
+    ("engine", "ranks", "killed_at"),
+    [("initialize", 2, KILLED), ("fully_shard", 2, KILLED), ("replicas", 1, {})],
+)
+def test_what_is_left_out_is_as_if_it_had_never_been_whatever_is_killed(
+    train: Train, engine: str, ranks: int, killed_at: dict[str, int]
+) -> None:
+    """A NaN in global batch 22, and a spike in 26, which step 25 has once the first is left out."""
+    options: dict[str, Any] = {"engine": engine, "total": 28}
+    never = train(ranks, removed=[84, 100], **options)
     assert never.kinds == [None], never.explained()
-    # Killed at step 7 of attempt 2, it goes on from step 4 once more.
-    found = train(ranks, nan=NAN, on_nan="skip", killed_in=2)
-    assert found.kinds == ["non_finite_loss", "rank_crash", None], found.explained()
-    assert [one.end["restored_step"] for one in found.attempts] == [0, 4, 4]
-    assert [(one.decided or {}).get("left_out") for one in found.attempts] == [[16, 19], None, None]
+    bad = {"nan": [86], "large": [101], "on_nan": "skip", "on_spike": "skip"}
+    found = train(ranks, **bad, killed_at=killed_at, **options)
+    ends = [
+        ("non_finite_loss", 0, [84, 87]),
+        *([("rank_crash", 20, None)] if killed_at else []),
+        # Five steps after it was restored, it still knows what is usual.
+        ("loss_spike", 20, [100, 103]),
+        *([("rank_crash", 24, None)] if killed_at else []),
+        (None, 24, None),
+    ]
+    assert found.kinds == [kind for kind, *_ in ends], found.explained()
+    assert [one.end["restored_step"] for one in found.attempts] == [step for _, step, _ in ends]
+    assert [(one.decided or {}).get("left_out") for one in found.attempts] == [
+        samples for *_, samples in ends
+    ]
     assert found.losses == never.losses
-    assert len(found.losses) == 12
-    told = "Left out from then on: global batch 5, samples 16 to 19 of epoch 1, on which step 5"
+    assert len(found.losses) == 28
+    told = "Left out from then on: global batch 22, samples 84 to 87 of epoch 1, on which step 22"
     assert bad_batches.of_attempt(found.attempts[0]).startswith(told)
-    assert bad_batches.left_out(found.attempts) == "1 global batch left out"
+    assert bad_batches.left_out(found.attempts) == "2 global batches left out"
+    losses = {line["step"]: line["loss"] for line in found.metrics}
+    for directory, saved in manifest.complete(found.place.run.checkpoints):
+        for rank in range(ranks):
+            states = rank_state.read(directory / rank_state.name(rank))["states"]
+            known = {step: loss for step, loss in losses.items() if step <= saved.step}
+            assert states[bad_steps.STATE]["loss"] == known
 
 
 def test_a_requeue_leaves_it_out_too(train: Train) -> None:
@@ -220,17 +254,6 @@ def test_all_that_is_bad_in_a_row_is_not_left_out(train: Train) -> None:
     # The first of them came after a save.
     assert found.kinds == ["non_finite_loss"] * 4, found.explained()
     assert "recovery.max_failures is 3" in (found.attempts[-1].decided or {})["reason"]
-
-
-def test_a_spike_is_left_out(train: Train) -> None:
-    wanted = {"large": [101], "total": 32, "every": 10}
-    calm = train(**wanted)
-    assert calm.kinds == [None]
-    found = train(**wanted, on_spike="skip")
-    assert found.kinds == ["loss_spike", None], found.explained()
-    assert found.attempts[0].cause["message"].startswith("rank 0")
-    assert found.attempts[0].end["bad_step"]["samples"] == [100, 103]
-    assert max(found.losses[20:]) < max(calm.losses[20:]) / 10
 
 
 def test_what_the_engine_knows_is_logged(train: Train) -> None:

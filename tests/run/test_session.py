@@ -346,6 +346,49 @@ def test_a_save_in_the_body_of_the_loop_has_the_step_of_the_engine(start: Start)
     assert again.restore(engine) == engine.global_steps == 2
 
 
+class _Engine(FakeEngine):
+    def get_global_grad_norm(self) -> float:
+        return 2.0 + self.global_steps
+
+
+@pytest.mark.parametrize("in_body", [False, True])
+def test_what_is_usual_is_known_again_as_of_the_saved_step(start: Start, in_body: bool) -> None:
+    spec: dict[str, Any] = {"recovery": {"on_spike": "stop"}, "checkpoint": {"every": 3}}
+    session, engine = start(**spec), _Engine()
+    session.restore(engine)
+    for step in session.steps(total=6):
+        engine.step()
+        session.log({"loss": float(step)}, step)
+        if in_body and step == 6:
+            session.save()
+            break
+    again = start(attempt=2, **spec)
+    assert again.restore(_Engine()) == 6
+    usual = again._bad_steps.state_dict()
+    assert usual["loss"] == {step: float(step) for step in range(1, 7)}
+    assert usual["gradient_norm"] == {step: 2.0 + step for step in range(1, 7)}
+
+
+def test_a_norm_that_is_not_finite_forbids_a_save_in_the_body(start: Start) -> None:
+    session, engine = start(recovery={"on_nan": "stop"}), _Engine()
+    engine.get_global_grad_norm = lambda: -1.0  # type: ignore[method-assign]
+    session.restore(engine)
+    for _ in session.steps(total=3):
+        engine.step()
+        session.save()
+        break
+    assert _checkpoints(session) == []
+
+
+def test_a_save_of_before_goes_on_without_what_is_usual(
+    start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _train(start(), 3)
+    again = start(attempt=2, recovery={"on_spike": "stop"})
+    assert again.restore(FakeEngine()) == 3
+    assert "no state of 'hpcrun_usual_values' was saved; it begins anew" in capfd.readouterr().out
+
+
 def test_weights_that_are_not_finite_are_not_saved(start: Start) -> None:
     """The last step's own update may spoil them while its loss is still finite."""
     session, engine = start(checkpoint={"every": 1}), FakeEngine()

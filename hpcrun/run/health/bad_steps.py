@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpcrun.errors import HpcrunError, LossSpikeError, NonFiniteLossError, UsageError
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from hpcrun.state.spec.recovery_block import Recovery
 
 LOSS = "loss"
+STATE = "hpcrun_usual_values"
+"""Its name among a rank's states in a checkpoint."""
 # Finite steps whose median is the usual, and how many of them there have to be.
 SPIKE_WINDOW, LEAST_STEPS = 50, 20
 # Only here and in no file: a norm of the weights, of engines that tell none of the gradients.
@@ -36,6 +37,9 @@ _RECORDED = 2.0
 
 class BadSteps:
     """Judges the steps of an attempt by their metrics, as these become known.
+
+    What a spike is measured by goes with each checkpoint, so that a step is judged alike when it is
+    replayed. All else is empty where something may be saved: steps are judged up to there before.
 
     Parameters
     ----------
@@ -52,7 +56,8 @@ class BadSteps:
         self._not_finite: list[int] = []
         self._bad_gradients: list[int] = []
         self._spike: tuple[int, str] | None = None
-        self._usual = {name: deque[float](maxlen=SPIKE_WINDOW) for name in (LOSS, GRADIENT_NORM)}
+        # By step: one that is saved in the body of the loop is judged then, and after it once more.
+        self._usual: dict[str, dict[int, float]] = {LOSS: {}, GRADIENT_NORM: {}}
         self._not_applied: set[int] = set()
         self._answers = policy.on_nan is not None or policy.on_spike is not None
         self._skips = SKIP in (policy.on_nan, policy.on_spike)
@@ -96,7 +101,7 @@ class BadSteps:
             )
 
     def after_step(self, engine: Any, step: int, metrics: MetricsLog) -> None:
-        """Log what is to be judged of a step, and end the attempt if it went bad.
+        """Log what is to be judged of a step (`note`), and end the attempt if it went bad.
 
         Raises
         ------
@@ -106,12 +111,16 @@ class BadSteps:
             A batch is to be left out if need be, and the samples are not the session's.
         """
         self.check_source(has_own_loader=not self._view.gave_samples)
+        self.note(engine, step, metrics)
+        self.check()
+
+    def note(self, engine: Any, step: int, metrics: MetricsLog) -> None:
+        """Log what is to be judged of a step that the engine has taken."""
         was_applied = getattr(engine, "was_step_applied", None)
         if was_applied is not None and not was_applied():
             self._not_applied.add(step)
         if self._skips and self._view.rank == 0 and not _tells_norm(engine):
             metrics.log(_weights(engine), step, spare=True)
-        self.check()
 
     def check(self, most: int | None = None) -> None:
         """End the attempt if it went bad; with ``most``, after so many steps that are not finite.
@@ -147,15 +156,27 @@ class BadSteps:
             time.sleep(_RECORDED)
         raise error
 
+    def state_dict(self) -> dict[str, dict[int, float]]:
+        return {name: dict(usual) for name, usual in self._usual.items()}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[int, float]]) -> None:
+        self._usual = {name: dict(state[name]) for name in self._usual}
+
+    def load_state_dicts(self, states: Sequence[Mapping[str, Mapping[int, float]]]) -> None:
+        """Take rank 0's of those that another number of ranks saved: it alone knows all metrics."""
+        self.load_state_dict(states[0])
+
     def _find_spike(self, step: int, values: dict[str, float]) -> tuple[int, str] | None:
         for name, usual in self._usual.items():
-            value = values.get(name, math.nan)
-            median = statistics.median(usual) if len(usual) >= LEAST_STEPS else 0.0
+            value = math.nan if step in usual else values.get(name, math.nan)
+            median = statistics.median(usual.values()) if len(usual) >= LEAST_STEPS else 0.0
             if median > 0 and median * self._policy.spike < value:
                 times = f"{value / median:.3g} times the median of the {len(usual)} steps before"
                 return step, f"step {step}: {name} is {value:.4g}, {times}"
             if math.isfinite(value):
-                usual.append(value)
+                usual[step] = value
+                if len(usual) > SPIKE_WINDOW:
+                    del usual[next(iter(usual))]
         return None
 
 

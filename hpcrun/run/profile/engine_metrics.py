@@ -48,10 +48,7 @@ class EngineMetrics:
         What is not known is left out. A scheduler has moved the learning rate on by now; the one
         returned is that of the step.
         """
-        found: dict[str, Any] = {}
-        norm = getattr(engine, "get_global_grad_norm", bool)()
-        if norm is not None and norm is not False:
-            found[GRADIENT_NORM] = norm
+        found = norm(engine)
         before, self._rate = self._rate, _rate(engine)
         is_scheduled = getattr(engine, "lr_scheduler", None) is not None
         if (rate := before if is_scheduled else self._rate) is not None:
@@ -59,6 +56,12 @@ class EngineMetrics:
         if self._least_seconds is not None and seconds > 0:
             found[UTILIZATION] = self._least_seconds / seconds
         return found
+
+
+def norm(engine: Any) -> dict[str, Any]:
+    """Return the norm of the last step's gradients by its metric's name, where it is known."""
+    found = getattr(engine, "get_global_grad_norm", bool)()
+    return {} if found is None or found is False else {GRADIENT_NORM: found}
 
 
 def operations_per_step(engine: Any, estimate: Mapping[str, Any]) -> float | None:

@@ -159,6 +159,23 @@ def test_what_is_no_spike(values: list[dict[str, float]], policy: dict[str, Any]
     assert found.reason is None
 
 
+def test_where_it_goes_on_a_spike_is_measured_as_before() -> None:
+    values = [{"loss": 1.0 + step % 7, "gradient_norm": 2.0} for step in range(70)]
+    whole = _judged(values, on_spike="stop")
+    # Rank 1 is not told the norm, and a value is judged again after a save in the loop's body.
+    other = _judged(_losses(*[1.0] * 70), View(rank=1), on_spike="stop")
+    later = _judged([], on_spike="stop")
+    later.load_state_dicts([whole.state_dict(), other.state_dict()])
+    later.judge(70, {"loss": 900.0})
+    assert later.reason is None
+    for one in (whole, later):
+        one.judge(71, {"loss": 19.9, "gradient_norm": 2.0})
+        assert one.reason is None
+        one.judge(72, {"loss": 1.0, "gradient_norm": 10.1})
+    assert "5.05 times the median of the 50 steps" in str(whole.reason)
+    assert later.reason == whole.reason
+
+
 def test_batches_that_are_not_the_session_s_cannot_be_left_out() -> None:
     view = View(gave_samples=False)
     found = BadSteps(Recovery(on_spike="skip"), frozenset(), view)  # type: ignore[arg-type]
