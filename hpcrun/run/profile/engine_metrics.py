@@ -9,15 +9,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hpcrun import gpu_catalogue
+from hpcrun.run.checkpoint import deepspeed_io
 
 if TYPE_CHECKING:
     from hpcrun.run.rank.rank_view import RankView
 
 GRADIENT_NORM, LEARNING_RATE, UTILIZATION = "gradient_norm", "learning_rate", "mfu"
+LOSS_SCALE, SKIPPED_STEPS = "loss_scale", "skipped_steps"
 
 
 class EngineMetrics:
-    """Reads an engine after each step: norm of the gradients, learning rate, MFU.
+    """Reads an engine after each step: norm of the gradients, learning rate, loss scale, MFU.
 
     Parameters
     ----------
@@ -48,7 +50,7 @@ class EngineMetrics:
         What is not known is left out. A scheduler has moved the learning rate on by now; the one
         returned is that of the step.
         """
-        found = norm(engine)
+        found = norm(engine) | _scaling(engine)
         before, self._rate = self._rate, _rate(engine)
         is_scheduled = getattr(engine, "lr_scheduler", None) is not None
         if (rate := before if is_scheduled else self._rate) is not None:
@@ -62,6 +64,21 @@ def norm(engine: Any) -> dict[str, Any]:
     """Return the norm of the last step's gradients by its metric's name, where it is known."""
     found = getattr(engine, "get_global_grad_norm", bool)()
     return {} if found is None or found is False else {GRADIENT_NORM: found}
+
+
+def _scaling(engine: Any) -> dict[str, Any]:
+    """Return the loss scale as the step left it, and the steps left out, where DeepSpeed has them.
+
+    That of `torch_autocast` is a tensor, from its first step on.
+    """
+    found: dict[str, Any] = {}
+    for scaler in deepspeed_io.with_scaler(engine, {}).values():
+        found[LOSS_SCALE] = scaler._scale
+    if getattr(engine, "fp16_enabled", bool)() is True:
+        found[LOSS_SCALE] = getattr(engine.optimizer, "loss_scale", None)
+    if skipped := getattr(engine, "skipped_steps", 0):
+        found[SKIPPED_STEPS] = skipped
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def operations_per_step(engine: Any, estimate: Mapping[str, Any]) -> float | None:

@@ -56,6 +56,23 @@ def test_the_norm_is_passed_on_as_it_is() -> None:
     assert measured.after_step(Engine(0.0), 1.0)["gradient_norm"] == 0.0
 
 
+def test_the_loss_scale_is_told_where_there_is_one() -> None:
+    engine, measured = Engine(), EngineMetrics({}, _view())
+    assert measured.after_step(engine, 1.0).keys() == {"learning_rate"}
+    # DeepSpeed's optimizer has one of 1 in bf16 and fp32.
+    engine.optimizer.loss_scale = 1.0
+    assert "loss_scale" not in measured.after_step(engine, 1.0)
+    engine.fp16_enabled, engine.skipped_steps = (lambda: True), 3  # type: ignore[attr-defined]
+    found = measured.after_step(engine, 1.0)
+    assert (found["loss_scale"], found["skipped_steps"]) == (1.0, 3)
+    engine.fp16_enabled = lambda: False  # type: ignore[attr-defined]
+    scaler = engine.torch_autocast_z0_gradscaler = torch.amp.GradScaler("cpu")  # type: ignore[attr-defined]
+    assert "loss_scale" not in measured.after_step(engine, 1.0)
+    scaler.scale(torch.ones(()))
+    assert measured.after_step(engine, 1.0)["loss_scale"] is scaler._scale
+    assert scaler._scale == scaler.get_scale()
+
+
 def test_the_learning_rate_is_that_of_the_step_and_not_of_the_next() -> None:
     assert _steps(Engine(), 0.2, 0.3) == [0.2, 0.3]
     assert _steps(Engine(scheduled=True), 0.2, 0.3) == [0.1, 0.2]

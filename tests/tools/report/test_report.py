@@ -206,6 +206,17 @@ def test_runs_of_which_little_is_known(small: Experiment, tmp_path: Path) -> Non
     assert page.row("study/4")[1] == "unknown"
 
 
+def test_what_nobody_logged_has_its_history_too(small: Experiment, tmp_path: Path) -> None:
+    small.submit((1,))
+    small.start(1, 1)
+    own = {"gradient_norm": 2.0, "loss_scale": 65536.0, "skipped_steps": 3.0}
+    small.metrics(1, 1, range(1, 30), loss=1.0, **own)
+    page = report(tmp_path, "study")
+    assert set(page.data["metrics"]) >= own.keys()
+    for name in own:
+        assert f"{name} against step" in page.html
+
+
 def test_no_run_has_begun(small: Experiment, tmp_path: Path) -> None:
     small.submit((0, 1))
     page = report(tmp_path, "study")
