@@ -22,7 +22,7 @@ from hpcrun.run.checkpoint.save_policy import SavePolicy
 from hpcrun.run.health import bad_steps, progress
 from hpcrun.run.health.bad_steps import BadSteps
 from hpcrun.run.health.replica_check import ReplicaCheck
-from hpcrun.run.parallel import engine_setup
+from hpcrun.run.parallel import engine_setup, train_batch
 from hpcrun.run.profile import engine_metrics
 from hpcrun.run.profile.engine_metrics import EngineMetrics
 from hpcrun.run.protocol import stop_flag
@@ -209,6 +209,8 @@ class Session(RankView):
             self._saves.step = self._store.shared_step
         self.restored_step = self._last_step = step
         self._measured.begin(engine)
+        if self.rank == 0:
+            train_batch.watch_mode(engine)
         seconds = time.perf_counter() - began
         self._events.write("restored", step=step, checkpoint=name, seconds=seconds)
         self._step_began = time.perf_counter()

@@ -389,6 +389,28 @@ def test_a_save_of_before_goes_on_without_what_is_usual(
     assert "no state of 'hpcrun_usual_values' was saved; it begins anew" in capfd.readouterr().out
 
 
+def test_a_training_in_evaluation_mode_is_told_once(
+    start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
+    session, model = start(), torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Dropout(0.5))
+    engine = session.replicas(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    session.restore(engine)
+    told = []
+    for step in session.steps(total=5):
+        if step == 2:
+            engine.eval()
+            before = torch.get_rng_state()
+            session.eval_batch(torch.rand(1, 1) for _ in range(2))
+            assert torch.equal(torch.get_rng_state(), before)
+            engine.train()
+        if step == 3:
+            engine.eval()
+        engine.backward(engine(torch.ones(1, 1)).sum())
+        engine.step()
+        told.append(capfd.readouterr().out.count("trained in evaluation mode"))
+    assert told == [0, 0, 1, 0, 0]
+
+
 def test_weights_that_are_not_finite_are_not_saved(start: Start) -> None:
     """The last step's own update may spoil them while its loss is still finite."""
     session, engine = start(checkpoint={"every": 1}), FakeEngine()

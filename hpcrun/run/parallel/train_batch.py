@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hpcrun.errors import UsageError
+from hpcrun.run.protocol.output import tell
 
 
 def train_batch(engine: Any, batches: Iterable[Any]) -> Any:
@@ -57,6 +58,24 @@ def eval_batch(engine: Any, batches: Iterable[Any]) -> Any:
         losses = [_loss(engine, batch).detach() for batch in given]
     engine.train(was)
     return torch.stack(losses).mean()
+
+
+def watch_mode(engine: Any) -> None:
+    """Tell of the first backward pass of a model that is in evaluation mode."""
+    if not hasattr(engine, "backward"):
+        return
+    backward = engine.backward
+
+    def watched(*arguments: Any, **named: Any) -> Any:
+        if not engine.module.training:
+            del engine.backward
+            tell(
+                "the model is trained in evaluation mode, without dropout and with the statistics "
+                "of batch norm as they are; after an evaluation, engine.train() ends that"
+            )
+        return backward(*arguments, **named)
+
+    engine.backward = watched
 
 
 def _is_pipeline(engine: Any) -> bool:

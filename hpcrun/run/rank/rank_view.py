@@ -27,6 +27,7 @@ from hpcrun.run.rank import (
     optimization,
     process_groups,
     replica_engine,
+    rng,
     samples,
     sharded_engine,
 )
@@ -276,7 +277,9 @@ class RankView:
         """Yield this rank's share of ``range(count)`` in batches: each sample is on one rank, once.
 
         The batches of ``batch`` consecutive samples are the same on any number of ranks, which take
-        turns. Every rank gets as many, so that the last may be empty; nothing is padded.
+        turns. Every rank gets as many, so that the last may be empty; nothing is padded. What is
+        drawn at random in a batch follows from ``config.seed`` and its samples alone, and the
+        training's generators are afterwards as they were.
 
         Parameters
         ----------
@@ -285,7 +288,10 @@ class RankView:
         batch
             Samples of a batch; the last of all may have fewer.
         """
-        return evaluation.batches(count, batch, *self._data_place())
+        with rng.kept():
+            for indices in evaluation.batches(count, batch, *self._data_place()):
+                rng.seed_all(rng.derive(self.seed, *indices[:1]))
+                yield indices
 
     def total(self, values: Mapping[str, Any]) -> dict[str, float]:
         """Return sums over all ranks; collective, and the same on every rank.
@@ -400,4 +406,5 @@ class RankView:
         batches
             What the model is called with, as ``read`` of `train_batch` makes it.
         """
-        return train_batch.eval_batch(self._engine, batches)
+        with rng.kept():
+            return train_batch.eval_batch(self._engine, batches)

@@ -70,6 +70,16 @@ def host_kept() -> Iterator[None]:
             _seed_numpy(seed)
 
 
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Restore, after a block, all generators that `seed_all` seeds."""
+    saved = state()
+    try:
+        yield
+    finally:
+        restore(saved)
+
+
 def state() -> dict[str, Any]:
     """Return the state of the generators that `seed_all` seeds, and of DeepSpeed's named ones.
 

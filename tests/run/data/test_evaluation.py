@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import hpcrun
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.run.data import evaluation
 from hpcrun.state.plan import Entry
@@ -72,9 +73,16 @@ import json
 
 def train(session):
     import deepspeed
+    import torch
     deepspeed.init_distributed("gloo")
-    own = [index for batch in session.shard(100, 7) for index in batch]
-    found = session.total({"loss": [0.1 * 1.7**index for index in own], "n": len(own)})
+    before = torch.get_rng_state()
+    own, drawn = [], []
+    for batch in session.shard(100, 7):
+        own += batch
+        drawn += torch.rand(len(batch), dtype=torch.float64).tolist()
+    assert (torch.get_rng_state() == before).all()
+    loss = [0.1 * 1.7**index for index in own]
+    found = session.total({"loss": loss, "n": len(own), "drawn": drawn})
     print("FOUND", json.dumps(found), flush=True)
 """
 
@@ -87,6 +95,11 @@ def test_ranks_of_a_run_agree(place: Place, warm_operators: Path) -> None:
     code, said = place.supervise(timeout=200)
     assert code == 0, said + place.output()
     wanted = {"loss": math.fsum(0.1 * 1.7**index for index in range(100)), "n": 100.0}
+    torch, drawn = pytest.importorskip("torch"), []
+    for batch in hpcrun.session().shard(100, 7):
+        drawn += torch.rand(len(batch), dtype=torch.float64).tolist()
+    assert len({*drawn}) == 100
+    wanted["drawn"] = math.fsum(drawn)
     for rank in range(2):
         [line] = [line for line in place.output(rank).splitlines() if line.startswith("FOUND")]
         assert json.loads(line.removeprefix("FOUND")) == wanted
