@@ -198,7 +198,7 @@ KILLED = {"attempt 2": 23, "attempt 4": 25}
 
 @pytest.mark.parametrize(
     ("engine", "ranks", "killed_at"),
-    [("initialize", 2, KILLED), ("fully_shard", 2, {"attempt 2": 23}), ("replicas", 1, {})],
+    [("initialize", 2, KILLED), ("fully_shard", 1, {"attempt 2": 23}), ("replicas", 1, {})],
 )
 def test_what_is_left_out_is_as_if_it_had_never_been_whatever_is_killed(
     train: Train, engine: str, ranks: int, killed_at: dict[str, int]
