@@ -1,7 +1,7 @@
-"""Our training loop against the same model in a bare DeepSpeed script, on the same nodes.
+"""Our training loop against the same model in a bare script, on the same nodes.
 
-    python -m bench.training [--program NAME] [--pairs 10] [--steps 100] [--against COMMIT]
-        [--output bench/results]
+    python -m bench.training [--engine NAME | --program NAME] [--pairs 10] [--steps 100]
+        [--against COMMIT] [--output bench/results]
 
 Brings up the test bed's Slurm (root) with two nodes. For every pair, hpcrun submits one run and
 sbatch one job of the peer; both stand on both nodes with one rank each and take turns of a few
@@ -63,6 +63,24 @@ SPEC: dict[str, Any] = {
     "recovery": {"warm_after": None},
     "resources": {"nodes": NODES, "ntasks_per_node": 1, "cpus_per_task": 1, "time": "00:20:00"},
 }
+
+# The engines, and the ZeRO stage that a DeepSpeed configuration has for them.
+ENGINES = {"deepspeed": 1, "fully_shard": 3, "replicas": 0}
+
+
+def spec_of(engine: str) -> dict[str, Any]:
+    """Return SPEC for an engine: those without DeepSpeed know no schedule of DeepSpeed's."""
+    if engine == "deepspeed":
+        return SPEC
+    deepspeed = {key: value for key, value in SPEC["deepspeed"].items() if key != "scheduler"}
+    schedule = {"warmup": "${config.warmup}", "total_steps": "${config.total_steps}"}
+    return {
+        **SPEC,
+        "config": {**SPEC["config"], "engine": engine, "warmup": 10},
+        "deepspeed": {**deepspeed, "zero_optimization": {"stage": ENGINES[engine]}},
+        "optimization": {**schedule, "decay": "linear"},
+    }
+
 
 # What the programs of `jobs` want beside or instead of what language_model has; a step of each
 # takes about as long.
@@ -130,8 +148,9 @@ class Bench:
         blocks = range(options.warm_up + 1, options.warm_up + options.steps + 2, options.block)
         self.pauses = [1, *blocks]
         # After the last measured step comes one more, whose beginning is that step's end.
+        whole = spec_of(options.engine)
         config = {
-            **SPEC["config"],
+            **whole["config"],
             **PROGRAMS[options.program],
             "program": options.program,
             "total_steps": options.warm_up + options.steps + 1,
@@ -140,7 +159,7 @@ class Bench:
         }
         batch = BATCHES.get(options.program, SPEC["deepspeed"]["train_batch_size"])
         sizes = {"train_batch_size": batch, "train_micro_batch_size_per_gpu": batch // NODES}
-        spec = {**SPEC, "config": config, "deepspeed": {**SPEC["deepspeed"], **sizes}}
+        spec = {**whole, "config": config, "deepspeed": {**whole["deepspeed"], **sizes}}
         self.spec = self.desk.spec(f"training-{version}", spec)
         warm = {**spec, "recovery": {"warm_after": "00:00:01"}}
         self.warm = self.desk.spec(f"beside-{version}", warm)
@@ -264,6 +283,7 @@ class Bench:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--engine", choices=list(ENGINES), default="deepspeed")
     parser.add_argument("--program", choices=sorted(PROGRAMS), default="language_model")
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--steps", type=int, default=100, help="measured steps a side and pair")
@@ -278,6 +298,11 @@ def parse() -> argparse.Namespace:
         parser.error(f"--steps {options.steps} is no multiple of --block {options.block}")
     if options.pairs < 1:
         parser.error("--pairs must be at least 1")
+    if options.engine != "deepspeed" and options.program != "language_model":
+        parser.error(
+            f"--engine {options.engine} trains language_model alone, not --program "
+            f"{options.program}: leave one of them out"
+        )
     return options
 
 
@@ -312,6 +337,7 @@ def main() -> None:
         slurm=options.slurm,
         nodes=NODES,
         ranks_per_node=1,
+        engine=options.engine,
         program=options.program,
         model={**SPEC["config"], **PROGRAMS[options.program]}["model"],
         pairs=options.pairs,
@@ -320,7 +346,8 @@ def main() -> None:
         block=options.block,
         peer=options.peer,
     )
-    name = "training" if options.program == "language_model" else f"training-{options.program}"
+    ours = {options.engine: "deepspeed", options.program: "language_model"}
+    name = "-".join(["training", *(given for given, usual in ours.items() if given != usual)])
     lines: list[str] = []
     results: dict[str, dict[str, Any]] = {}
     for version in found:

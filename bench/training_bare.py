@@ -1,10 +1,11 @@
-"""The peer: the same training as a script of DeepSpeed and srun, without hpcrun.
+"""The peer: the same training as a script of srun and DeepSpeed or torch, without hpcrun.
 
 Written as careful people write it: environment from SLURM_*, ``deepspeed.initialize`` with a JSON
-file, and each step's loss, learning rate and tokens (or images) per second in a file that rank 0
-writes. By default the loss is rank 0's own, as in most such scripts; ``--loss average`` averages it
-over ranks first, which hpcrun does too. The causal models read the same data in the same order as
-hpcrun's side; the others go through torch's DistributedSampler and DataLoader.
+file (or `Plain`, what a script does by hand with FSDP2 or DDP), and each step's loss, learning rate
+and tokens (or images) per second in a file that rank 0 writes. By default the loss is rank 0's own,
+as in most such scripts; ``--loss average`` averages it over ranks first, which hpcrun does too. The
+causal models read the same data in the same order as hpcrun's side; the others go through torch's
+DistributedSampler and DataLoader.
 """
 
 from __future__ import annotations
@@ -167,6 +168,73 @@ class ImageClassification(Program):
             yield functional.cross_entropy(engine(inputs), wanted, label_smoothing=smoothing)
 
 
+class Plain:
+    """A model under torch's FSDP2 or DDP, and all that a script does around it by hand.
+
+    Parameters
+    ----------
+    model
+        Of ``jobs/language_model.py``.
+    config
+        Says which (``engine``), and the schedule: steps of its warm-up, and of the run.
+    settings
+        DeepSpeed's, of which the optimizer's arguments and the clipping are taken.
+    micro_batches
+        Of an optimizer step.
+    """
+
+    def __init__(
+        self, model: Any, config: dict[str, Any], settings: dict[str, Any], micro_batches: int
+    ) -> None:
+        import torch
+        from torch.distributed.fsdp import fully_shard
+
+        self.is_sharded = config["engine"] == "fully_shard"
+        if self.is_sharded:
+            for block in model.blocks:
+                fully_shard(block)
+            self.model = fully_shard(model)
+        else:
+            self.model = torch.nn.parallel.DistributedDataParallel(model)
+        self.device = next(model.parameters()).device
+        given = settings["optimizer"]["params"]
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=given["lr"], betas=given["betas"]
+        )
+        warmup, total = config["warmup"], config["total_steps"]
+
+        def rate(step: int) -> float:
+            if step < warmup:
+                return float((step + 1) / warmup)
+            return max(0.0, 1 - (step - warmup) / (total - warmup))
+
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, rate)
+        self.clipping, self.micro_batches = settings["gradient_clipping"], micro_batches
+        self.done = 0
+
+    def __call__(self, text: Any) -> Any:
+        if self.micro_batches > 1:
+            is_last = self.done % self.micro_batches == self.micro_batches - 1
+            if self.is_sharded:
+                self.model.set_requires_gradient_sync(is_last)
+            else:
+                self.model.require_backward_grad_sync = is_last
+        return self.model(text)
+
+    def backward(self, loss: Any) -> None:
+        (loss / self.micro_batches).backward()
+
+    def step(self) -> None:
+        from torch.nn.utils import clip_grad_norm_
+
+        self.done += 1
+        if self.done % self.micro_batches == 0:
+            clip_grad_norm_(self.model.parameters(), self.clipping)
+            self.optimizer.step()
+            self.scheduler.step()
+            self.optimizer.zero_grad()
+
+
 PROGRAMS: dict[str, type[Program]] = {
     "language_model": LanguageModel,
     "causal_language_model": CausalLanguageModel,
@@ -189,7 +257,6 @@ def main() -> None:
     os.environ["WORLD_SIZE"] = str(world_size)
     os.environ["LOCAL_RANK"] = os.environ["SLURM_LOCALID"]
 
-    import deepspeed
     import torch
     from turns import Turns
 
@@ -202,15 +269,24 @@ def main() -> None:
     batch = settings["train_batch_size"]
     share = Share(rank, world_size, batch, settings["train_micro_batch_size_per_gpu"])
     program = PROGRAMS[config["program"]](config, share)
-    deepspeed.init_distributed()
-    engine, _, _, scheduler = deepspeed.initialize(
-        model=program.model,
-        model_parameters=list(program.model.parameters()),
-        config=settings,
-    )
+    engine: Any
+    if config.get("engine", "deepspeed") == "deepspeed":
+        import deepspeed
+
+        deepspeed.init_distributed()
+        engine, _, _, scheduler = deepspeed.initialize(
+            model=program.model,
+            model_parameters=list(program.model.parameters()),
+            config=settings,
+        )
+    else:
+        torch.distributed.init_process_group("gloo")
+        engine = Plain(program.model, config, settings, share.micro_batches)
+        scheduler = engine.scheduler
 
     all_losses = []
-    with open(arguments.log, "w", buffering=1) as log:
+    # Of all ranks, one opens the file: on NFS, the others' handles may be stale.
+    with open(arguments.log if rank == 0 else os.devnull, "w", buffering=1) as log:
         for step in range(1, config["total_steps"] + 1):
             turns.at(step)
             began = time.perf_counter()

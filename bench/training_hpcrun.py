@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from turns import Turns
@@ -28,5 +28,27 @@ def train(session: Any) -> None:
         log(metrics, step)
 
     session.steps, session.log = timed, noted
+    engine = session.config.get("engine", "deepspeed")
+    if engine != "deepspeed":
+        session.initialize = initialize_by(session, engine)
     importlib.import_module(session.config.program).train(session)
     turns.finish(losses=[float(loss) for loss in losses], own=own)
+
+
+def initialize_by(session: Any, engine: str) -> Callable[..., Any]:
+    """Return what stands in for ``session.initialize`` and makes an engine without DeepSpeed."""
+
+    def initialize(*, model: Any, **_: Any) -> tuple[Any, Any, None, Any]:
+        if engine == "fully_shard":
+            made = session.fully_shard(model)
+        else:
+            from torch.optim import AdamW
+
+            given = session.deepspeed_config["optimizer"]["params"]
+            optimizer = AdamW(model.parameters(), lr=given["lr"], betas=given["betas"])
+            made = session.replicas(model, optimizer)
+        # DeepSpeed's engines have it, and the program asks for it.
+        made.device = session.device
+        return made, made.optimizer, None, made.lr_scheduler
+
+    return initialize
