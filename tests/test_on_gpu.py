@@ -33,7 +33,7 @@ def _on_gpu(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def test_all_parts_on_processors(tmp_path: Path) -> None:
     """`profile` and `tune`, which have tests of their own with real ranks, by hand alone."""
     pytest.importorskip("deepspeed", reason="trains")
-    wanted = ["training", "speed", "out of memory", "loop", "fp8", "save"]
+    wanted = ["training", "speed", "out of memory", "loop", "fp8", "save", "fully_shard"]
     wanted += ["profile", "tune"] if THOROUGH else []
     done = _on_gpu("--output", tmp_path, "--only", ",".join(wanted))
     found = json.loads((tmp_path / "on_gpu-cpu.json").read_text())
@@ -58,7 +58,14 @@ def test_all_parts_on_processors(tmp_path: Path) -> None:
     assert parts["loop"]["same"]
     assert len(parts["loop"]["turns"]) == 4
     assert parts["save"]["plain_save"] > 0
-    assert len(parts["save"]["blocked"]) == 2
+    assert {len(parts[name]["blocked"]) for name in ("save", "fully_shard")} == {2}
+    sharded = parts["fully_shard"]
+    assert [one["name"] for one in sharded["cases"]] == ["tiny as it is", "tiny compiled"]
+    assert all(min(one["step_seconds"]) > 0 for one in sharded["cases"])
+    # In bf16, of the same weights and tokens.
+    for one in sharded["cases"]:
+        assert one["losses"] == pytest.approx(cases[one["name"]]["losses"], rel=1e-2)
+    assert all("; ZeRO 1: " in told for told in sharded["lines"][:2])
 
 
 def test_without_a_gpu_nothing_is_written_among_the_results() -> None:

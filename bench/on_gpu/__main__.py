@@ -47,6 +47,8 @@ def parts(desk: Any, only: Sequence[str] = ()) -> list[tuple[Any, Callable[[Any]
          partial(loop.loop, desk)),
         ("fp8", "MFU with linear layers in fp8, compiled", 90, partial(speed.fp8, desk)),
         ("save", "checkpoints behind the training", 50, partial(commands.save, desk)),
+        ("fully_shard", "FSDP2 beside ZeRO 1: MFU, compiled too, memory, saves", 110,
+         partial(speed.fully_shard, desk)),
         ("profile", "hpcrun profile", 45, partial(commands.profile, desk)),
         ("tune", "hpcrun tune", 75, partial(commands.tune, desk)),
     ]  # fmt: skip

@@ -11,15 +11,17 @@ from bench.on_gpu.record import Part
 _LAST = 15
 
 
-def save(desk: Desk, part: Part) -> None:
+def save(desk: Desk, part: Part, engine: str = "deepspeed", stage: int = 1) -> None:
     """Train with saves behind the training, and time DeepSpeed's own beside them."""
-    every, name = desk.sizes.save_every, "save"
+    every, name = desk.sizes.save_every, f"save-{engine}"
+    plainly = every // 2 if engine == "deepspeed" else 0
     total = 3 * every - 1
     spec = desk.spec(
         name,
         desk.sizes.middle,
         adam=desk.adam.arguments(part),
-        config={"total_steps": total, "save_plainly": every // 2},
+        stage=stage,
+        config={"total_steps": total, "save_plainly": plainly, "engine": engine},
         checkpoint={"every": every, "asynchronous": True},
     )
     desk.hpcrun(part, "run", spec, "--new", "-q")
@@ -34,7 +36,7 @@ def save(desk: Desk, part: Part) -> None:
         "step_seconds_behind": statistics.fmean(behind),
         "blocked": [one["blocked"] for one in saved],
         "durable_after": [one["seconds"] for one in saved],
-        "plain_save": steps[every // 2]["plain_save"],
+        "plain_save": steps[plainly]["plain_save"] if plainly else None,
     }
     part.note(**found)
     (first, *later), step = found["blocked"], found["step_seconds"]
@@ -43,8 +45,8 @@ def save(desk: Desk, part: Part) -> None:
         f"{found['bytes'] / 1e9:.2f} GB of state: training stood still {first:.2f} s at the first "
         f"save, which allocates memory, and {blocked:.2f} s at the next "
         f"({100 * blocked / (every * step):.1f} % of {every} steps of {1000 * step:.0f} ms); on "
-        f"disk after {max(found['durable_after']):.1f} s; engine.save_checkpoint and fsync "
-        f"{found['plain_save']:.1f} s"
+        f"disk after {max(found['durable_after']):.1f} s"
+        + (f"; engine.save_checkpoint and fsync {found['plain_save']:.1f} s" if plainly else "")
     )
     part.say(
         f"a step in the mean {1000 * found['step_seconds_behind']:.1f} ms with saves behind it, "

@@ -53,6 +53,8 @@ class Desk:
         What works behind the parts.
     adam
         DeepSpeed's own Adam, or why there is none.
+    speeds
+        What `speed` found of its cases, by their names.
     """
 
     def __init__(self, directory: Path, card: Card) -> None:
@@ -67,6 +69,7 @@ class Desk:
             # DeepSpeed's collectives: minutes, which are not to count, where nobody had them yet.
             self.compile(OF_PROCESSORS, directory / "collectives.out").wait()
         self.adam = OwnAdam(self)
+        self.speeds: dict[str, dict[str, Any]] = {}
 
     def environment(self, **more: str) -> dict[str, str]:
         """Return the variables of a process of this checkout."""
@@ -129,6 +132,7 @@ class Desk:
                 "kill_at": 0,
                 "save_plainly": 0,
                 "stand_in_above": 1_000_000,
+                "engine": "deepspeed",
                 **model.config(),
                 **(config or {}),
             },

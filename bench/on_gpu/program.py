@@ -101,7 +101,7 @@ def train(session: hpcrun.Session) -> None:
     torch.manual_seed(session.seed)
     with session.device:
         model = build_model(config)
-    engine, *_ = session.initialize(model=model, model_parameters=list(model.parameters()))
+    engine = make_engine(session, config.engine, model)
     session.restore(engine)
     micro = session.deepspeed_config["train_micro_batch_size_per_gpu"]
     if session.device.type == "cpu" and micro > config.stand_in_above:
@@ -112,13 +112,21 @@ def train(session: hpcrun.Session) -> None:
         losses = []
         for indices in session.micro_batches(step):
             batch = windows(tokens, session.seed, indices, config.context)
-            loss = engine(batch.to(engine.device))
+            loss = engine(batch.to(session.device))
             engine.backward(loss)
             engine.step()
             losses.append(loss.detach())
         session.log({"loss": torch.stack(losses).mean()}, step)
         if step == config.save_plainly:
             session.log({"plain_save": saved_plainly(engine, session.directory)}, step)
+
+
+def make_engine(session: hpcrun.Session, engine: str, model: Trained, **config: Any) -> Any:
+    """Return an engine of the model: ``deepspeed``, whose configuration may differ, or FSDP2's."""
+    if engine == "fully_shard":
+        return session.fully_shard(model)
+    made, *_ = session.initialize(model=model, model_parameters=list(model.parameters()), **config)
+    return made
 
 
 def saved_plainly(engine: Any, directory: Path) -> float:
@@ -183,15 +191,13 @@ def measured(session: hpcrun.Session, case: dict[str, Any]) -> dict[str, Any]:
     parameters = sum(one.numel() for one in model.parameters())
     config = {**session.deepspeed_config, **case["deepspeed"]}
     began = time.perf_counter()
-    engine, *_ = session.initialize(
-        model=model, model_parameters=list(model.parameters()), config=config
-    )
+    engine = make_engine(session, case["engine"], model, config=config)
     if case["compile"]:
         model.compile_parts(case["compile"])
     micro, context = config["train_micro_batch_size_per_gpu"], case["context"]
     tokens = read_tokens(500_000, case["vocabulary"])
     batches = endless([
-        windows(tokens, 0, [*range(micro * k, micro * (k + 1))], context).to(engine.device)
+        windows(tokens, 0, [*range(micro * k, micro * (k + 1))], context).to(session.device)
         for k in range(4)
     ])  # fmt: skip
     if on_gpu:
@@ -223,7 +229,8 @@ def measured(session: hpcrun.Session, case: dict[str, Any]) -> dict[str, Any]:
         "optimizer": type(getattr(engine.optimizer, "optimizer", engine.optimizer)).__name__,
         "fp8_layers": sum(type(one).__name__ == "Float8Linear" for one in model.modules()),
     }
-    engine.destroy()
+    if case["engine"] == "deepspeed":
+        engine.destroy()
     return found
 
 

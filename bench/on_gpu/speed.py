@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.on_gpu import commands
 from bench.on_gpu.card import Model
 from bench.on_gpu.desk import Desk
 from bench.on_gpu.record import NotHereError, Part
@@ -22,10 +23,19 @@ OTHERS = {
 WITHIN = 0.10
 
 
-def case(name: str, model: Model, steps: int, *, stage: int = 1, backend: str | None = None) -> Any:
+def case(
+    name: str,
+    model: Model,
+    steps: int,
+    *,
+    stage: int = 1,
+    backend: str | None = None,
+    engine: str = "deepspeed",
+) -> Any:
     """Return one of ``config.cases``; it is compiled by a ``backend``."""
     return {
         "name": name,
+        "engine": engine,
         **model.config(),
         "compile": backend,
         "warm_up": 2,
@@ -115,6 +125,7 @@ def bf16(desk: Desk, part: Part, estimates: Estimates) -> None:
                 cases.append(case(f"{name} ZeRO {stage}", model, 1, stage=stage))
     of_others(part)
     found = measure(desk, part, "speed", cases, lambda one: line(desk, one))
+    desk.speeds = {one["name"]: one for one in found if "error" not in one}
     _against_estimates(desk, part, found, estimates)
 
 
@@ -133,6 +144,23 @@ def fp8(desk: Desk, part: Part) -> None:
     part.say("MFU of the peak in bf16, so that it compares; fp8's own peak is twice as high")
 
 
+def fully_shard(desk: Desk, part: Part) -> None:
+    """Time each size under FSDP2, as it is and compiled, beside ZeRO 1; save behind a training."""
+    engine, timed = "fully_shard", desk.sizes.timed
+    cases = [
+        case(f"{name} {how}", model, timed, backend=backend, engine=engine)
+        for name, model in desk.sizes.models.items()
+        for how, backend in (("as it is", None), ("compiled", desk.sizes.compiler))
+    ]
+
+    def told(found: dict[str, Any]) -> str:
+        beside = desk.speeds.get(found["name"])
+        return line(desk, found) + (f"; ZeRO 1: {_figures(desk, beside)}" if beside else "")
+
+    measure(desk, part, engine, cases, told, stage=3)
+    commands.save(desk, part, engine, stage=3)
+
+
 def of_others(part: Part) -> None:
     """Say beside what the figures are to be seen."""
     told = "; ".join(f"{name} {percent:g} %" for name, percent in OTHERS.items())
@@ -145,20 +173,26 @@ def line(desk: Desk, found: dict[str, Any]) -> str:
     name = found["name"]
     if "error" in found:
         return f"{name}: failed: {found['error'].splitlines()[0][:200]}"
-    model = desk.sizes.models[name.split()[0]]
+    told = f"{name:22} {_figures(desk, found)}"
+    if found["fp8_layers"]:
+        told += f", {found['fp8_layers']} layers in fp8"
+    spread = max(found["step_seconds"]) / min(found["step_seconds"]) - 1
+    return f"{told} (again: {spread:+.1%}; ready after {found['ready_seconds']:.0f} s)"
+
+
+def _figures(desk: Desk, found: dict[str, Any]) -> str:
+    """Return a case's time, MFU and peak; the MFU is noted in it."""
+    model = desk.sizes.models[found["name"].split()[0]]
     seconds = min(found["step_seconds"])
     rate = found["tokens"] / seconds
     known = desk.card.known
-    told = f"{name:22} {1000 * seconds:8.1f} ms a step, {rate:10,.0f} tokens/s"
+    told = f"{1000 * seconds:8.1f} ms a step, {rate:10,.0f} tokens/s"
     if known is not None:
         found["mfu"] = rate * model.operations(found["parameters"]) / (known.half * 1e12)
         told += f", MFU {100 * found['mfu']:.1f} %"
     if found["peak"] is not None:
         told += f", at most {found['peak'] / 1e9:.2f} GB"
-    if found["fp8_layers"]:
-        told += f", {found['fp8_layers']} layers in fp8"
-    spread = max(found["step_seconds"]) / seconds - 1
-    return f"{told} (again: {spread:+.1%}; ready after {found['ready_seconds']:.0f} s)"
+    return told
 
 
 def _against_estimates(
