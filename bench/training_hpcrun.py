@@ -47,8 +47,6 @@ def initialize_by(session: Any, engine: str) -> Callable[..., Any]:
             given = session.deepspeed_config["optimizer"]["params"]
             optimizer = AdamW(model.parameters(), lr=given["lr"], betas=given["betas"])
             made = session.replicas(model, optimizer)
-        # DeepSpeed's engines have it, and the program asks for it.
-        made.device = session.device
         return made, made.optimizer, None, made.lr_scheduler
 
     return initialize

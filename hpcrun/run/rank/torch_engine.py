@@ -25,6 +25,9 @@ class Engine(Protocol):
     """Reads and writes single files: ``save(state, path)`` and ``load(path, map_location)``."""
     global_steps: int
 
+    @property
+    def device(self) -> Any: ...
+
     def __call__(self, *arguments: Any, **named: Any) -> Any: ...
 
     def backward(self, loss: Any) -> Any: ...
@@ -103,6 +106,11 @@ class TorchEngine:
         if torch.distributed.is_initialized():
             self._world = torch.distributed.get_world_size()
             self._rank = torch.distributed.get_rank()
+
+    @property
+    def device(self) -> Any:
+        """The ``torch.device`` of the weights; what DeepSpeed's engines name so."""
+        return next(self.module.parameters()).device
 
     @property
     def fixed_size(self) -> str | None:

@@ -161,3 +161,8 @@ def test_micro_batches_are_the_whole_batch_on_one_rank() -> None:
         assert engine.global_steps == 1
         weights.append(model.weight.detach().clone())
     assert torch.allclose(weights[0], weights[1], atol=1e-6)
+
+
+def test_a_program_finds_the_device_where_deepspeed_s_engines_have_it() -> None:
+    model = torch.nn.Linear(2, 1, device="meta")
+    assert ReplicaEngine(model, torch.optim.SGD(model.parameters())).device == model.weight.device
