@@ -33,7 +33,7 @@ from hpcrun.state.spec.run_blocks import Optimization
 from hpcrun.text import whole_number
 
 _MAY_EXTEND = ("config", "deepspeed")
-_LATER = {"ema": None, "ema_every": 1}
+_LATER = {"ema": None, "ema_every": 1, "compile": False}
 
 Digester = Callable[[Sequence[str], dict[str, Any], dict[str, Any], dict[str, Any]], str]
 

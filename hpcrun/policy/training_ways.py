@@ -39,6 +39,14 @@ _UNTRIED = {
     "hybrid_engine.enabled": False,
     "data_efficiency.enabled": False,
 }
+# With which no model was tried whose blocks are compiled; and `_UNTRIED`.
+_UNTRIED_COMPILED = {
+    "torch_autocast.enabled": False,
+    "tensor_parallel.autotp_size": 0,
+    "zero_optimization.offload_optimizer.device": "none",
+    "zero_optimization.offload_param.device": "none",
+    "activation_checkpointing": {},
+}
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,29 @@ def refusals(parallel: Mapping[str, Any] | None, config: Mapping[str, Any]) -> I
             "of the first one's gradients, so that the others train wrong",
             "set it to 1, or deepspeed.gradient_clipping to 0",
         )
-    yield from _untried(axes, config)
+    layout = ", ".join(f"parallel.{axis}" for axis in axes)
+    for part in ("offload_optimizer", "offload_param"):
+        key = f"zero_optimization.{part}.device"
+        if _at(config, key) == "nvme":
+            found = f"found nvme, which nobody has tried with {layout}"
+            yield Refusal(f"deepspeed.{key}", found, "take cpu")
+    yield from _untried(layout, config, _UNTRIED)
+
+
+def of_compiled(spec: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Refusal]:
+    """Yield what does not go with ``optimization.compile``, where a spec has it.
+
+    tests/run/rank/test_model_blocks.py trains the rest, in pairs.
+    """
+    if not (spec.get("optimization") or {}).get("compile"):
+        return
+    key = "optimization.compile"
+    if spec.get("precision") == "fp8":
+        yield Refusal("precision", f"is fp8, which nobody has tried with {key}", "take bf16")
+    for axis in laid_out(spec.get("parallel")):
+        found = f"divides the model, which nobody has tried with {key}"
+        yield Refusal(f"parallel.{axis}", found, f"set {key} to false")
+    yield from _untried(key, config, {**_UNTRIED, **_UNTRIED_COMPILED})
 
 
 def _of_experts(axes: Mapping[str, int], stage: int, clipping: float) -> Iterator[Refusal]:
@@ -99,15 +129,11 @@ def _of_experts(axes: Mapping[str, int], stage: int, clipping: float) -> Iterato
         yield Refusal(key, found, "set it to 1, or deepspeed.gradient_clipping to 0")
 
 
-def _untried(axes: Mapping[str, int], config: Mapping[str, Any]) -> Iterator[Refusal]:
-    """Yield settings with which a divided model was never trained beside one that is not."""
-    layout = ", ".join(f"parallel.{axis}" for axis in axes)
-    for part in ("offload_optimizer", "offload_param"):
-        key = f"zero_optimization.{part}.device"
-        if _at(config, key) == "nvme":
-            found = f"found nvme, which nobody has tried with {layout}"
-            yield Refusal(f"deepspeed.{key}", found, "take cpu")
-    for key, off in _UNTRIED.items():
+def _untried(
+    layout: str, config: Mapping[str, Any], settings: Mapping[str, Any]
+) -> Iterator[Refusal]:
+    """Yield settings with which such a model was never trained beside a plain one."""
+    for key, off in settings.items():
         found = _at(config, key)
         if found not in (None, off, AUTO):
             shown = str(found).lower() if isinstance(found, bool) else found

@@ -29,6 +29,7 @@ from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.rank import (
     device_precision,
+    model_blocks,
     optimization,
     process_groups,
     rng,
@@ -149,7 +150,10 @@ class Session(RankView):
             deepspeed.init_distributed(dist_init_required=None)
         device_precision.check(self._spec.spec, arguments.get("config"), self.device)
         model = device_precision.in_fp8(model, self._spec.spec)
-        arguments = optimization.fill(model, arguments, self._spec.optimization)
+        wanted, config = self._spec.optimization, arguments.get("config")
+        stage = engine_setup.checked_stage(self._spec.spec, config)
+        model_blocks.compile_each(model, wanted, self.device, stage=stage)
+        arguments = optimization.fill(model, arguments, wanted)
         made = engine_setup.initialize(model, loss, arguments, self.layout)
         self._engine = made[0]
         return made

@@ -11,7 +11,7 @@ from typing import Any
 from hpcrun.compile.source.marked_tree import Key, dotted, get_at
 from hpcrun.compile.source.problems import Reporter
 from hpcrun.compile.target.draft import OWN_LOOPS, SpecDraft
-from hpcrun.policy import batch
+from hpcrun.policy import batch, training_ways
 from hpcrun.state.spec.parallel_block import divided
 
 # Parameters of optimizers and schedulers that are learning rates.
@@ -34,7 +34,11 @@ def settle(draft: SpecDraft) -> None:
     _check_schedule(block, config, report)
     _check_groups(block, config, report)
     _check_average(spec, report)
-    used = [key for key in ("warmup", "decay", "layer_decay", "ema") if block[key]]
+    for each in training_ways.of_compiled(spec, config):
+        report.at(each.key, each.found, each.hint)
+    if block["compile"] and get_at(config, ("zero_optimization", "stage")) == 3:
+        draft.note("optimization.compile with ZeRO stage 3 is for session.fully_shard(…) alone")
+    used = [key for key in ("warmup", "decay", "layer_decay", "ema", "compile") if block[key]]
     used += ["weight_decay_on"] if block["weight_decay_on"] != "all" else []
     if used and draft.framework in OWN_LOOPS:
         found = f"is made by session.{_maker(used[0])}(…), and {draft.framework} makes its own"

@@ -32,6 +32,16 @@ def check_division(engine: Any, layout: RankLayout) -> None:
         )
 
 
+def checked_stage(spec: Mapping[str, Any], config: Any) -> int | None:
+    """Return ZeRO's stage; raise UsageError for what does not go with ``optimization.compile``."""
+    if not isinstance(config, Mapping):
+        return None
+    for each in training_ways.of_compiled(spec, config):
+        raise UsageError(f"{each.key} {each.found}", hint=each.hint)
+    stage: int | None = (config.get("zero_optimization") or {}).get("stage")
+    return stage
+
+
 def initialize(
     model: Any, loss: Callable[..., Any] | None, arguments: dict[str, Any], layout: RankLayout
 ) -> Engine:

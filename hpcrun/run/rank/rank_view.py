@@ -24,6 +24,7 @@ from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.rank import (
     device_precision,
+    model_blocks,
     optimization,
     process_groups,
     replica_engine,
@@ -147,6 +148,7 @@ class RankView:
         of_spec = replica_engine.options_of(self._spec.deepspeed, wanted, self.layout)
         options = {**of_spec, **options}
         process_groups.begin(self.world_size, self.device)
+        model_blocks.compile_each(model, wanted, self.device)
         engine = ReplicaEngine(model, optimizer, **options)
         self._engine = engine
         return engine

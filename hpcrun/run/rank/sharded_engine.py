@@ -18,7 +18,7 @@ from hpcrun.run.checkpoint import deepspeed_io, shard_files
 from hpcrun.run.parallel import engine_setup, tensor_shards
 from hpcrun.run.parallel import tensor_plan as divided_modules
 from hpcrun.run.parallel.rank_layout import RankLayout
-from hpcrun.run.rank import optimization
+from hpcrun.run.rank import model_blocks, optimization
 from hpcrun.run.rank.torch_engine import TorchEngine, batch_options
 from hpcrun.state.spec.run_blocks import Optimization
 from hpcrun.text import listed
@@ -316,8 +316,8 @@ def make(
         Names of modules, with ``*`` for any one part -> how `tensor` ranks divide each; see
         `hpcrun.run.parallel.tensor_plan.styles_of`.
     blocks
-        Classes, or their names, of the modules that are gathered one at a time; None takes those
-        that Hugging Face models name, else the children of lists of equal modules.
+        Classes, or their names, of the modules that are gathered one at a time (and compiled); None
+        finds them, as `hpcrun.run.rank.model_blocks.find` does.
     reshard
         Free a block's weights after its forward pass and gather them again for the backward pass.
     half
@@ -346,8 +346,9 @@ def make(
         )
     styles = divided_modules.styles_of(model, tensor_plan, tensor)
     model = engine_setup.with_loss(model, loss)
-    parts = _blocks(model, blocks)
+    parts = model_blocks.find(model, blocks)
     _check(model, parts)
+    model_blocks.compile_each(model, wanted, device, blocks)
     model.to(device)
     for one in (*model.parameters(), *model.buffers()):
         torch.distributed.broadcast(one.data, 0)
@@ -445,22 +446,6 @@ def _is_on(value: Any) -> bool:
     return value not in (None, False)
 
 
-def _blocks(model: Any, given: Sequence[Any] | None) -> list[Any]:
-    """Return the modules that are divided each by itself, but for the root."""
-    wanted = given if given is not None else getattr(model, "_no_split_modules", None)
-    if not wanted:
-        lists = [model.get_submodule(name) for name in optimization.layer_lists(model)]
-        return [child for each in lists for child in each.children()]
-    names = {each if isinstance(each, str) else each.__name__ for each in wanted}
-    found = [each for each in model.modules() if type(each).__name__ in names]
-    if given is not None and (missing := names - {type(each).__name__ for each in found}):
-        raise UsageError(
-            f"blocks names {listed(sorted(missing), _SHOWN)}, and the model has no such module",
-            hint="give the class of the model's layers",
-        )
-    return [each for each in found if each is not model]
-
-
 def _check(model: Any, parts: Sequence[Any]) -> None:
     """Raise UsageError for a model that would fail, or that no test covers."""
     owners: dict[int, set[int]] = {}
@@ -500,10 +485,10 @@ def _check(model: Any, parts: Sequence[Any]) -> None:
                 raise UsageError(f"session.fully_shard: {name} {what}", hint=hint)
     if hasattr(model, "num_stages"):
         raise UsageError("session.fully_shard: the model is a pipeline", hint=_INSTEAD)
-    if any(type(each).__name__ == "OptimizedModule" for each in model.modules()):
+    if model_blocks.is_compiled(model):
         raise UsageError(
-            "session.fully_shard: the model is compiled, which nobody has tried with it",
-            hint="leave torch.compile out",
+            "session.fully_shard: the program compiles the model, which nobody has tried with it",
+            hint="leave torch.compile out of it, and set optimization.compile to true in the spec",
         )
 
 

@@ -104,6 +104,9 @@ class Optimization:
     ema_every: int = 1
     """Optimizer steps between two updates of the average."""
 
+    compile: bool = False
+    """Compile each of the model's blocks by torch as its engine is made (docs/precision.md)."""
+
 
 @spec_dataclass
 class Pack:

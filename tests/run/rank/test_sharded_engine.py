@@ -16,7 +16,7 @@ from hpcrun.errors import CheckpointError, UsageError
 from hpcrun.run.checkpoint import shard_files
 from hpcrun.run.checkpoint.deepspeed_io import UnreadableFile
 from hpcrun.run.parallel.rank_layout import RankLayout
-from hpcrun.run.rank import optimization, sharded_engine
+from hpcrun.run.rank import model_blocks, optimization, sharded_engine
 from hpcrun.run.rank.torch_engine import Engine
 from hpcrun.run.weights import saved_weights
 from hpcrun.state import manifest
@@ -423,21 +423,21 @@ def _expert() -> Any:
 def test_models_that_would_train_wrong_are_refused(model: Any, said: str) -> None:
     made = model()
     with pytest.raises(UsageError, match=f"session.fully_shard: {said}") as refused:
-        sharded_engine._check(made, sharded_engine._blocks(made, None))
+        sharded_engine._check(made, model_blocks.find(made, None))
     assert refused.value.hint
 
 
 def test_blocks_are_layers_or_what_is_named() -> None:
     layer = torch.nn.TransformerEncoderLayer(4, 1, 4)
     model = torch.nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
-    assert sharded_engine._blocks(model, None) == [*model.layers]
-    assert sharded_engine._blocks(model, [torch.nn.MultiheadAttention]) == [
+    assert model_blocks.find(model, None) == [*model.layers]
+    assert model_blocks.find(model, [torch.nn.MultiheadAttention]) == [
         each.self_attn for each in model.layers
     ]
     model._no_split_modules = ["TransformerEncoderLayer"]
-    assert sharded_engine._blocks(model, None) == [*model.layers]
+    assert model_blocks.find(model, None) == [*model.layers]
     with pytest.raises(UsageError, match="blocks names Block, and the model has no such module"):
-        sharded_engine._blocks(model, ["Block"])
+        model_blocks.find(model, ["Block"])
 
 
 @pytest.mark.parametrize(
