@@ -82,6 +82,10 @@ WRONG = [
      "optimization.ema", "with ZeRO 3 no rank has them"),
     ("ema: 0.9", FUNCTION + "resources: {ntasks_per_node: 2}\nparallel: {tensor: 2}\n" + DEEPSPEED,
      "optimization.ema", "parallel.tensor divides the model"),
+    ("compile: true", "entry: train.py\nframework: huggingface\n" + DEEPSPEED,
+     "optimization.compile", "huggingface makes its own"),
+    ("compile: true", FUNCTION + "parallel: {tensor: 2}\n" + DEEPSPEED,
+     "parallel.tensor", "which nobody has tried with optimization.compile"),
     ("decay: line", "", "optimization.decay", "did you mean 'linear'"),
 ]  # fmt: skip
 
@@ -101,3 +105,7 @@ def test_a_script_is_told_that_it_has_to_ask_the_session(project: Any) -> None:
     assert any("optimization.warmup is made by session.initialize" in one for one in notes)
     notes = _compiled(project, "ema: 0.9", "entry: train.py\n" + DEEPSPEED).notes
     assert any("optimization.ema is made by session.restore" in one for one in notes)
+    zero = DEEPSPEED.replace(ADAM, ADAM + ", zero_optimization: {stage: 3}")
+    notes = _compiled(project, "compile: true", "entry: train.py\n" + zero).notes
+    assert any("with ZeRO stage 3 is for session.fully_shard(…) alone" in one for one in notes)
+    assert any("optimization.compile is made by session.initialize" in one for one in notes)
