@@ -7,6 +7,8 @@ from typing import Any
 
 import deepspeed
 import torch
+import torch._dynamo
+from torch._dynamo.utils import counters
 
 from hpcrun.run.rank import model_blocks, sharded_engine
 from hpcrun.run.rank.replica_engine import ReplicaEngine
@@ -35,6 +37,8 @@ class CompiledRank(ShardedRank):
         """Begin with an engine; ``options`` are its own."""
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+        torch._dynamo.reset()
+        counters.clear()
         torch.manual_seed(seed)
         model, wanted = Blocks(dropout, recomputes), Optimization(compile=compiled)
         device, batch = torch.device("cpu"), MICRO * WORLD * accumulation
@@ -83,6 +87,10 @@ class CompiledRank(ShardedRank):
             torch.distributed.all_reduce(both)
             losses.append(both.item() / WORLD)
         return losses
+
+    def graphs(self) -> int:
+        """How many were compiled since the engine was made."""
+        return int(counters["stats"]["unique_graphs"])
 
     def names(self) -> list[str]:
         """The names of what the model's state has."""

@@ -110,8 +110,9 @@ def compile_each(
         _check_compiler()
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     for block in blocks:
-        block.compile(dynamic=False, recompile_limit=_FORMS * len(blocks))
-        block._compiled_call_impl = _explained(block._compiled_call_impl)
+        limit = _FORMS * len(blocks)
+        compiled = torch.compile(block.forward, dynamic=False, recompile_limit=limit)
+        block._compiled_call_impl = _with_forward(block, compiled)
 
 
 def _refused(model: Any, blocks: Sequence[Any], stage: int | None) -> Iterator[tuple[str, str]]:
@@ -151,12 +152,21 @@ def _check_compiler() -> None:
         ) from error
 
 
-def _explained(compiled: Callable[..., Any]) -> Callable[..., Any]:
+def _with_forward(block: Any, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a call of a block by its compiled forward pass; a copy of the block has none.
+
+    The engine's hooks stay outside: at one inside, torch would not compile a class of its own, such
+    as a Sequential, as ``Module.compile`` does not either.
+    """
     from torch._dynamo.exc import FailOnRecompileLimitHit
 
+    attributes = block.__dict__
+
     def call(*arguments: Any, **named: Any) -> Any:
+        own = attributes.get("forward")
+        attributes["forward"] = compiled
         try:
-            return compiled(*arguments, **named)
+            return block._call_impl(*arguments, **named)
         except FailOnRecompileLimitHit as error:
             raise UsageError(
                 "optimization.compile: blocks meet more shapes, or other forms of a call, than "
@@ -165,5 +175,9 @@ def _explained(compiled: Callable[..., Any]) -> Callable[..., Any]:
                 hint="give all micro batches one shape, such as by padding (TORCH_LOGS=recompiles "
                 "tells what differs), or set optimization.compile to false",
             ) from error
+        finally:
+            del attributes["forward"]
+            if own is not None:
+                attributes["forward"] = own
 
     return call

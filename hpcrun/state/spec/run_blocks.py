@@ -90,12 +90,10 @@ class Optimization:
     """The global batch that the learning rate is right for."""
 
     layer_decay: float | None = None
-    """Each layer has this much of the next one's learning rate: ``0.8``; the last ones have all of
-    it."""
+    """Each layer has this much of the next one's learning rate, the last all of it: ``0.8``."""
 
     weight_decay_on: Literal["all", "matrices"] = "all"
-    """The parameters whose weights decay; ``matrices`` leaves out biases and norms (less than two
-    dimensions)."""
+    """Parameters that decay; ``matrices`` leaves out biases and norms (under two dimensions)."""
 
     ema: float | None = None
     """Keep an exponential moving average of the weights with this decay, such as ``0.999``, in fp32
@@ -105,7 +103,7 @@ class Optimization:
     """Optimizer steps between two updates of the average."""
 
     compile: bool = False
-    """Compile each of the model's blocks by torch as its engine is made (docs/precision.md)."""
+    """Compile the model's blocks as its engine is made: docs/precision.md."""
 
 
 @spec_dataclass

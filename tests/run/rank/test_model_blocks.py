@@ -6,6 +6,8 @@ compiled): each is trained beside one process, or refused with its reason.
 
 from __future__ import annotations
 
+import copy
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -154,6 +156,8 @@ def test_each_pair_trains_as_one_process(ranks: Ranks, cache: str, way: Way) -> 
         told = ranks.tell("way", engine=engine, options=options, cache=cache, **{**named, **each})
         assert told == [None] * 2
         losses.append(ranks.tell("steps", number=steps)[0])
+        # One for both blocks, which are alike.
+        assert ranks.tell("graphs") == [int({**named, **each}["compiled"])] * 2
     expected = alone(steps, accumulation)
     assert losses[0] == pytest.approx(expected, rel=_tolerance(name, half=half))
     # PowerSGD draws in the order of the gradients, which compiled blocks give otherwise.
@@ -279,10 +283,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What dynamo sees, without inductor."""
     import torch._dynamo
 
-    compile_in_place = nn.Module.compile
-    monkeypatch.setattr(
-        nn.Module, "compile", lambda own, **named: compile_in_place(own, backend="eager", **named)
-    )
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     torch._dynamo.reset()
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=False):
         yield
@@ -303,6 +304,24 @@ def test_more_forms_than_torch_compiles_are_an_error() -> None:
     ) as error:
         model(torch.zeros(most + 1, 8))
     assert "by padding" in str(error.value.hint)
+
+
+@pytest.mark.usefixtures("traced")
+def test_blocks_of_torchs_own_classes_are_compiled_and_copies_are_not() -> None:
+    from torch._dynamo.utils import counters
+
+    model = nn.Sequential(_moved(4), _moved(4))
+    model_blocks.compile_each(model, WANTED, CPU)
+    counters.clear()
+    before = [*model.state_dict()]
+    found = model(torch.ones(2, 4, requires_grad=True))
+    assert counters["stats"] == {"calls_captured": 2, "unique_graphs": 1}
+    assert [*model.state_dict()] == before
+    twin = copy.deepcopy(model)
+    assert not model_blocks.is_compiled(twin)
+    with torch.no_grad():
+        model[0][0].weight.zero_()
+    assert torch.equal(twin(torch.ones(2, 4)), found)
 
 
 @pytest.mark.usefixtures("traced")
