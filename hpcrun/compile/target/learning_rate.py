@@ -34,7 +34,7 @@ def settle(draft: SpecDraft) -> None:
     _check_schedule(block, config, report)
     _check_groups(block, config, report)
     _check_average(spec, report)
-    for each in training_ways.of_compiled(spec, config):
+    for each in training_ways.of_compiled(spec, config) if block["compile"] else ():
         report.at(each.key, each.found, each.hint)
     if block["compile"] and get_at(config, ("zero_optimization", "stage")) == 3:
         draft.note("optimization.compile with ZeRO stage 3 is for session.fully_shard(…) alone")
