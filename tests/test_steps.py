@@ -9,8 +9,8 @@ from bench import steps
 # The targets are those of `bench.steps`; only ever lowered, but for what features look up of other
 # experiments (one function), and for runs that share a job, in which `status` looks at how they
 # ended there (one) and `submit` checks what may be (two). And `status` asks from whom a run of a
-# population began (one), and `submit` has the lock of a journal (three), and a walk over hpcrun's own
-# modules that no other process's caches break (one).
+# population began (one), and `submit` has the lock of a journal (three), and a walk over hpcrun's
+# own modules that no other process's caches break (one).
 _MOST = {"status": 195, "submit": 631, "modules": 41, "returns": 97}
 
 
