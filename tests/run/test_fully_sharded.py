@@ -21,6 +21,7 @@ PROGRAM = """
 import os, signal, time
 import torch
 from torch import nn
+from hpcrun.state import manifest
 from hpcrun.state.node_layout import ScratchPaths
 
 def train(session):
@@ -39,8 +40,10 @@ def train(session):
 
     for step in session.steps(total=session.config.total):
         session.log({"loss": session.train_batch(step, read)}, step)
-        if step == session.config.killed and session.attempt == 1 and session.rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if 0 < session.config.killed <= step and session.attempt == 1 and session.rank == 1:
+            # Saves are written behind steps that are shorter.
+            if manifest.complete(session.directory / "checkpoints"):
+                os.kill(os.getpid(), signal.SIGKILL)
         if step == session.config.preempted and session.attempt == 2:
             (session.directory / "ready").touch()
             while not ScratchPaths(session.scratch).stop.exists():
@@ -100,8 +103,8 @@ def test_killed_preempted_and_on_other_ranks_it_is_as_unhurt(place: Place, tmp_p
     assert whole[24][0] < whole[1][0]
     place.run.directory.rename(tmp_path / "whole")
 
-    # One rank is killed after step 6, and the job is preempted at step 9: ranks agree a bit later.
-    _submit(place, ranks=2, total=24, killed=6, preempted=9)
+    # One rank is killed after step 6, and the job is preempted at step 12: ranks agree a bit later.
+    _submit(place, ranks=2, total=24, killed=6, preempted=12)
     supervisor = place.start(CUDA_VISIBLE_DEVICES=DEVICES)
     until(lambda: (place.run.directory / "ready").exists(), timeout=100)
     supervisor.send_signal(signal.SIGTERM)
@@ -110,8 +113,9 @@ def test_killed_preempted_and_on_other_ranks_it_is_as_unhurt(place: Place, tmp_p
     assert place.attempt(1).outcome == "failed"
     first, second = _metrics(place, 1), _metrics(place, 2)
     stopped = max(second)
-    assert (min(first), min(second)) == (1, 5)
-    assert 9 <= stopped <= 16
+    assert min(first) == 1
+    assert min(second) in (5, 9)
+    assert 12 <= stopped <= 19
     # Dropout, order of samples, schedule and clipping: nothing tells that there was a restart.
     assert {**first, **second} == {step: whole[step] for step in range(1, stopped + 1)}
     assert _saved(place)[0] == (stopped, 2)
