@@ -8,6 +8,7 @@ an error here, since beyond it what is compiled would depend on the steps since 
 from __future__ import annotations
 
 import collections
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -117,7 +118,12 @@ def compile_each(
 
 def _refused(model: Any, blocks: Sequence[Any], stage: int | None) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with a model, and a hint."""
+    import torch
+
     leave_out = "set optimization.compile to false"
+    if "recompile_limit" not in inspect.signature(torch.compile).parameters:
+        found = f"torch {torch.__version__} cannot be told how many shapes it is to compile"
+        yield found, f"take torch 2.13 in the job's Python, or {leave_out}"
     if stage == 3:
         yield (
             "with ZeRO 3 each module of a block has DeepSpeed's hooks, at which torch breaks the "

@@ -265,6 +265,14 @@ def test_a_node_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert "environment.setup" in str(error.value.hint)
 
 
+def test_an_older_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its limit of shapes would leave the rest uncompiled without a word."""
+    monkeypatch.setattr(torch, "compile", lambda model, *, dynamic=None: model)
+    with pytest.raises(UsageError, match="cannot be told how many shapes") as error:
+        model_blocks.compile_each(Blocks(), WANTED, CPU)
+    assert "take torch 2.13" in str(error.value.hint)
+
+
 def test_a_session_refuses_before_it_makes_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     session = hpcrun.session()
     monkeypatch.setattr(session, "_spec", SpecBlocks({"optimization": {"compile": True}}))
