@@ -12,11 +12,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import deepspeed
 import torch
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
+from hpcrun import shared_look
 from hpcrun.errors import HpcrunError
 from hpcrun.policy.retention import Retention
 from hpcrun.run.checkpoint import checkpoint_files, init_weights
@@ -324,6 +326,7 @@ class Rank:
         expected: bool = False,
         nodes: list[str] | None = None,
         inherits: bool = False,
+        seen_within: float = shared_look.SEEN_WITHIN,
     ) -> list[Any]:
         """Restore, with settings of its own if it ``inherits``; step and name."""
         self._reports: list[str] = []
@@ -334,7 +337,8 @@ class Rank:
         store = self._store(run, 2, 2, self._nearby(nodes, 2) if nodes else None)
         states = self._states()
         own = OwnSettings(self._engine, states)
-        found = store.restore(self._engine, states, expected=expected, report=report)
+        with mock.patch.object(shared_look, "SEEN_WITHIN", seen_within):
+            found = store.restore(self._engine, states, expected=expected, report=report)
         if inherits:
             own.put_back()
         return list(found)
