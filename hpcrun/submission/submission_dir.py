@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 import re
 import shutil
@@ -106,7 +107,7 @@ class Draft:
                     if array.script:
                         files.write_bytes(self.paths.script(index), array.script.encode())
         except OSError as error:
-            raise unwritable(self.paths.directory, error) from None
+            raise unwritable(self.paths.experiment.directory, error) from None
         return notes
 
     def discard(self) -> None:
@@ -320,7 +321,8 @@ class Prepared:
 def unwritable(path: Path, error: OSError) -> UsageError:
     """Return the error for a path under the root that cannot be written to, or what it is of."""
     at = Path(error.filename or path)
-    if not (at.is_relative_to(path) or path.is_relative_to(at)):
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+    if not (is_full or at.is_relative_to(path) or path.is_relative_to(at)):
         said = f"{at}, of which the jobs get a copy: {error.strerror or error}"
         return UsageError(said, hint="make it readable; if it has just changed, submit again")
     return UsageError(

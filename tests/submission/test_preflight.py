@@ -34,6 +34,8 @@ def test_what_cannot_be_read_is_no_fault_of_the_root(tmp_path: Path) -> None:
     found = unwritable(tmp_path / "root", error)
     assert found.message.startswith("/elsewhere/train.py, of which the jobs get a copy: No such")
     assert "submit again" in str(found)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/elsewhere/cache")
+    assert "/elsewhere/cache: cannot be written: No space" in str(unwritable(tmp_path, full))
 
 
 def test_a_directory_of_somebodys_becomes_no_experiment(tmp_path: Path) -> None:
