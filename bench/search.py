@@ -165,7 +165,7 @@ class Bench:
                 "hydra.launcher.name": f"hydra-{seed}",
                 "hydra.launcher.cpus_per_task": 1,
                 "hydra.launcher.mem_gb": 1,
-                "hydra.sweep.dir": self._ward.directory / f"hydra-{seed}",
+                "hydra.sweep.dir": self._outputs_of(seed),
                 "hydra.sweep.subdir": "${hydra.job.num}",
                 "seed": seed,
                 **{key: f"tag(log,interval({low},{high}))" for key, (low, high) in SPACE.items()},
@@ -190,12 +190,16 @@ class Bench:
         for seed, (start, process, log_name) in zip(seeds, processes, strict=True):
             if process.returncode:
                 raise RuntimeError(Path(log_name).read_text())
-            results = (self._ward.directory / f"hydra-{seed}").glob("*/result.json")
+            results = self._outputs_of(seed).glob("*/result.json")
             trials = [tuple(json.loads(path.read_text())) for path in results]
             if len(trials) != options.trials:
                 raise RuntimeError(f"Hydra's seed {seed} has {len(trials)} results")
             found.append({"began": start, "ended": ended[seed], "trials": sorted(trials)})
         return found
+
+    def _outputs_of(self, seed: int) -> Path:
+        # Not among the code, of which each of our runs would have a copy.
+        return self._ward.directory.parent / f"hydra-{seed}"
 
     def judge(self, side: str, found: list[dict[str, Any]], targets: Sequence[float]) -> None:
         """Add to each search of a side when its target was reached, and what it had cost then."""
