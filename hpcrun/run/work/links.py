@@ -24,9 +24,9 @@ from hpcrun.state.plan import Entry
 
 PYCACHE = "__pycache__"
 # A directory of the code with at most so many entries, none of them a Python file, is a real one in
-# `work`, as long as there are not too many links already.
-_MOST_ENTRIES = 100
-_MOST_LINKS = 1000
+# `work`, as long as all of these together have not more. Each start of a run makes them on shared
+# storage, each end removes them, and outputs of other programs among the code may be many.
+_MOST_ENTRIES, _MOST_IN_ALL = 100, 300
 _TARGET = re.compile(rf"(/.*)?/{PREFIX}[0-9a-f]{{12}}[^/]*/attempt-[0-9]+/code/(?P<name>.*)", re.S)
 # The characters of a directory's name that all nodes have in common.
 _START = len(PREFIX) + 12
@@ -70,7 +70,7 @@ def fill(mirror: Path, code: Path, real: Collection[str], target: Path | None = 
     shared_look.refresh(mirror)
     if not _is_directory(mirror):
         raise _in_the_way(mirror)
-    target, made, waiting = target or code, 0, deque([""])
+    target, left, waiting = target or code, _MOST_IN_ALL, deque([""])
     while waiting:
         above = waiting.popleft()
         with os.scandir(code / above) as entries:
@@ -87,14 +87,16 @@ def fill(mirror: Path, code: Path, real: Collection[str], target: Path | None = 
             if is_there and is_code(place, name):
                 place.unlink()
                 is_there = False
-            if is_directory and not is_there and (name in real or _is_data(code / name, made)):
+            count = _entries(code / name) if is_directory and name not in real else 0
+            if is_directory and not is_there and count <= left:
                 place.mkdir(exist_ok=True)
             if is_directory and _is_directory(place):
+                # Also one that another node has made.
+                left = max(0, left - count)
                 waiting.append(name)
             elif name in real:
                 raise _in_the_way(place)
             elif not is_there:
-                made += 1
                 with contextlib.suppress(FileExistsError):
                     place.symlink_to(f"{target}/{name}")
 
@@ -118,11 +120,11 @@ def directory_of_rank(launch: Launch, rank: int) -> Path:
     return directory
 
 
-def _is_data(directory: Path, made: int) -> bool:
-    if made >= _MOST_LINKS:
-        return False
+def _entries(directory: Path) -> int:
+    """Return how many a directory and its entries are; of modules, or of very many, too many."""
     names = os.listdir(directory)  # noqa: PTH208 - names alone
-    return len(names) <= _MOST_ENTRIES and not any(name.endswith(".py") for name in names)
+    is_data = len(names) <= _MOST_ENTRIES and not any(name.endswith(".py") for name in names)
+    return 1 + len(names) if is_data else _MOST_IN_ALL + 1
 
 
 def clear(mirror: Path, *, code: Path | None = None, only: Iterable[Path] = (Path("/"),)) -> None:

@@ -70,6 +70,27 @@ def test_files_of_the_code_are_found_and_directories_of_data_are_real(
     assert tree(work) == ["logs/", "logs/a.log"]
 
 
+def test_of_many_directories_as_many_are_real_as_hold_few_entries(
+    tmp_path: Path, work: Path
+) -> None:
+    """Such as outputs of other programs among the code; another node makes no more of them."""
+    outputs = [f"multirun/{n:02}/out/{name}" for n in range(90) for name in ("log", "result")]
+    code = copy(tmp_path, "train.py", *outputs, *(f"logs/{n}" for n in range(60)))
+    links.fill(work, code, links.way(".", Entry("command")))
+    made = tree(work)
+    # First what lies at the top, then what is in it, in the order of names.
+    assert {"logs/", "multirun/", "multirun/00/", "multirun/00/out@", "multirun/89@"} <= {*made}
+    assert len(made) <= links._MOST_IN_ALL + 3
+    twin = tmp_path / "other" / START / "attempt-1"
+    twin.mkdir(parents=True)
+    (twin / "code").symlink_to(code)
+    links.fill(work, twin / "code", links.way(".", Entry("command")), target=code)
+    assert tree(work) == made
+    assert (work / "multirun/89/out/log").read_text() == "multirun/89/out/log"
+    links.clear(work, code=code, only=[code])
+    assert tree(work) == []
+
+
 def test_what_the_program_wrote_wins_and_directories_are_merged(tmp_path: Path, work: Path) -> None:
     (work / "state.json").write_text("the program's")
     (work / "pkg").mkdir()
