@@ -151,6 +151,10 @@ class Workers(ABC):
         """Check whether a rank is known to have ended, well or badly."""
         return self.exit_code() is not None or rank in self.ends
 
+    def end_of(self, rank: int) -> RankEnd:
+        """Return the end of a rank that is gone: a good one, unless it was seen to end badly."""
+        return self.ends.get(rank, RankEnd(rank, None, 0, None))
+
     @abstractmethod
     def abandon(self) -> None:
         """End ranks that nobody needs, without waiting for it."""

@@ -257,6 +257,12 @@ class RanksOfAgents(Workers):
     def has_ended(self, rank: int) -> bool:
         return rank in self._look()
 
+    def end_of(self, rank: int) -> RankEnd:
+        if rank in self._look():
+            return super().end_of(rank)
+        # Its agent found it gone, and has yet to tell of a code that it left.
+        return RankEnd(rank, self._agents.places.node_of(rank), None, causes.UNSEEN)
+
     def abandon(self) -> None:
         """Leave it to the agents, as `kill` does."""
 

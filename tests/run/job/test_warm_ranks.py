@@ -437,6 +437,11 @@ def test_ends_that_agents_tell_of(
     found = ranks.failure()
     assert (found and (found.rank, found.exit_code, found.signal)) == failed
     assert [ranks.has_ended(rank) for rank in (0, 1)] == [f"r{rank}" in ends for rank in (0, 1)]
+    # One that is gone, and of whose end nobody has told, did not leave well for all that is known.
+    codes = [ends.get(f"r{rank}") for rank in (0, 1)]
+    assert [ranks.end_of(rank).exit_code for rank in (0, 1)] == codes
+    signals = [causes.UNSEEN if code is None else None for code in codes]
+    assert [ranks.end_of(rank).signal for rank in (0, 1)] == signals
 
 
 WAITING = {"n2": "/tmp/a/attempt-1", "n3": "/tmp/b/attempt-1"}
