@@ -1,7 +1,7 @@
 """A search (``sweep.search``) beside a grid of hpcrun's and hydra-optuna-sweeper, on one Slurm.
 
-    python -m bench.search --peer HYDRA_PYTHON [--seeds 5] [--trials 24] [--parallel 4] [--pack]
-        [--steps 54] [--pause 0.8] [--slurm 22.05] [--output bench/results] [--json]
+    python -m bench.search --peer HYDRA_PYTHON [--seeds 5] [--trials 24] [--own-trials 24]
+        [--parallel 4] [--pack] [--steps 54] [--pause 0.8] [--slurm 22.05] [--output bench/results]
 
 Brings up the test bed's Slurm (root). HYDRA_PYTHON is a Python that has hydra-core,
 hydra-optuna-sweeper and hydra-submitit-launcher. The same function is trained everywhere: a
@@ -138,16 +138,16 @@ class Bench:
         options, began = self._options, []
         for seed in seeds:
             space = {f"config.{key}": {"loguniform": [*ends]} for key, ends in SPACE.items()}
-            asked = {"space": space, "trials": options.trials, "parallel": options.parallel}
+            asked = {"space": space, "trials": options.own_trials, "parallel": options.parallel}
             began.append(time.time())
             search = {**asked, "seed": seed, "prune": "halving"}
             self._submit(f"search-{seed}", seed, {"search": search}, pack=options.pack)
         names = [f"search-{seed}" for seed in seeds]
-        waves = math.ceil(options.trials / options.parallel)
+        waves = math.ceil(options.own_trials / options.parallel)
         self._wait(lambda: all(map(self._are_over, names)), waves)
         found = []
         for name, start in zip(names, began, strict=True):
-            trials = self._trials(name, options.trials)
+            trials = self._trials(name, options.own_trials)
             found.append({"began": start, "ended": max(trials)[0], "trials": trials})
         return found
 
@@ -368,6 +368,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--at-once", type=int, default=5, help="seeds that are searched at once")
     parser.add_argument("--trials", type=int, default=24)
+    parser.add_argument("--own-trials", type=int, help="of our searches, where they are others")
     parser.add_argument("--parallel", type=int, default=4, help="trials at a time, of each seed")
     parser.add_argument("--pack", action="store_true", help="trials of a seed share a job")
     parser.add_argument("--steps", type=int, default=54)
@@ -375,6 +376,7 @@ def main() -> None:
     parser.add_argument("--slurm", choices=VERSIONS, default=VERSIONS[0])
     add_options(parser, "search")
     options = parser.parse_args()
+    options.own_trials = options.own_trials or options.trials
     if options.seeds < 2:
         parser.error("--seeds: two at least, or there is no noise to compare with")
     peers = ("hydra-core", "hydra-optuna-sweeper", "hydra-submitit-launcher", "optuna")
@@ -410,7 +412,10 @@ def main() -> None:
             bench.judge(side, found, targets)
     setting = circumstances(
         slurm=options.slurm,
-        **{name: getattr(options, name) for name in ("seeds", "trials", "parallel", "pack")},
+        **{
+            name: getattr(options, name)
+            for name in ("seeds", "trials", "own_trials", "parallel", "pack")
+        },
         steps=options.steps,
         pause=options.pause,
         **dict(zip(peers, versions, strict=True)),
