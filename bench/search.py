@@ -335,7 +335,7 @@ def report(
         return [one[key] for one in found]
 
     def apart(others: Sequence[float]) -> tuple[float, float]:
-        """Return how much worse our best values are, and the half of its 95 % interval."""
+        """Return the mean of what our best values are worse, and half of its 95 % interval."""
         found = [one - other for one, other in zip(of(ours, "best"), others, strict=True)]
         return fmean(found), 1.96 * stdev(found) / math.sqrt(len(found))
 

@@ -71,7 +71,7 @@ class StepCounts(TorchDispatchMode):
 
 
 class Turns:
-    """What turns.py has by this name; ``path`` is the directory that gets what was counted."""
+    """Counts steps where turns.py times them; ``path`` is the directory that gets the counts."""
 
     def __init__(self, path: str, side: str) -> None:
         self._file = Path(path, f"{side}-{os.environ['RANK']}.json")

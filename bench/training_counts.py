@@ -1,4 +1,4 @@
-"""What a step of our training loop does more than a bare script's: counts, which no clock disturbs.
+"""Counts what a step of our training loop does more than a bare script's: no clock disturbs that.
 
     python -m bench.training_counts [--engine NAME] [--output bench/results] [--json]
 

@@ -36,7 +36,7 @@ def train(session: Any) -> None:
 
 
 def initialize_by(session: Any, engine: str) -> Callable[..., Any]:
-    """Return what stands in for ``session.initialize`` and makes an engine without DeepSpeed."""
+    """Return a function in place of ``session.initialize``, for an engine without DeepSpeed."""
 
     def initialize(*, model: Any, **_: Any) -> tuple[Any, Any, None, Any]:
         if engine == "fully_shard":

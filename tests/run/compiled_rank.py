@@ -19,7 +19,7 @@ from tests.run.two_blocks import CLIPPING, MICRO, RATE, Blocks, samples
 
 
 class CompiledRank(ShardedRank):
-    """What a rank can be told more."""
+    """A rank that does more of what it is told."""
 
     def way(
         self,
@@ -89,7 +89,7 @@ class CompiledRank(ShardedRank):
         return losses
 
     def graphs(self) -> int:
-        """How many were compiled since the engine was made."""
+        """Return the number of graphs that were compiled since the engine was made."""
         return int(counters["stats"]["unique_graphs"])
 
     def names(self) -> list[str]:

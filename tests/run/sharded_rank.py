@@ -153,7 +153,7 @@ class Losses:
 
 
 class ShardedRank(Rank):
-    """What a rank can be told more."""
+    """A rank that does more of what it is told."""
 
     def sharded(
         self,

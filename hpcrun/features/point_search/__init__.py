@@ -61,11 +61,8 @@ class SearchFeature(Feature):
         from hpcrun.state.plan import SEARCH
 
         sampler = run.spec[SEARCH]["sampler"] if SEARCH in run.spec else "grid"
-        names = {
-            **dict.fromkeys(("qmc", "grid"), ()),
-            "gp": ("optuna", "torch", "scipy"),
-            "cmaes": ("optuna", "cmaes"),
-        }
+        names = {"qmc": (), "grid": (), "gp": ("optuna", "torch", "scipy")}
+        names["cmaes"] = "optuna", "cmaes"
         return dict.fromkeys(names.get(sampler, ("optuna",)), f"sweep.search.sampler: {sampler}")
 
     def complete(self, run: RunPlan, submission: SubmissionPaths) -> bool:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 # Of each key's range, in the middle of which the first points lie: as Optuna has it.
 _SIGMA = 1 / 6
-_SEEDS = 1 << 32
 
 
 def points(
@@ -27,7 +26,7 @@ def points(
     *,
     better: str,
     seed: int,
-    number: int,
+    draw: int,
 ) -> Iterator[dict[str, Any]]:
     """Yield points for a run, endlessly.
 
@@ -40,8 +39,8 @@ def points(
         Key -> a distribution of Optuna's for numbers.
     better
         ``min`` or ``max``.
-    seed, number
-        Of the search, and of the run that asks: the same ones get the same points.
+    seed, draw
+        Seeds of the search, and of the run that asks: the same ones get the same points.
     """
     try:
         import numpy
@@ -55,7 +54,7 @@ def points(
         mean=numpy.full(count, 0.5),
         sigma=_SIGMA,
         bounds=numpy.array([[0.0, 1.0]] * count),
-        seed=seed % _SEEDS,
+        seed=seed,
     )
     sign = 1 if better == "min" else -1
     ended = [one for one in known if one.values]
@@ -67,7 +66,7 @@ def points(
             (numpy.array([_to_unit(one.params[key], space[key]) for key in space]), float(rank))
             for rank, one in enumerate(ranked)
         ])  # fmt: skip
-    evolution.reseed_rng((seed * 1_000_003 + number) % _SEEDS)
+    evolution.reseed_rng(draw)
     while True:
         drawn = zip(space.items(), evolution.ask(), strict=True)
         yield {key: _from_unit(float(part), one) for (key, one), part in drawn}

@@ -137,14 +137,13 @@ def _asked(
         from hpcrun.features.point_search import evolution
 
         better = objectives(run)[0].better
-        drawn = evolution.points(
-            known, space, better=better, seed=int(search["seed"]), number=run.number
-        )
+        seed, draw = int(search["seed"]) % _SEEDS, _seed_of(search, run.number)
+        drawn = evolution.points(known, space, better=better, seed=seed, draw=draw)
         for values in islice(drawn, _TRIES):
             yield {key: _rounded(value, space[key]) for key, value in values.items()}
         return
     for attempt in range(_TRIES):
-        seed = (int(search["seed"]) * 1_000_003 + run.number * _TRIES + attempt) % _SEEDS
+        seed = _seed_of(search, run.number * _TRIES + attempt)
         sampler = _sampler(search["sampler"], seed)
         study = optuna.create_study(directions=directions, sampler=sampler)
         study.add_trials(known)
@@ -154,6 +153,10 @@ def _asked(
             if calls_for(form, found):
                 found[key] = _suggest(asked, key, space[key])
         yield found
+
+
+def _seed_of(search: Mapping[str, Any], number: int) -> int:
+    return (int(search["seed"]) * 1_000_003 + number) % _SEEDS
 
 
 def _trials(

@@ -178,7 +178,7 @@ class RunningAttempt:
     def _failure(self, workers: Workers, first: RankEnd | None) -> dict[str, Any] | None:
         # A script or command may end when it likes.
         gone = self._agents.gone if self._run.entry.kind == "function" else ()
-        ends = {**{rank: workers.end_of(rank) for rank in gone}, **workers.ends}
+        ends = {rank: workers.end_of(rank) for rank in (*workers.ends, *gone)}
         found = evidence.failure(self._paths, first, ends, gone)
         if found is not None and found.get("node") is None:
             found["node"] = self._agents.places.node_of(found["rank"])

@@ -25,7 +25,7 @@ def own_part(tensor: Any) -> Any:
 
 
 def division(tensor: Any) -> Any:
-    """Return what is equal for tensors that are divided alike; None for one that is whole."""
+    """Return the mesh and the placements of a tensor's parts; None for one that is whole."""
     return (tensor.device_mesh, tuple(tensor.placements)) if is_divided(tensor) else None
 
 

@@ -53,7 +53,7 @@ def find(model: Any, given: Sequence[Any] | None = None) -> list[Any]:
 
 
 def _among_others(model: Any) -> list[Any]:
-    """Return what a Sequential has several of, of modules that are made of others."""
+    """Return the modules of a class of which a Sequential has several, and which have parts."""
     from torch import nn
 
     for module in model.modules():

@@ -290,7 +290,7 @@ class RankView:
         batch
             Samples of a batch; the last of all may have fewer.
         """
-        with rng.kept():
+        with rng.generators_kept():
             for indices in evaluation.batches(count, batch, *self._data_place()):
                 rng.seed_all(rng.derive(self.seed, *indices[:1]))
                 yield indices
@@ -408,5 +408,5 @@ class RankView:
         batches
             What the model is called with, as ``read`` of `train_batch` makes it.
         """
-        with rng.kept():
+        with rng.generators_kept():
             return train_batch.eval_batch(self._engine, batches)

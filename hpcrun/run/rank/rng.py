@@ -71,7 +71,7 @@ def host_kept() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[None]:
+def generators_kept() -> Iterator[None]:
     """Restore, after a block, all generators that `seed_all` seeds."""
     saved = state()
     try:

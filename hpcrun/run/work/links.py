@@ -121,7 +121,7 @@ def directory_of_rank(launch: Launch, rank: int) -> Path:
 
 
 def _entries(directory: Path) -> int:
-    """Return how many a directory and its entries are; of modules, or of very many, too many."""
+    """Return the number of a data directory's entries and itself; of any other one, too many."""
     names = os.listdir(directory)  # noqa: PTH208 - names alone
     is_data = len(names) <= _MOST_ENTRIES and not any(name.endswith(".py") for name in names)
     return 1 + len(names) if is_data else _MOST_IN_ALL + 1

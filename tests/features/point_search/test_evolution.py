@@ -30,7 +30,7 @@ PRUNED = optuna.trial.TrialState.PRUNED
 
 
 def _distance(values: dict[str, Any]) -> float:
-    """Return how far a point is from the best one, each range being 1."""
+    """Return the squared distance of a point from the best one, each range being 1."""
     far = (
         math.log10(values["config.lr"] / BEST["config.lr"]) / 5,
         (values["config.rate"] - BEST["config.rate"]) / 2,
@@ -69,7 +69,7 @@ def test_it_moves_towards_the_best(tmp_path: Path, mode: str) -> None:
 
 def _points(trials: list[Any], better: str = "min") -> list[dict[str, Any]]:
     space = {key: optuna_space.distribution(form) for key, form in SPACE.items()}
-    drawn = evolution.points(trials, space, better=better, seed=3, number=50)
+    drawn = evolution.points(trials, space, better=better, seed=3, draw=50)
     return [next(drawn) for _ in range(200)]
 
 

@@ -64,7 +64,7 @@ REFUSED = {
 
 
 def _refusal(way: Way) -> str | None:
-    """Return what is said to a way by the code that refuses."""
+    """Return the reason with which the code refuses a way."""
     name, half, _, _, compiled = way
     engine, options = ENGINES[name]
     config: dict[str, Any] = {"bf16": {"enabled": half}}
