@@ -46,6 +46,8 @@ def soak(ward: Ward, minutes: float, stopped: float) -> dict[str, Any]:
         pauses += 1
         time.sleep(PAUSE)
     load = os.getloadavg()[0]
+    if len(ward.attempts("long")) > 1:
+        print(ward.explain("long"), file=sys.stderr)
     (run,) = ward.status("long")
     ward.hpcrun("cancel", "long")
     ward.wait_for_end("long", "cancelled")

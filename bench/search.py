@@ -42,6 +42,8 @@ _NOISE = 1.645 * math.sqrt(2)
 _RESAMPLES = 10_000
 # Most seconds that the searches take, as a multiple of trials that follow one another.
 _PATIENCE = 4.0
+# Most starts of a search of Hydra's, of which the last counts.
+_STARTS = 3
 
 MODEL = """\
 import os
@@ -148,62 +150,71 @@ class Bench:
         found = []
         for name, start in zip(names, began, strict=True):
             trials = self._trials(name, options.own_trials)
-            found.append({"began": start, "ended": max(trials)[0], "trials": trials})
+            ended = {"began": start, "ended": max(trials)[0], "trials": trials}
+            found.append({**ended, "name": name, "starts": 1})
         return found
 
     def search_with_hydra(self, seeds: range) -> list[dict[str, Any]]:
-        """Search by hydra-optuna-sweeper for these seeds at once, in batches of ``--parallel``."""
-        options, processes = self._options, []
-        for seed in seeds:
-            words = {
-                "hydra/sweeper": "optuna",
-                "hydra/launcher": "submitit_slurm",
-                "hydra.sweeper.direction": "minimize",
-                "hydra.sweeper.n_trials": options.trials,
-                "hydra.sweeper.n_jobs": options.parallel,
-                "hydra.sweeper.sampler.seed": seed,
-                "hydra.launcher.name": f"hydra-{seed}",
-                "hydra.launcher.cpus_per_task": 1,
-                "hydra.launcher.mem_gb": 1,
-                "hydra.sweep.dir": self._outputs_of(seed),
-                "hydra.sweep.subdir": "${hydra.job.num}",
-                "seed": seed,
-                **{key: f"tag(log,interval({low},{high}))" for key, (low, high) in SPACE.items()},
-            }
-            command = [options.peer, "app.py", "--multirun"]
-            command += [f"{key}={value}" for key, value in words.items()]
-            log = self._ward.write(f"hydra-{seed}.log", "").open("ab")
-            process = self._ward.cluster.popen(
-                command, cwd=self._ward.directory, stdout=log, stderr=subprocess.STDOUT
-            )
-            processes.append((time.time(), process, log.name))
-        ended: dict[int, float] = {}
+        """Search by hydra-optuna-sweeper for these seeds at once, in batches of ``--parallel``.
+
+        One that fails is begun again, at most `_STARTS` times, and what it did until then is left
+        out: a job of its launcher's was seen to fail on this storage without a word.
+        """
+        found: dict[int, dict[str, Any]] = {}
+        running = {seed: [self._start_hydra(seed, 1)] for seed in seeds}
 
         def are_over() -> bool:
-            for seed, (_, process, _) in zip(seeds, processes, strict=True):
-                if process.poll() is not None:
-                    ended.setdefault(seed, time.time())
-            return len(ended) == len(processes)
+            for seed, starts in running.items():
+                began, process, name = starts[-1]
+                if seed in found or process.poll() is None:
+                    continue
+                results = self._outputs_of(name).glob("*/result.json")
+                trials = sorted(tuple(json.loads(path.read_text())) for path in results)
+                ended = {"began": began, "ended": time.time(), "trials": trials, "name": name}
+                if process.returncode == 0 and len(trials) == self._options.trials:
+                    found[seed] = {**ended, "starts": len(starts)}
+                elif len(starts) == _STARTS:
+                    raise RuntimeError((self._ward.directory / f"{name}.log").read_text())
+                else:
+                    starts.append(self._start_hydra(seed, len(starts) + 1))
+            return len(found) == len(seeds)
 
-        self._wait(are_over, math.ceil(options.trials / options.parallel))
-        found = []
-        for seed, (start, process, log_name) in zip(seeds, processes, strict=True):
-            if process.returncode:
-                raise RuntimeError(Path(log_name).read_text())
-            results = self._outputs_of(seed).glob("*/result.json")
-            trials = [tuple(json.loads(path.read_text())) for path in results]
-            if len(trials) != options.trials:
-                raise RuntimeError(f"Hydra's seed {seed} has {len(trials)} results")
-            found.append({"began": start, "ended": ended[seed], "trials": sorted(trials)})
-        return found
+        self._wait(are_over, _STARTS * math.ceil(self._options.trials / self._options.parallel))
+        return [found[seed] for seed in seeds]
 
-    def _outputs_of(self, seed: int) -> Path:
+    def _start_hydra(self, seed: int, start: int) -> tuple[float, subprocess.Popen[bytes], str]:
+        """Return when the sweeper was started, its process, and what its jobs are called."""
+        options, name = self._options, f"hydra-{seed}-{start}"
+        words = {
+            "hydra/sweeper": "optuna",
+            "hydra/launcher": "submitit_slurm",
+            "hydra.sweeper.direction": "minimize",
+            "hydra.sweeper.n_trials": options.trials,
+            "hydra.sweeper.n_jobs": options.parallel,
+            "hydra.sweeper.sampler.seed": seed,
+            "hydra.launcher.name": name,
+            "hydra.launcher.cpus_per_task": 1,
+            "hydra.launcher.mem_gb": 1,
+            "hydra.sweep.dir": self._outputs_of(name),
+            "hydra.sweep.subdir": "${hydra.job.num}",
+            "seed": seed,
+            **{key: f"tag(log,interval({low},{high}))" for key, (low, high) in SPACE.items()},
+        }
+        command = [options.peer, "app.py", "--multirun"]
+        command += [f"{key}={value}" for key, value in words.items()]
+        log = self._ward.write(f"{name}.log", "").open("ab")
+        process = self._ward.cluster.popen(
+            command, cwd=self._ward.directory, stdout=log, stderr=subprocess.STDOUT
+        )
+        return time.time(), process, name
+
+    def _outputs_of(self, name: str) -> Path:
         # Not among the code, of which each of our runs would have a copy.
-        return self._ward.directory.parent / f"hydra-{seed}"
+        return self._ward.directory.parent / name
 
-    def judge(self, side: str, found: list[dict[str, Any]], targets: Sequence[float]) -> None:
-        """Add to each search of a side when its target was reached, and what it had cost then."""
-        for seed, (one, target) in enumerate(zip(found, targets, strict=True)):
+    def judge(self, found: list[dict[str, Any]], targets: Sequence[float]) -> None:
+        """Add to each search when its target was reached, and what it had cost then."""
+        for one, target in zip(found, targets, strict=True):
             reached = [when for when, value in one["trials"] if value <= target]
             until_when = min(reached, default=one["ended"])
             one |= {
@@ -211,8 +222,8 @@ class Bench:
                 "reached": bool(reached),
                 "wall": until_when - one["began"],
                 "whole_wall": one["ended"] - one["began"],
-                "node_hours": self._held(f"{side}-{seed}", until_when),
-                "whole_node_hours": self._held(f"{side}-{seed}", math.inf),
+                "node_hours": self._held(one["name"], until_when),
+                "whole_node_hours": self._held(one["name"], math.inf),
             }
 
     def _submit(self, name: str, seed: int, sweep: dict[str, Any], *, pack: bool = False) -> None:
@@ -329,6 +340,8 @@ def report(
             f"{one['wall']:>9.0f}{one['whole_wall']:>8.0f}"
             for seed, one in enumerate(found)
         ]
+    again = sum(one["starts"] - 1 for one in hydra)
+    lines.append(f"searches of Hydra's that failed and were begun again: {again}")
     whole = [grid["node_hours"]] * len(ours)
 
     def of(found: list[dict[str, Any]], key: str) -> list[float]:
@@ -408,8 +421,8 @@ def main() -> None:
             seeds = range(first, min(first + options.at_once, options.seeds))
             sides["search"] += bench.search(seeds)
             sides["hydra"] += bench.search_with_hydra(seeds)
-        for side, found in sides.items():
-            bench.judge(side, found, targets)
+        for found in sides.values():
+            bench.judge(found, targets)
     setting = circumstances(
         slurm=options.slurm,
         **{
