@@ -45,7 +45,7 @@ class SearchFeature(Feature):
     @property
     def events(self) -> Mapping[str, Event]:  # type: ignore[override]
         from hpcrun.feature import Event
-        from hpcrun.features.point_search.pruning import PRUNED
+        from hpcrun.features.point_search.study import PRUNED
         from hpcrun.fields import INDEX, TEXT
 
         return {PRUNED: Event({"step": INDEX, "message": TEXT}, ("step", "message"))}
@@ -109,7 +109,7 @@ class SearchFeature(Feature):
         return Pruning(run, paths, record)
 
     def notice(self, attempt: Attempt) -> str | None:
-        from hpcrun.features.point_search.pruning import PRUNED
+        from hpcrun.features.point_search.study import PRUNED
 
         found = attempt.of_features.get(PRUNED)
         return f"pruned: {found['message']}" if found else None
@@ -117,7 +117,7 @@ class SearchFeature(Feature):
 
 def _is_promoted(paths: AttemptPaths) -> bool:
     """Check whether a run was submitted again that had been pruned: it is to go on."""
-    from hpcrun.features.point_search.pruning import PRUNED
+    from hpcrun.features.point_search.study import PRUNED
     from hpcrun.state import ledger
 
     attempts = ledger.read(paths.run)

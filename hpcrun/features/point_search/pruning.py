@@ -14,14 +14,13 @@ from hashlib import sha256
 from hpcrun import shared_look
 from hpcrun.errors import BrokenFile
 from hpcrun.feature import Enough
+from hpcrun.features.point_search import study
 from hpcrun.run.protocol.output import say
 from hpcrun.slurm.background import BackgroundCall
-from hpcrun.state import chosen_point, ledger, session_log
+from hpcrun.state import ledger, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import SEARCH, RunPlan
 
-# The event in the ledger of a run that was ended.
-PRUNED = "pruned"
 # Seconds between two looks: a tenth of the attempt's age, between these two.
 _LEAST, _EVERY, _OF_AGE = 1.0, 10.0, 0.1
 # Others that a median needs, and the share of its steps that a run makes in any case.
@@ -49,6 +48,7 @@ class Pruning:
         self._population = run.spec[SEARCH].get("population")
         self._began, self._look_at = time.monotonic(), 0.0
         self._known: dict[RunPaths, Course] = {}
+        self._seen, self._trials = set[int](), set[int]()
         self._has_told = self._is_over = False
         self._looking: BackgroundCall[tuple[int, str] | None] | None = None
 
@@ -73,7 +73,7 @@ class Pruning:
             if found is not None:
                 self._is_over = True
                 step, message = found
-                self._record(PRUNED, step=step, message=message)
+                self._record(study.PRUNED, step=step, message=message)
                 raise Enough(message)
 
     def end(self, seconds: float) -> None:
@@ -93,11 +93,15 @@ class Pruning:
         if own[-1][0] < self._first_judged(total, first):
             return None
         names = (path.name for path in mine.experiment.runs_directory.iterdir())
-        numbers = [int(name) for name in names if name.isdecimal()]
+        there = {int(name) for name in names if name.isdecimal()}
+        if not there <= self._seen:
+            # Others had another space or configuration.
+            self._trials = {one.number for one in study.trials(self._run, mine.experiment).runs}
+            self._seen = there | self._trials
+        numbers = there & self._trials - {self._run.number}
         if self._rule == "hyperband":
-            numbers = [number for number in numbers if bracket(number, seed) == first]
-        runs = [mine.experiment.run(number) for number in numbers if number != self._run.number]
-        others = [one for one in shared_look.each(self._other, runs) if one is not None]
+            numbers = {number for number in numbers if bracket(number, seed) == first}
+        others = [*shared_look.each(self._other, [mine.experiment.run(one) for one in numbers])]
         objective = self._run.objective
         assert objective is not None
         sign = -1.0 if objective.better == "max" else 1.0
@@ -114,19 +118,12 @@ class Pruning:
         """Return the step before which the others need not be looked at."""
         if self._population:
             return float(self._population["every"])
-        if total is None:
-            return math.inf
         parts = (_IN_ANY_CASE,) if self._rule == "median" else _PARTS[first:]
-        return total / parts[0] if parts else math.inf
+        return total / parts[0] if parts and total is not None else math.inf
 
-    def _other(self, run: RunPaths) -> Course | None:
-        """Return the course of another run; None of one that is not of this space."""
+    def _other(self, run: RunPaths) -> Course:
         if run in self._known:
             return self._known[run]
-        point = chosen_point.read(run)
-        space = self._run.spec[SEARCH]["space"]
-        if point is None or not chosen_point.fits(space, point.swept):
-            return None
         is_over, course = ledger.intent(run) is not None, self._course(run)
         if is_over:
             self._known[run] = course

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from hpcrun import shared_look
 from hpcrun.errors import BrokenFile, HpcrunError, UsageError
-from hpcrun.features.point_search.pruning import PRUNED
 from hpcrun.policy import recovery
 from hpcrun.run.protocol.output import say
 from hpcrun.shared_dataclass import replace
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from hpcrun.state.spec.blocks import RunSpec
     from hpcrun.state.spec.run_blocks import Objective
 
+# The event in the ledger of a run that was ended.
+PRUNED = "pruned"
 # Samplers by which a trial's place gives its point: they look at no other run, and need no Optuna.
 PLACED = ("qmc", "grid")
 # Tries at a point that no run has yet.
@@ -40,7 +41,7 @@ _TRIES = 20
 # Points of a space that are looked through for one that is left.
 _MOST_LEFT = 10_000
 _SEEDS = 1 << 32
-# Significant digits of a value.
+# Significant digits of a value, and more where its bounds have the first ones in common.
 DIGITS = 6
 
 
@@ -70,25 +71,24 @@ def choose(run: RunPlan, experiment: ExperimentPaths) -> dict[str, Any]:
     search = run.spec[SEARCH]
     plan = chosen_point.applied(trials(run, experiment), experiment)
     place = [one.number for one in plan.runs].index(run.number)
-    if place < len(search["first"]):
-        return dict(search["first"][place])
     others = [one for one in plan.runs if one.number != run.number]
     others = [one for one in others if one.swept and fits(search["space"], one.swept)]
-    told = search.get("told", [])
-    taken = {_text(one.swept) for one in others}
-    taken.update(_text(point) for point, _ in told)
-    taken.update(_text(point) for point in search["first"])
+    told = {_text(point) for point, _ in search.get("told", [])}
+    taken = {_text(one.swept) for one in others} | told - {*map(_text, search["first"])}
     if search["sampler"] in PLACED:
         points = _of_place(search, place)
     else:
         points = chain(_asked(run, others, experiment), _small_space_points(search["space"]))
-    values: dict[str, Any] = {}
-    for values in points:
-        # Who asks in the same second is not among them, and takes a point of its own.
-        if _text(values) not in taken and chosen_point.take(experiment, run.number, values):
-            return values
-    say(f"{', '.join(f'{key}={value}' for key, value in values.items())} has been tried already")
-    return values
+    first = [one for one in search["first"] if _text(one) not in taken]
+    again: dict[str, Any] = {}
+    for values in chain(first, points):
+        # Who asks at the same time takes another. Of another configuration another run is first.
+        asked = {"first run": plan.runs[0].number, **values}
+        if _text(values) not in taken and chosen_point.take(experiment, run.number, asked):
+            return dict(values)
+        again = again or values
+    say(f"{', '.join(f'{key}={value}' for key, value in again.items())} has been tried already")
+    return again
 
 
 def _text(values: Mapping[str, Any]) -> str:
@@ -104,10 +104,11 @@ def _of_place(search: Mapping[str, Any], place: int) -> Iterator[dict[str, Any]]
         for attempt in range(_TRIES):
             yield placed_points.quasi_random(space, place, f"{search['seed']}.{attempt}")
         return
-    points = [one for one in placed_points.grid(space) if _text(one) not in first]
-    begin = place - len(search["first"])
-    yield from points[begin:]
-    yield from points[:begin]
+    # It may have more points than there is memory for.
+    begin = max(0, place - len(first))
+    for start, stop in ((begin, None), (0, begin)):
+        points = (one for one in placed_points.grid(space) if _text(one) not in first)
+        yield from islice(points, start, stop)
 
 
 def _small_space_points(space: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -250,7 +251,10 @@ def _suggest(trial: optuna.Trial, key: str, distribution: Any) -> Any:
 
 def _rounded(value: float, distribution: Any) -> float:
     low, high = distribution.low, distribution.high
-    return value if isinstance(low, int) else min(max(float(f"{value:.{DIGITS}g}"), low), high)
+    if isinstance(low, int):
+        return value
+    digits = DIGITS + max(0, int(math.log10(max(abs(low), abs(high)) / (high - low))))
+    return float(min(max(float(f"{value:.{digits}g}"), low), high))
 
 
 def _sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:

@@ -11,7 +11,6 @@ import pytest
 from hpcrun.feature import Enough
 from hpcrun.features.point_search import FEATURE, pruning
 from hpcrun.features.point_search.pruning import (
-    PRUNED,
     Course,
     Pruning,
     best_at,
@@ -20,6 +19,7 @@ from hpcrun.features.point_search.pruning import (
     lowest,
     median,
 )
+from hpcrun.features.point_search.study import PRUNED
 from hpcrun.policy import causes
 from hpcrun.policy.causes import Evidence
 from hpcrun.state import chosen_point, ledger, plan_file
@@ -171,14 +171,14 @@ def test_what_is_enough_is_no_failure() -> None:
 
 @pytest.fixture
 def search(tmp_path: Path) -> Experiment:
-    """Six runs of ten steps; the last is the worst, and another is of no space."""
+    """Six runs of ten steps; the last is the worst, and another had another configuration."""
     found = Experiment(tmp_path)
     space = {"config.x": {"int": [0, 9]}}
     asked = {"space": space, "prune": "median", "seed": 0}
-    found.submit(range(7), spec={SEARCH: asked, "progress": {"total": 10}})
+    found.submit(range(6), spec={SEARCH: asked, "progress": {"total": 10}})
+    found.submit([6], spec={SEARCH: asked, "progress": {"total": 10}, "config": {"y": 1}})
     for number in range(7):
-        swept = {"config.x": number} if number < 6 else {"config.y": 1}
-        chosen_point.write(found.run(number), ChosenPoint("", swept, {}, TRAIN))
+        chosen_point.write(found.run(number), ChosenPoint("", {"config.x": number}, {}, TRAIN))
         found.start(number)
         found.metrics(number, 1, [1, 2], loss=float(number) if number < 6 else 99.0)
         if number < 3:

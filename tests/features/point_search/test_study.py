@@ -10,7 +10,7 @@ import pytest
 
 from hpcrun.compile.sweep import optuna_space
 from hpcrun.errors import HpcrunError
-from hpcrun.features.point_search import FEATURE, pruning, study
+from hpcrun.features.point_search import FEATURE, study
 from hpcrun.policy import recovery
 from hpcrun.state import chosen_point, ledger, plan_file
 from hpcrun.state.chosen_point import ChosenPoint
@@ -150,7 +150,7 @@ def test_a_run_that_was_pruned(tmp_path: Path) -> None:
         search.give(number, {"config.lr": number / 12})
         search.experiment.start(number)
         paths = search.experiment.run(number)
-        ledger.write(paths, pruning.PRUNED, 1, step=2, message="loss 3 at step 2")
+        ledger.write(paths, study.PRUNED, 1, step=2, message="loss 3 at step 2")
         search.experiment.metrics(number, 1, [1, 2], loss=3.0 + number)
         search.experiment.end(number)
     assert _states(search, 30) == [("PRUNED", 3.0 + number) for number in range(12)]
@@ -167,8 +167,8 @@ def test_a_small_space_is_tried_through(tmp_path: Path) -> None:
         search.end(number, loss=10.0 ** (values["config.a"] + values["config.b"]))
     points = {str(chosen_point.read(search.experiment.run(number))) for number in range(18)}
     assert len(points) == 18
-    # One more has to repeat one.
-    assert search.choose(18).keys() == space.keys()
+    # One more has to repeat one, which the sampler chooses.
+    assert search.choose(18) == {"config.a": 1, "config.b": 1}
 
 
 @pytest.mark.parametrize(("mode", "sampler"), [("min", "tpe"), ("max", "tpe"), ("max", "gp")])
@@ -202,6 +202,38 @@ def test_a_grid_in_its_order(tmp_path: Path) -> None:
         {"config.a": True},
     ]
     assert list(map(str, chosen)) == list(map(str, expected))
+
+
+def test_a_grid_of_more_points_than_there_is_memory_for(tmp_path: Path) -> None:
+    search = Search(
+        tmp_path, {"config.a": {"int": [1, 10**12]}, "config.b": {"int": [1, 9]}}, "grid"
+    )
+    chosen = [search.choose(number) for number in range(10)]
+    assert chosen[0] == {"config.a": 1, "config.b": 1}
+    assert chosen[9] == {"config.a": 2, "config.b": 1}
+
+
+@pytest.mark.parametrize("sampler", ["grid", "random"])
+def test_runs_that_are_no_others_take_nothing(tmp_path: Path, sampler: str) -> None:
+    """Those of an earlier configuration, or before `--new`, had the same points: they stay free."""
+    search = Search(tmp_path, {"config.a": {"int": [1, 4]}}, sampler)
+    spec = dict(search.plan.runs[0].spec)
+    for runs in (range(4), range(40, 44)):
+        submission = search.experiment.submit(runs, spec=spec)
+        plan = plan_file.read(submission.plan)
+        for run in plan.runs:
+            search.give(run.number, study.choose(run, search.experiment.paths))
+        points = [chosen_point.read(search.experiment.run(number)) for number in runs]
+        assert sorted(one.swept["config.a"] for one in points if one) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("low", "high"), [(1e6, 1e6 + 1), (0.99999, 0.999999)])
+def test_values_between_bounds_that_begin_alike(tmp_path: Path, low: float, high: float) -> None:
+    """They are rounded by what tells them apart."""
+    search = Search(tmp_path, {"config.x": {"uniform": [low, high]}}, "random")
+    chosen = [search.choose(number)["config.x"] for number in range(20)]
+    assert len({*chosen}) == 20
+    assert all(low <= one <= high for one in chosen)
 
 
 @pytest.mark.parametrize("sampler", ["grid", "qmc"])
@@ -282,6 +314,19 @@ def test_points_that_are_tried_first(tmp_path: Path) -> None:
     chosen = [study.choose(run, search.experiment.paths) for run in plan.runs[:3]]
     assert chosen[:2] == first
     assert chosen[2]["config.x"] not in (0.25, 1)
+
+
+def test_points_that_are_to_be_tried_first_later(tmp_path: Path) -> None:
+    """A submit with more of them, and more trials, tries those; none twice."""
+    search = Search(tmp_path, {"config.x": {"uniform": [0, 1]}}, "random")
+    spec = dict(search.plan.runs[0].spec)
+    for number in range(40):
+        search.give(number, {"config.x": number / 100})
+    spec[SEARCH] |= {"first": [{"config.x": 0.02}, {"config.x": 0.75}]}
+    plan = plan_file.read(search.experiment.submit(range(42), spec=spec).plan)
+    chosen = [study.choose(plan.run(number), search.experiment.paths) for number in (40, 41)]
+    assert chosen[0] == {"config.x": 0.75}
+    assert chosen[1]["config.x"] not in (0.02, 0.75)
 
 
 def test_a_run_that_was_submitted_again(tmp_path: Path) -> None:
