@@ -107,9 +107,8 @@ class _Compiler:
         tree, known, applied = self._compose(overrides)
         tree.data["depends_on"] = chain.spelled_out(tree.data.get("depends_on"))
         loaded = self._profile(tree)
-        limits = schema.defaults(Profile)["limits"]
+        site = loaded.data if loaded is not None else schema.defaults(Profile)
         if loaded is not None:
-            limits = loaded.data["limits"]
             tree = tree.over(loaded.resources)
             tree.data["cluster"] = loaded.data["name"]
         report = Reporter(tree, problems)
@@ -135,7 +134,7 @@ class _Compiler:
             points = [*space.samples] or [()]
         if any(points):
             if not problems:
-                misreadings.check_swept_overrides(applied, points, problems)
+                misreadings.check_swept_overrides(applied, points, problems, is_search=bool(space))
             misreadings.note_swept(points, known, problems)
         misreadings.note_values(base, problems)
         prerequisites = chain.prerequisites(Reporter(base, problems), points)
@@ -145,7 +144,7 @@ class _Compiler:
             extendable_keys = identity.extendable(whole, points, exists)
         arrived = _referred(base, points)
         is_slurm = loaded is None or Executor.of(loaded.data).queues
-        templates = RunTemplates(self.directory, limits, arrived, is_slurm=is_slurm)
+        templates = RunTemplates(self.directory, site, arrived, is_slurm=is_slurm)
         runs = self._runs(resolve, points, templates)
         problems.check()
         if space is not None:
@@ -188,8 +187,7 @@ class _Compiler:
                 *run_notes.not_compared(runs),
                 *run_notes.lists_of_words(runs, str(code_root)),
                 *run_notes.written_outside(runs),
-                *run_notes.not_grown(loaded.data, runs),
-                *run_notes.not_mailed(loaded.data, runs),
+                *run_notes.unused_here(loaded.data, runs),
                 *run_notes.missing_gpus(loaded.data, runs),
             ),
             doubts=tuple(templates.doubts),

@@ -15,7 +15,7 @@ from hpcrun.compile.target.entry import MOST_PARSED
 from hpcrun.state import files
 from hpcrun.state.plan import SEARCH
 from hpcrun.state.spec.executors import Executor
-from hpcrun.text import listed, plural
+from hpcrun.text import listed, plural, short_ends
 
 _MOST_NOTES = 3
 _DEVICES = Path("/dev")
@@ -48,6 +48,15 @@ def unread(runs: Sequence[CompiledRun], arrived: Set[Key]) -> list[str]:
 def started_alike(runs: Sequence[CompiledRun]) -> list[str]:
     """Return a note of runs whose program cannot tell which of them it is."""
     alike: dict[tuple[str, ...], list[CompiledRun]] = {}
+    if SEARCH in (first := runs[0]).spec and first.entry.kind != "function":
+        # In place of values its trials have their names.
+        given = json.dumps([first.entry.argv, first.spec["deepspeed"]], ensure_ascii=False)
+        names = short_ends(first.spec[SEARCH]["space"])
+        if keys := [key for key, name in names.items() if f"<{name}>" not in given]:
+            return [
+                f"no program of a trial is started with its {listed(keys, 8)}, as that is no flag: "
+                "only hpcrun.session().config has it"
+            ]
     for run in runs:
         if run.entry.kind != "function" and SEARCH not in run.spec:
             alike.setdefault(run.entry.argv, []).append(run)
@@ -134,15 +143,12 @@ def written_outside(runs: Sequence[CompiledRun]) -> Iterator[str]:
         )
 
 
-def not_grown(cluster: Mapping[str, Any], runs: Sequence[CompiledRun]) -> Iterator[str]:
-    """Yield a note if runs on this machine, which has no limits, are to ask for more."""
-    if Executor.of(cluster).is_here and any(run.spec["recovery"]["grow"] for run in runs):
+def unused_here(cluster: Mapping[str, Any], runs: Sequence[CompiledRun]) -> Iterator[str]:
+    """Yield notes of what does nothing on this machine, which has no limits and sends no mail."""
+    is_here = Executor.of(cluster).is_here
+    if is_here and any(run.spec["recovery"]["grow"] for run in runs):
         yield "recovery.grow does nothing on this machine, where Slurm is not asked for anything"
-
-
-def not_mailed(cluster: Mapping[str, Any], runs: Sequence[CompiledRun]) -> Iterator[str]:
-    """Yield a note if Slurm is to mail of runs on this machine."""
-    if Executor.of(cluster).is_here and any(run.spec["notify"]["mail"] for run in runs):
+    if is_here and any(run.spec["notify"]["mail"] for run in runs):
         yield (
             "notify.mail does nothing on this machine, as Slurm sends it; notify.command is run "
             "here too"

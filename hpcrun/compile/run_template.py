@@ -104,15 +104,11 @@ class RunTemplates:
     """The templates of a spec, each made for the first point that needs it."""
 
     def __init__(
-        self,
-        directory: Path,
-        limits: dict[str, Any],
-        referred: Collection[Key],
-        *,
-        is_slurm: bool,
+        self, directory: Path, site: dict[str, Any], referred: Collection[Key], *, is_slurm: bool
     ) -> None:
-        """``directory`` is that of the spec's file; a command refers to the keys ``referred``."""
-        self._directory, self._limits, self._referred = directory, limits, referred
+        """``directory`` is that of the spec's file, ``site`` the data of the cluster's profile; a
+        command refers to the keys ``referred``."""
+        self._directory, self._site, self._referred = directory, site, referred
         self._is_slurm = is_slurm
         self._templates: dict[str, RunTemplate] = {}
         self._entries: dict[str, tuple[entry.LocatedEntry | None, list[Problem]]] = {}
@@ -141,7 +137,7 @@ class RunTemplates:
         if not self._is_slurm:
             slurm_options.settle_here(spec["resources"], note)
         below_entry = role_layout.take_place(spec, report)
-        checks.check(spec, self._limits, report)
+        checks.check(spec, self._site["limits"], report)
         checks.settle_paths(spec, self._directory, report)
         located = self._locate(spec, below_entry)
         if self.code_root is not None:
@@ -156,11 +152,11 @@ class RunTemplates:
         if self._is_slurm and not frameworks.of(framework).one_per_run:
             slurm_options.tell_cpus(spec, note)
         roles = role_layout.settle(spec, self._locate, report)
-        packing.check(spec, framework, report, note)
+        packing.check(draft, self._site["sbatch"])
         if self._is_slurm and not problems.under("resources", ROLES):
             slurm_options.tell_whole_nodes(spec, note)
         if roles:
-            checks.check_limits(spec["resources"], self._limits, report.below("resources"))
+            checks.check_limits(spec["resources"], self._site["limits"], report.below("resources"))
         self.notes.update(dict.fromkeys(problems.notes))
         left_out = ("extends", "sweep", *(() if spec[ROLES] else (ROLES,)))
         spec = {name: spec[name] for name in spec if name not in left_out}

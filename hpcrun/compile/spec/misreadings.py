@@ -9,14 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from hpcrun.compile.source import yaml_reader
-from hpcrun.compile.source.marked_tree import (
-    COMMAND_LINE,
-    Key,
-    Tree,
-    dotted,
-    get_at,
-    leaves,
-)
+from hpcrun.compile.source.marked_tree import COMMAND_LINE, Key, Tree, dotted, get_at, leaves
 from hpcrun.compile.source.problems import Problems, Reporter, kind_of, listing
 from hpcrun.compile.spec import schema
 from hpcrun.compile.spec.compose import Override
@@ -112,7 +105,7 @@ def note_swept(points: Iterable[Point], known: Tree, problems: Problems) -> None
 
 
 def check_swept_overrides(
-    overrides: Mapping[Key, Override], points: list[Point], problems: Problems
+    overrides: Mapping[Key, Override], points: list[Point], problems: Problems, *, is_search: bool
 ) -> None:
     """Report values of the command line that no run has, as each sweeps the key."""
     for key, override in overrides.items():
@@ -121,7 +114,8 @@ def check_swept_overrides(
         if having == len(points):
             value = override.typed.partition("=")[2]
             found = f"found {override.typed}, and the spec sweeps {name}: no run would have it"
-            report.at(key, found, f"in place of the swept values: --sweep {name}={value}")
+            hint = f"in place of the swept values: --sweep {name}={value}"
+            report.at(key, found, "without the search: sweep=null beside it" if is_search else hint)
         elif having:
             found = f"counts in {len(points) - having} of {len(points)} runs: the others sweep it"
             report.note(key, found)

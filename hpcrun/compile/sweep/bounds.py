@@ -39,4 +39,6 @@ def mistake_of(name: str, bounds: Any) -> str | None:
         return f"found {bounds}, where the first is not below the second"
     if "log" in name and low <= 0:
         return f"found {bounds}, which do not begin above 0"
+    if math.isinf(high - low) or ("log" in name and math.isinf(high / low)):
+        return f"found {bounds}, which are too far apart"
     return None

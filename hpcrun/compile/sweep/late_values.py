@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -32,8 +33,11 @@ _REFUSED = (
     "environment.container.image",
     "environment.container.wrapper",
     "environment.lock",
+    "extendable",
     "roles",
 )
+# What a search asks for, beside its space and its trials.
+_ASKED = ("sampler", "seed", "first", "prune", "budget", "learn_from", "more_objectives")
 
 
 def freeze(
@@ -56,16 +60,19 @@ def freeze(
         found = f"found {listing(metrics)} with objective.metric"
         report.at((*PLACE, "more_objectives"), found, "name each metric once")
         return []
-    nodes = resolve.following(space.samples[0])
-    if nodes is None:
+    if (nodes := resolve.following(space.samples[0])) is None:
         found = "what follows from these keys goes through resolvers, relative or nested ${…}"
         report.at(place, found, "refer to them by plain ${config.NAME}")
         return []
-    refused = [key for key in _REFUSED if get_at(first.spec, tuple(key.split(".")))]
-    if refused:
+    if refused := [key for key in _REFUSED if get_at(first.spec, tuple(key.split(".")))]:
         found = f"does not go together with {listing(refused)}: that is not tested"
         report.at(PLACE, found, "leave it out, or sweep a grid")
         return []
+    total, pattern = first.spec["progress"]["total"], first.spec["progress"]["pattern"]
+    known = total or pattern is None or re.search(r"\?P<(total|epochs)>", pattern)
+    if block["prune"] != "none" and not known:
+        found = "ends no run, as nothing says how many steps there will be"
+        report.note((*PLACE, "prune"), found, "add progress.total, or (?P<total>…) to the pattern")
     template = template_of(space.samples[0])
     assert template.located is not None
     if block["population"] is not None and (wrong := _unfit(first, block, template)):
@@ -74,13 +81,7 @@ def freeze(
     located = {k: str(v) if isinstance(v, Path) else v for k, v in asdict(template.located).items()}
     frozen = {
         "space": space.to_data(),
-        "sampler": block["sampler"],
-        "seed": block["seed"],
-        "first": block["first"],
-        "prune": block["prune"],
-        "budget": block["budget"],
-        "learn_from": block["learn_from"],
-        "more_objectives": block["more_objectives"],
+        **{name: block[name] for name in _ASKED},
         "upper": space.upper_bounds(),
         "follows": [node.to_data() for node in nodes],
         "located": located,

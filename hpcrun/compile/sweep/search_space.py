@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ from hpcrun.compile.source.problems import Reporter, kind_of, listing
 from hpcrun.compile.sweep import foreign_forms, placed_points
 from hpcrun.compile.sweep.bounds import is_number, is_whole, mistake_of
 from hpcrun.compile.sweep.point import Assignment, Point
-from hpcrun.compile.sweep.references import has_interpolation
+from hpcrun.compile.sweep.references import has_interpolation, overlap
 from hpcrun.compile.sweep.values import MOST
 from hpcrun.compile.target.slurm_options import NAME
 from hpcrun.state import chosen_point
@@ -86,29 +85,33 @@ def parse(
 
     ``may_be_swept`` reports, for a key and the place where it is written, why it may not be.
     """
-    report.at_least(dotted((*PLACE, "trials")), block["trials"], 1)
-    if block["trials"] > MOST:
-        report.at((*PLACE, "trials"), f"found {block['trials']:,}; accepted are {MOST:,}")
-    if block["parallel"] is not None:
-        report.at_least(dotted((*PLACE, "parallel")), block["parallel"], 1)
+    below = report.below(PLACE)
+    below.at_least("trials", block["trials"], 1, MOST)
+    below.at_least("parallel", block["parallel"], 1)
     for index, one in enumerate(block["more_objectives"]):
         if one["mode"] is None:
-            place = (*PLACE, "more_objectives", str(index), "mode")
-            report.at(place, "is missing; accepted are 'min' and 'max'")
+            below.at(f"more_objectives.{index}.mode", "is missing; accepted are 'min' and 'max'")
     if block["more_objectives"] and block["prune"] != "none":
         found = f"{block['prune']} judges by one objective, and there are more_objectives"
-        report.at((*PLACE, "prune"), found, "leave one of the two out")
+        below.at("prune", found, "leave one of the two out")
     if block["population"] is not None:
-        _check_population(block, report)
+        _check_population(block, below)
+    if (count := len(block["first"])) > block["trials"] > 0:
+        found = f"found {count} points; trials: {block['trials']}"
+        below.at("first", found, f"write trials: {count} or more")
+    for part in ("first", "learn_from"):
+        for index, one in enumerate(block[part]):
+            if one in block[part][:index]:
+                below.at(f"{part}.{index}", f"{one} is given twice", "remove one")
     for index, name in enumerate(block["learn_from"]):
         if not NAME.fullmatch(name):
             found = f"found {name!r}; accepted is the name of an experiment"
-            report.at((*PLACE, "learn_from", str(index)), found)
+            below.at(f"learn_from.{index}", found)
     if block["budget"] is not None and not block["budget"] > 0:
-        report.at((*PLACE, "budget"), f"found {block['budget']}; accepted are hours above 0")
+        below.at("budget", f"found {block['budget']}; accepted are hours above 0")
     if not block["space"]:
         hint = f"as in space: {{config.lr: {{loguniform: [1e-5, 1e-1]}}}}; forms are {_FORMS}"
-        report.at((*PLACE, "space"), "is missing: the keys to search and their bounds", hint)
+        below.at("space", "is missing: the keys to search and their bounds", hint)
     keys: dict[Key, SearchedKey] = {}
     for name, given in block["space"].items():
         key, place = tuple(name.split(".")), (*PLACE, "space", name)
@@ -119,9 +122,14 @@ def parse(
             report.at(place, found, "refer to one with ${config.NAME}, or sweep a grid of this key")
         elif (one := _searched(key, given, place, report)) is not None:
             keys[key] = one
+    for key, other in itertools.combinations(keys, 2):
+        if overlap(key, other):
+            found = f"overlaps with {dotted(key)}, which is searched too"
+            report.at((*PLACE, "space", dotted(other)), found, "remove one of the two")
+            keys.pop(key, None)
     if len(keys) < len(block["space"]) or not (keys := _in_order(keys, report)):
         return Space({}, [])
-    _check_sampler(block, keys, report)
+    _check_sampler(block, keys, below)
     for index, point in enumerate(block["first"]):
         _check_point(point, keys, (*PLACE, "first", str(index)), report)
     values = {key: [*one.bounds] for key, one in keys.items()}
@@ -168,17 +176,19 @@ def _form(given: Any, place: Key, report: Reporter) -> tuple[str, list[Any]] | N
         values = given[form]
         if not isinstance(values, list) or len(values) < 2:
             report.at(place, "a choice is a list of two values or more")
-        elif any(isinstance(one, (list, dict)) for one in values):
+        elif any(isinstance(one, (list, dict, float)) and not is_number(one) for one in values):
             report.at(place, "a choice has plain values", "choose among names, for the program")
-        elif len({json.dumps(one) for one in values}) < len(values):
-            report.at(place, "a value is given twice", "remove one")
+        elif any(one in values[:at] for at, one in enumerate(values)):
+            report.at(place, "a value is given twice (1, 1.0 and true are one)", "remove one")
         else:
             return form, values
         return None
     if form not in _BOUNDS:
         found = f"{kind_of(given)}" if form is None else f"{{{form}: …}}"
         own = foreign_forms.own_form(given)
-        hint = f"write {place[-1]}: {own[1].replace('int_uniform', 'int')}" if own else None
+        hint = None
+        if own and not own[1].startswith(("{normal", "{range")):
+            hint = f"write {place[-1]}: {own[1].replace('int_uniform', 'int')}"
         report.at(place, f"found {found}; accepted are {_FORMS}", hint)
         return None
     name = "int_uniform" if form == "int" else str(form)
@@ -255,51 +265,53 @@ def _check_sampler(
     names = {dotted(key): one for key, one in keys.items()}
     if block["sampler"] == "gp" and (some := [name for name, one in names.items() if one.when]):
         found = f"gp takes keys that all runs have, and {listing(some)} is not in all"
-        report.at((*PLACE, "sampler"), found, "write sampler: tpe")
+        report.at("sampler", found, "write sampler: tpe")
     if block["sampler"] == "cmaes":
         if some := [name for name, one in names.items() if one.when or one.form == _CHOICE]:
             found = f"cmaes takes numbers that all runs have, and {listing(some)} is no such one"
-            report.at((*PLACE, "sampler"), found, "write sampler: tpe")
+            report.at("sampler", found, "write sampler: tpe")
         if block["more_objectives"]:
             found = "cmaes looks for one objective, and more_objectives has others"
-            report.at((*PLACE, "sampler"), found, "write sampler: tpe")
+            report.at("sampler", found, "write sampler: tpe")
     if block["learn_from"] and block["sampler"] not in ("tpe", "gp"):
         found = f"{block['sampler']} learns from no run"
-        report.at((*PLACE, "learn_from"), found, "leave it out, or write sampler: tpe")
-    if block["sampler"] != "grid":
-        return
-    if some := [name for name, one in names.items() if not one.form.startswith(("int", _CHOICE))]:
+        report.at("learn_from", found, "leave it out, or write sampler: tpe")
+    some = [name for name, one in names.items() if not one.form.startswith(("int", _CHOICE))]
+    if some and block["sampler"] == "grid":
         found = f"a grid has no {names[some[0]].form} key, and {listing(some)} is one"
-        report.at((*PLACE, "sampler"), found, "list its values, or write sampler: qmc")
+        report.at("sampler", found, "list its values, or write sampler: qmc")
+    if some or block["population"] is not None:
         return
     space = {name: one.to_data() for name, one in names.items()}
     size = sum(1 for _ in itertools.islice(placed_points.grid(space), block["trials"]))
     if size < block["trials"]:
-        found = f"found {block['trials']:,}, and the grid has {plural(size, 'point', ',')}"
-        report.at((*PLACE, "trials"), found, f"write trials: {size}")
+        tell = report.at if block["sampler"] == "grid" else report.note
+        found = f"found {block['trials']:,}, and the space has {plural(size, 'point', ',')}"
+        tell("trials", f"{found}: others repeat one", f"write trials: {size}")
 
 
 def _check_population(block: Mapping[str, Any], report: Reporter) -> None:
     population, size = block["population"], block["parallel"]
-    place = (*PLACE, "population")
-    report.at_least(dotted((*place, "every")), population["every"], 1)
+    own = report.below("population")
+    own.at_least("every", population["every"], 1)
     if not 0 < population["share"] <= 1 / 2:
-        report.at((*place, "share"), f"found {population['share']}; accepted is above 0 to 0.5")
+        own.at("share", f"found {population['share']}; accepted is above 0 to 0.5")
     if not 0 <= population["resample"] <= 1:
-        report.at((*place, "resample"), f"found {population['resample']}; accepted is 0 to 1")
+        own.at("resample", f"found {population['resample']}; accepted is 0 to 1")
     if size is None or size >= block["trials"]:
         found = f"found {size}; the first trials are so many, and others begin from them"
-        hint = f"less than trials ({block['trials']}), such as parallel: 8"
-        report.at((*PLACE, "parallel"), found, hint)
+        few = block["trials"] // 4 or 1
+        hint = f"less than trials ({block['trials']}), such as parallel: {few}"
+        report.at("parallel", found, hint)
     if block["prune"] != "none":
         hint = "leave prune out: population ends what falls behind"
-        report.at(place, f"does not go together with prune: {block['prune']}", hint)
+        own.at((), f"does not go together with prune: {block['prune']}", hint)
     if block["sampler"] not in ("tpe", "random", "qmc"):
         found = f"does not go together with sampler: {block['sampler']}, which is not tested"
-        report.at(place, found, "write sampler: random")
+        own.at((), found, "write sampler: random")
     if others := [name for name in ("more_objectives", "learn_from") if block[name]]:
         found = f"does not go together with {listing(others)}: that is not tested"
-        report.at(place, found, f"leave {others[0]} out")
+        own.at((), found, f"leave {others[0]} out")
 
 
 def _check_point(
@@ -312,12 +324,10 @@ def _check_point(
     if more := [name for name in point if name not in names]:
         report.at(place, f"has {listing(more)}, which the space does not have", "remove it")
     for name, one in names.items():
-        if name not in point:
-            continue
-        inside = (*place, name)
-        if name not in asked:
+        if name in point and name not in asked:
             conditions = f"{{{', '.join(f'{key}: {some}' for key, some in one.when.items())}}}"
-            report.at(inside, f"this point does not have it: when: {conditions}", "remove it")
-        elif not one.has(point[name]):
+            found = f"this point does not have it: when: {conditions}"
+            report.at((*place, name), found, "remove it")
+        elif name in point and not one.has(point[name]):
             found = f"found {point[name]!r}, which is not in {{{one.form}: {one.bounds}}}"
-            report.at(inside, found)
+            report.at((*place, name), found)

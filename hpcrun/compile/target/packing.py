@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from hpcrun.compile.source.marked_tree import get_at
 from hpcrun.policy import frameworks
 from hpcrun.slurm.parse import megabytes
 from hpcrun.state.plan import RunPlan
@@ -17,7 +18,7 @@ from hpcrun.state.spec.recovery_block import Recovery
 from hpcrun.state.spec.run_blocks import Pack, Resources
 
 if TYPE_CHECKING:
-    from hpcrun.compile.source.problems import Reporter
+    from hpcrun.compile.target.draft import SpecDraft
 
 # Each run has a client on the job's first node.
 MOST_SEATS = 512
@@ -33,7 +34,7 @@ _REFUSED: dict[tuple[str, ...], tuple[Any, ...]] = {
     ("roles",): (None, {}),
 }
 # Options of sbatch by processor or GPU, which a step does not share out as a job does.
-_OPTIONS = ("mem-per-cpu", "mem-per-gpu", "gres", "core-spec", "thread-spec")
+_OPTIONS = ("mem-per-cpu", "mem-per-gpu", "gres", "core-spec", "thread-spec", "tres-per-task")
 
 
 @dataclass(frozen=True)
@@ -96,13 +97,12 @@ def shares(runs: list[RunPlan], pack: Pack, parallel: int | None) -> Iterator[li
         begin = end
 
 
-def check(
-    spec: dict[str, Any], framework: str, report: Reporter, note: Callable[[str], object]
-) -> None:
+def check(draft: SpecDraft, sbatch: Mapping[str, Any]) -> None:
     """Report what of a spec does not go together with runs that share a job.
 
-    Note what they share all the same.
+    ``sbatch`` has the options of the cluster's profile. Note what runs share all the same.
     """
+    spec, report = draft.spec, draft.report
     pack = spec["resources"]["pack"]
     if pack is None or report.problems.under("resources"):
         return
@@ -121,26 +121,20 @@ def check(
         hint = "take fewer nodes_per_job: as many jobs are made as sweep.max_parallel lets run"
         below.at((), f"{seats:,} runs of a job at once; accepted are {MOST_SEATS}", hint)
     for key, accepted in _REFUSED.items():
-        found: Any = spec
-        for name in key:
-            found = found[name]
-        if found not in accepted:
+        if (found := get_at(spec, key)) not in accepted:
             dotted = ".".join(key)
-            told = f"does not go together with {dotted}: {_shown(found)}, as no test has run that"
+            shown = "{…}" if isinstance(found, dict) else found
+            told = f"does not go together with {dotted}: {shown}, as no test has run that"
             below.at((), told, f"leave {dotted} out, or give the runs jobs of their own")
     for name in _OPTIONS:
-        if name in spec["resources"]["sbatch"]:
+        if {**sbatch, **spec["resources"]["sbatch"]}.get(name):
             hint = "give a run's memory by resources.mem, its GPUs by resources.gpus_per_node"
             below.at((), f"does not go together with sbatch's --{name}", hint)
-    if framework == frameworks.MPI or frameworks.of(framework).one_per_run:
-        told = f"does not go together with framework: {framework}, whose ranks srun starts"
+    if draft.framework == frameworks.MPI or frameworks.of(draft.framework).one_per_run:
+        told = f"does not go together with framework: {draft.framework}, whose ranks srun starts"
         below.at((), told, "give the runs jobs of their own")
     if pack["runs_per_node"] > 1 and not megabytes((spec["resources"]["mem"] or "").upper()):
-        note(
+        draft.note(
             "resources.pack: the runs of a node share its job's memory, as resources.mem does not "
             "say how much each has"
         )
-
-
-def _shown(value: Any) -> str:
-    return "{…}" if isinstance(value, dict) else str(value)

@@ -149,7 +149,7 @@ def test_the_value_of_runs_without_a_key_makes_other_runs(project: Any) -> None:
             "a search has its own: sweep.search.parallel",
         ),
         (SCRIPT + _search().replace("trials: 6", "trials: 0"), "a whole number from 1"),
-        (SCRIPT + _search().replace("trials: 6", "trials: 100001"), "accepted are 100,000"),
+        (SCRIPT + _search().replace("trials: 6", "trials: 100001"), "from 1 to 100,000"),
         (SCRIPT + _search().replace("parallel: 2", "parallel: 0"), "a whole number from 1"),
         (SCRIPT + "tags: ['a-${config.opt}']\n" + _search(), "tags would change with these keys"),
         ("entry: '${config.opt}.py'\n" + _search(opt="[train, other]"), "entry would change"),
@@ -165,6 +165,7 @@ def test_the_value_of_runs_without_a_key_makes_other_runs(project: Any) -> None:
             SCRIPT + "environment: {container: {image: /i.sif, runtime: apptainer}}\n" + _search(),
             "does not go together with environment.container.image",
         ),
+        (SCRIPT + "extendable: [config.name]\n" + _search(), "not go together with extendable"),
     ],
 )
 def test_what_does_not_go_together_with_a_search(project: Any, text: str, expected: str) -> None:
@@ -227,3 +228,37 @@ def test_a_search_needs_what_it_searches_for(project: Any) -> None:
     text = BASE.replace("objective: {metric: eval/loss}\n", "")
     with pytest.raises(SpecError, match="needs the objective that is searched for"):
         compile_spec(project.write("demo.yaml", text + SCRIPT + _search()))
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        (SCRIPT, None),
+        (COMMAND, None),
+        ("flags: none\n" + SCRIPT, "started with its config.lr, config.opt, as that is no flag"),
+        ("flags: none\n" + COMMAND, "started with its config.width, config.opt, as"),
+        (FUNCTION, None),
+    ],
+)
+def test_values_that_do_not_reach_the_program_are_told(
+    project: Any, entry: str, told: str | None
+) -> None:
+    text = entry + _in_full(_search())
+    notes = [one for one in _compiled(project, text).notes if "is no flag" in one]
+    assert len(notes) == (told is not None)
+    assert all(told in one for one in notes if told)
+
+
+@pytest.mark.parametrize(
+    ("progress", "told"),
+    [
+        ("{pattern: 'step (?P<step>\\d+)'}", True),
+        ("{pattern: 'step (?P<step>\\d+)', total: 9}", False),
+        ("{pattern: 'step (?P<step>\\d+)/(?P<total>\\d+)'}", False),
+        ("{}", False),
+    ],
+)
+def test_pruning_that_will_end_no_run_is_told(project: Any, progress: str, told: bool) -> None:
+    text = SCRIPT + _search().replace("trials: 6", "trials: 6, prune: median")
+    notes = _compiled(project, f"{text}progress: {progress}\n").notes
+    assert any("ends no run, as nothing says how many steps" in one for one in notes) == told

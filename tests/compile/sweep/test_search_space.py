@@ -45,7 +45,11 @@ def _compiled(project: Any, text: str) -> Compiled:
         ({"opt": "[adam]"}, "a list of two values or more"),
         ({"opt": "{choice: adam}"}, "a list of two values or more"),
         ({"opt": "[adam, adam]"}, "a value is given twice"),
+        ({"opt": "[1, 1.0]"}, "a value is given twice"),
+        ({"opt": "[true, 1, a]"}, "a value is given twice"),
         ({"opt": "[{a: 1}, {a: 2}]"}, "a choice has plain values"),
+        ({"opt": "[.nan, 1]"}, "a choice has plain values"),
+        ({"lr": "{loguniform: [1.0e-300, 1.0e+300]}"}, "which are too far apart"),
         ({"wdth": "[1, 2]"}, "there is no key wdth"),
         ({"resources.nodes": "[1, 2]"}, "a search chooses values of config"),
         ({"config": "[1, 2]"}, ""),
@@ -56,6 +60,22 @@ def test_what_is_wrong_with_a_space(project: Any, changes: dict[str, str], expec
     with pytest.raises(SpecError) as found:
         _compiled(project, SCRIPT + _search(**changes))
     assert expected in str(found.value)
+
+
+@pytest.mark.parametrize("keys", [("net", "net.depth"), ("net.depth", "net")])
+def test_a_key_and_one_inside_it(project: Any, keys: tuple[str, str]) -> None:
+    text = SCRIPT.replace("config: {", "flags: key=value\nconfig: {net: {depth: 1}, ")
+    with pytest.raises(SpecError) as found:
+        _compiled(project, text + _search(**dict.fromkeys(keys, "[1, 2]")))
+    assert f"config.{keys[1]}: overlaps with config.{keys[0]}, which is" in str(found.value)
+
+
+@pytest.mark.parametrize("form", ["{normal: [0, 1]}", "'range(1, 5)'"])
+def test_a_form_that_a_search_has_not_is_not_proposed(project: Any, form: str) -> None:
+    with pytest.raises(SpecError) as found:
+        _compiled(project, SCRIPT + _search(width=form))
+    assert "accepted are {loguniform" in str(found.value)
+    assert "write config.width" not in str(found.value)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +91,14 @@ def test_what_is_wrong_with_a_space(project: Any, changes: dict[str, str], expec
         ("{lr: fast, width: 3, opt: adam}", "found 'fast', which is not in {loguniform"),
         ("{lr: 0.01, width: 3, opt: 1}", "found 1, which is not in {choice:"),
         ("{}", "has no value of config.lr, config.width, config.opt"),
+        (
+            "{lr: 0.01, width: 3, opt: adam}, {lr: 0.01, width: 3, config.opt: adam}",
+            "search.first.1: {'config.lr': 0.01, 'config.width': 3, 'config.opt': 'adam'} is given",
+        ),
+        (
+            ", ".join(f"{{lr: 0.0{at}, width: 3, opt: adam}}" for at in range(1, 8)),
+            "first: found 7 points; trials: 6 (write trials: 7",
+        ),
     ],
 )
 def test_points_that_are_tried_first(project: Any, first: str, expected: str) -> None:
@@ -175,7 +203,7 @@ def test_first_points_have_the_keys_that_their_values_call_for(
     ("sampler", "trials", "changes", "expected"),
     [
         ("grid", 256, {"lr": ""}, ""),
-        ("grid", 257, {"lr": ""}, "found 257, and the grid has 256 points"),
+        ("grid", 257, {"lr": ""}, "found 257, and the space has 256 points: others repeat"),
         ("grid", 6, {}, "a grid has no loguniform key, and config.lr is one"),
         # 64 with adam, one for each of the three others.
         ("grid", 67, {"lr": "", "width": "{int: [1, 64], when: {opt: adam}}"}, ""),
@@ -200,6 +228,13 @@ def test_samplers(
     assert expected in str(found.value)
 
 
+def test_more_trials_than_points_are_told(project: Any) -> None:
+    for opt, expected in (("[a, b]", True), ("[a, b, c, d, e, f]", False)):
+        notes = _compiled(project, SCRIPT + _search(lr="", width="", opt=opt)).notes
+        told = any("found 6, and the space has 2 points: others repeat one" in one for one in notes)
+        assert told == expected
+
+
 @pytest.mark.parametrize("budget", ["0", "-1", "1h"])
 def test_a_budget_is_hours_above_none(project: Any, budget: str) -> None:
     with pytest.raises(SpecError, match=r"sweep\.search\.budget: found"):
@@ -217,7 +252,7 @@ def test_a_budget_is_hours_above_none(project: Any, budget: str) -> None:
         ("{every: 10, resample: 1.5}", "", "population.resample: found 1.5; accepted is 0 to 1"),
         ("{every: 10, size: 4}", "", "size"),
         ("{every: 10}", "parallel: null", "parallel: found None; the first trials are so many"),
-        ("{every: 10}", "parallel: 6", "less than trials (6), such as parallel: 8"),
+        ("{every: 10}", "parallel: 6", "less than trials (6), such as parallel: 1"),
         ("{every: 10}", "prune: median", "does not go together with prune: median"),
         ("{every: 10}", "sampler: gp", "does not go together with sampler: gp"),
         ("{every: 10}", "learn_from: [study]", "does not go together with learn_from"),
@@ -244,6 +279,7 @@ def test_populations(project: Any, population: str, more: str, expected: str) ->
         ("learn_from: [study, other-2]", ""),
         ("learn_from: [../study]", "found '../study'; accepted is the name of an experiment"),
         ("learn_from: [study], sampler: qmc", "qmc learns from no run"),
+        ("learn_from: [study, a, study]", "learn_from.2: study is given twice"),
     ],
 )
 def test_experiments_to_learn_from(project: Any, more: str, expected: str) -> None:

@@ -144,6 +144,7 @@ def test_a_job_has_no_place_for_nobody(
         ("+environment.container={image: a.sif, runtime: apptainer}", "environment.container"),
         ("+recovery.grow={mem: 2}", "recovery.grow"),
         ("+resources.sbatch={mem-per-cpu: 1G}", "sbatch's --mem-per-cpu"),
+        ("+resources.sbatch={tres-per-task: 'gres/gpu:1'}", "sbatch's --tres-per-task"),
         ("+framework=mpi", "framework: mpi"),
         ("resources.pack=8", "write pack: {runs_per_node: 8}"),
         ("resources.pack.runs_per_node=0", "runs_per_node: found 0"),
@@ -155,6 +156,13 @@ def test_what_no_test_has_run_is_refused(project: Any, override: str, told: str)
         _plan(project, "", *re.split(r" (?=resources)", override.removeprefix("+")))
     assert "resources.pack" in str(caught.value)
     assert told in str(caught.value)
+
+
+def test_options_of_the_cluster_count_too(project: Any) -> None:
+    project.write("configs/clusters/mine.yaml", "executor: slurm\nsbatch: {mem-per-cpu: 1G}\n")
+    with pytest.raises(SpecError, match="sbatch's --mem-per-cpu"):
+        _plan(project, "", "cluster=mine")
+    assert _plan(project, "", "cluster=mine", "+resources.sbatch={mem-per-cpu: null}").arrays
 
 
 def test_memory_that_is_shared_is_told(project: Any) -> None:
