@@ -200,7 +200,8 @@ class _Scale(NamedTuple):
 
 def _scale(values: Sequence[Any], about: int, *, is_result: bool = False) -> _Scale:
     """Return the axis of values; of results, outliers may lie beyond it."""
-    if not all(type(value) in (int, float) for value in values):
+    are_numbers = all(type(value) in (int, float) and math.isfinite(value) for value in values)
+    if not values or not are_numbers:
         names = [*dict.fromkeys(map(str, values))]
         places = {name: (at + 0.5) / len(names) for at, name in enumerate(names)}
         ticks = [(place, shortened(name, 12)) for name, place in places.items()]

@@ -65,7 +65,7 @@ def _print_best(view: SearchView, output: Output) -> None:
     name = view.trials[0].selected.experiment.name
     if found is None:
         raise UsageError(
-            f"no run of {name} has logged {view.objective.metric}",
+            f"no run of {name} has logged a finite {view.objective.metric}",
             hint=f"`hpcrun status {name}` tells how far they are",
         )
     if len(view.objectives) > 1 and len(view.trials) > 1:
@@ -139,7 +139,7 @@ def facts(view: SearchView, shares: dict[str, float] | None) -> Iterator[tuple[s
     yield "search", view.trials[0].selected.experiment.name
     yield "objective", ", ".join(f"{one.metric} ({one.better})" for one in view.objectives)
     yield "trials", search_progress.sentence(one.status.state for one in view.trials)
-    yield "best", _best(view, view.best) if view.best else f"nothing has logged {metric}"
+    yield "best", _best(view, view.best) if view.best else f"nothing has logged a finite {metric}"
     if view.best and (parents := view.lineage(view.best)):
         yield "lineage", f"the best began from {', that from '.join(parents)}"
     for one in view.front:

@@ -18,7 +18,7 @@ from hpcrun.state import chosen_point
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.plan import SEARCH, RunPlan
 from hpcrun.state.spec.run_blocks import Objective
-from hpcrun.text import Say
+from hpcrun.text import Say, agreeing, runs_text
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,12 @@ def read(selected: Sequence[Selected], say: Say) -> SearchView:
             "submission",
             hint="`hpcrun results` compares them; sweep.search makes a search (hpcrun help sweeps)",
         )
+    space = mine[-1].run.spec[SEARCH].get("space")
+    others = [one.run.number for one in mine if one.run.spec[SEARCH].get("space") != space]
+    if others:
+        are = agreeing(len(others), "is", "are")
+        say(f"{runs_text(others)} of another space {are} left out, unless named alone")
+        mine = [one for one in mine if one.run.number not in others]
     objective = mine[-1].run.objective
     assert objective is not None, "the compiler refuses a search without one"
     more = mine[-1].run.spec[SEARCH].get("more_objectives") or ()

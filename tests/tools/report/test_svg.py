@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from xml.etree import ElementTree
 
@@ -86,6 +87,15 @@ def test_lines_from_axis_to_axis() -> None:
     assert [one.findtext("title") for one in drawn] == ["other", "best"]
     assert [len(re.findall(r"-?\d+", one.get("d", ""))) for one in drawn] == [6, 4]
     assert drawn[-1].get("class") == "line c0 best"
+
+
+def test_values_that_no_axis_of_numbers_has() -> None:
+    """A choice of which all runs had null, and one of numbers that are infinite or none."""
+    axes = [("a", [None, None]), ("b", [math.inf, 1.0]), ("c", [math.nan, 2]), ("loss", [1.0, 2.0])]
+    drawn = parts(drawings.parallel("all", axes, ["best", "other"]))
+    assert [len(re.findall(r"-?\d+", one.get("d", ""))) for one in drawn] == [6, 6]
+    points = [ChartPoint(x, 1.0, "", "point") for x in (math.inf, 1.0, None)]
+    assert len(parts(drawings.scatter("t", "n", points), "circle")) == 3
 
 
 def test_what_a_drawing_says_is_escaped() -> None:

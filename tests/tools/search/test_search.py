@@ -16,10 +16,13 @@ import pytest
 import yaml
 
 from hpcrun import feature
+from hpcrun.errors import UsageError
+from hpcrun.observe.read.selection import Finder
 from hpcrun.shared_dataclass import replace
 from hpcrun.state import chosen_point
 from hpcrun.state.chosen_point import ChosenPoint
 from hpcrun.state.plan import SEARCH
+from hpcrun.tools.search import optuna_study, search_trials
 from tests.support import command
 from tests.support.experiment import TRAIN, Experiment, path_with, slurm_shim
 
@@ -86,6 +89,27 @@ def test_at_a_glance(hpcrun: Hpcrun) -> None:
     assert data["runs"][15]["values"] == {}
     few = hpcrun("study/0-5")
     assert "importance  is told of 10 completed trials and more" in few.stdout
+
+
+def test_runs_of_an_earlier_space_are_apart(
+    hpcrun: Hpcrun, search: Experiment, tmp_path: Path
+) -> None:
+    """A study has one space, and so has what is said of a search."""
+    space = {"config.kind": {"choice": ["a", "c"]}}
+    spec = {SEARCH: {"space": space}, "objective": {"metric": "loss", "mode": "min"}}
+    search.submit([16], spec=spec)
+    point = ChosenPoint("kind=c", {"config.kind": "c"}, {}, TRAIN)
+    chosen_point.write(search.run(16), point)
+    search.start(16)
+    search.metrics(16, 1, [1], loss=math.nan)
+    search.end(16)
+    done = hpcrun("study")
+    assert "trials      1 trial: 1 completed" in done.stdout
+    assert "best        nothing has logged a finite loss" in done.stdout
+    assert "runs 0-15 of another space are left out, unless named alone" in done.stderr
+    assert "16 trials" in hpcrun("study/0-15").stdout
+    done = hpcrun("study", "--storage", f"sqlite:///{tmp_path}/study.db", "--json")
+    assert json.loads(done.stdout)["trials"] == 1
 
 
 def test_whom_the_best_of_a_population_went_on_from(hpcrun: Hpcrun, search: Experiment) -> None:
@@ -211,17 +235,28 @@ def test_what_is_wrong_with_a_storage(hpcrun: Hpcrun, arguments: list[str], told
 
 
 def test_a_study_that_cannot_be_written_whole_is_removed(
-    hpcrun: Hpcrun, search: Experiment, tmp_path: Path
+    search: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The value of a trial is no longer in the space, which a later submission has narrowed."""
-    spec = {SEARCH: {"space": {**SPACE, "config.kind": {"choice": ["a", "c"]}}}}
-    spec["objective"] = {"metric": "loss", "mode": "min"}
-    search.submit(range(8, 16), spec=spec)
+    """And a trial whose value is not in the space is left out, and told."""
+    point = ChosenPoint("", {"config.lr": 0.5, "config.layers": 9, "config.kind": "a"}, {}, TRAIN)
+    chosen_point.write(search.run(15), point)
+    said: list[str] = []
+    view = search_trials.read(Finder(tmp_path / "root").resolve(["study"]), said.append)
+    add, added = optuna.Study.add_trial, []
+
+    def fail(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+        if added:
+            raise RuntimeError("no room")
+        added.append(trial)
+        add(study, trial)
+
+    monkeypatch.setattr(optuna.Study, "add_trial", fail)
     url = f"sqlite:///{tmp_path}/study.db"
-    done = hpcrun("study", "--storage", url)
-    assert done.returncode == 2
+    with pytest.raises(UsageError, match="RuntimeError: no room"):
+        optuna_study.store(view, url, "study", said.append)
+    assert added
     assert optuna.get_all_study_names(url) == []
-    assert "study/9 does not count: " in done.stderr
+    assert any(one.startswith("study/15 does not count: ") for one in said)
 
 
 def test_without_optuna(search: Experiment, tmp_path: Path) -> None:
