@@ -9,6 +9,7 @@ from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state
 from hpcrun.observe.status.status import RunStatus, best_value
 from hpcrun.observe.tables import number as shown
+from hpcrun.state.plan import SEARCH
 from hpcrun.text import plural
 
 # What a trial counts as -> the states of its run; all others are left.
@@ -19,19 +20,21 @@ _COUNTS_AS = {
     run_state.FAILED: (run_state.FAILED,),
     run_state.CANCELLED: (run_state.CANCELLED,),
 }
-LEFT = "left"
 
 
 def counts(states: Iterable[str]) -> dict[str, int]:
     """Return the number of trials by what became of them, and how many are ``left``."""
     number = Counter(states)
     found = {name: sum(number[one] for one in those) for name, those in _COUNTS_AS.items()}
-    return {**found, LEFT: number.total() - sum(found.values())}
+    return {**found, "left": number.total() - sum(found.values())}
 
 
 def summary(each: Sequence[tuple[Selected, RunStatus]]) -> str:
     """Return in one line how far the runs of a search are, and the best of their last values."""
     found = f"search of {sentence(status.state for _, status in each)}"
+    rule = each[-1][0].run.spec[SEARCH].get("prune", "none")
+    if rule != "none" and any(one.step and not one.total_steps for _, one in each):
+        found += f"; prune: {rule} ends no run of which nothing says the total (progress.total)"
     if (best := best_value(each)) is None:
         return found
     label = next(one.run.label for one, _ in each if one.run.number == best["run"])
@@ -42,5 +45,5 @@ def summary(each: Sequence[tuple[Selected, RunStatus]]) -> str:
 def sentence(states: Iterable[str]) -> str:
     """Return ``40 trials: 22 completed, 9 pruned, 6 running, 3 left``."""
     found = counts(states)
-    parts = [f"{number} {name}" for name, number in found.items() if number]
-    return f"{plural(sum(found.values()), 'trial')}: {', '.join(parts)}"
+    parts = ", ".join(f"{number} {name}" for name, number in found.items() if number)
+    return f"{plural(sum(found.values()), 'trial')}: {parts}"

@@ -54,3 +54,19 @@ def test_the_line_of_a_search_alone(tmp_path: Path) -> None:
     console = Console(width=200, height=20, file=io.StringIO())
     console.print(Screen(console).render(*zip(*each["one"], strict=True)))
     assert expected.strip() in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("prune", "has_total", "told"),
+    [("median", False, True), ("median", True, False), ("none", False, False)],
+)
+def test_pruning_without_a_total_is_told(
+    tmp_path: Path, prune: str, has_total: bool, told: bool
+) -> None:
+    found = Experiment(tmp_path, "one")
+    found.submit((0, 1), spec={SEARCH: {"prune": prune}})
+    found.start(1)
+    found.metrics(1, 1, [1, 2], restored=0 if has_total else None, loss=0.5)
+    runs = Finder(tmp_path).resolve(["one"])
+    line = search_line([*zip(runs, statuses(runs), strict=True)]) or ""
+    assert ("median ends no run of which nothing says the total" in line) == told
