@@ -239,15 +239,15 @@ def left_out_columns(count: int) -> str:
 
 
 def column_value(one: Selected, key: str) -> Any:
-    """Return the swept value of a key, else the configured one; None if the run has neither.
+    """Return the swept value of a key, else the configured one; None if the run has neither yet.
 
     Of tags and notes, return the run's own in one text.
     """
     if key in (TAGS, NOTES):
         separator = "," if key == TAGS else "; "
         return separator.join(annotation_texts(one, _ANNOTATION_KEYS[key])) or None
-    found = one.run.swept.get(key, MISSING)
-    found = lookup(one.run.spec, key) if found is MISSING else found
+    is_open = not one.run.swept and key in one.run.spec.get(SEARCH, {}).get("space", ())
+    found = MISSING if is_open else one.run.swept.get(key, lookup(one.run.spec, key))
     return None if found is MISSING else found
 
 
