@@ -12,7 +12,6 @@ import itertools
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 
 from hpcrun.errors import BrokenFile
 from hpcrun.observe.read import metric_curves
@@ -36,7 +35,9 @@ _LEAST, _MOST_RUNS = 3, 3
 _ENOUGH_LINES, _ENOUGH_TIME = 50, 300.0
 _MOST_SHOWN = 120
 
-_NUMBER = r"(?P<step>\d{1,12})(?:(?P<of> ?/ ?| of )(?P<total>\d{1,12}))?(?![\w.])"
+# Whole numbers, with commas between thousands or without.
+_WHOLE = r"(?:[1-9]\d{0,2}(?:,\d{3}){1,4}|\d{1,12})"
+_NUMBER = rf"(?P<step>{_WHOLE})(?:(?P<of> ?/ ?| of )(?P<total>{_WHOLE}))?(?![\w.]|,\d)"
 _STEP = re.compile(
     r"(?<![\w.])(?P<word>global_step|steps?|iter(?:ation)?s?)(?P<between>[\"' :=#\[(]{1,4})"
     + _NUMBER,
@@ -47,25 +48,26 @@ _EPOCH = re.compile(
 )
 # ``[3/10] loss 0.5``
 _BRACKET = re.compile(
-    r"(?P<word>)(?P<between>[\[(])(?P<step>\d{1,12})(?P<of> ?/ ?)(?P<total>\d{1,12})(?=[\])])",
+    rf"(?P<word>)(?P<between>[\[(])(?P<step>{_WHOLE})(?P<of> ?/ ?)(?P<total>{_WHOLE})(?=[\])])",
     re.ASCII,
 )
 # ``50/ 112 batches``
 _COUNTED = re.compile(
-    r"(?<![\w.])(?P<step>\d{1,12})(?P<of> ?/ {0,9})(?P<total>\d{1,12})"
+    rf"(?<![\w.])(?P<step>{_WHOLE})(?P<of> ?/ {{0,9}})(?P<total>{_WHOLE})"
     r" (?P<word>batch(?:es)?|steps?|iter(?:ation)?s?)\b",
     re.ASCII | re.IGNORECASE,
 )
 _METRIC = re.compile(
     r"\b(?P<name>[A-Za-z_]\w{0,30})(?P<between>[\"']? ?[:=] ?[\"']?| {1,9})"
-    r"[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?(?![\w/.])",
+    # Neither a time, such as 0:12:33, nor a size.
+    rf"[-+]?{_WHOLE}(?:\.\d*)?(?:e[-+]?\d+)?(?![\w/.]|[,:]\d| ?(?:[kmgt]i?b|h|min|m?s|sec)\b)",
     re.ASCII | re.IGNORECASE,
 )
 _DICTIONARY = re.compile(r"\{[\"']")
 _CONTROL = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]|\x08+")
 _TELLS = re.compile(r"loss|step|epoch|iter|acc|error", re.IGNORECASE)
 _VALUE = r"[-+.\w]+"
-_OWN = {"step", "total", "epoch", "epochs", "epoch_total", "one_step", *RESERVED}
+_OWN = {"step", "total", "epoch", "epochs", "epoch_total", "one_step", "ts", "eta", *RESERVED}
 # Seconds of an attempt after which a metric or a save should have come.
 _ENOUGH_SECONDS = 600.0
 # Runs that are read, sentences that are told, and names in one.
@@ -103,7 +105,7 @@ def _of_word(found: Sequence[tuple[re.Match[str], str]], expression: re.Pattern[
         # A line that only says that an epoch begins is another.
         with_metrics = [(match, line) for match, line in found if _metrics(line, *match.span())]
         found = with_metrics or (found if expression is _EPOCH else [])
-    steps = [int(match["step"]) for match, _ in found]
+    steps = [int(match["step"].replace(",", "")) for match, _ in found]
     if len(set(steps)) < _LEAST or steps != sorted(steps):
         return None
     match, line = found[0]
@@ -122,8 +124,8 @@ def _of_both(lines: Sequence[str]) -> str | None:
     ]
     if not found:
         return None
-    epochs = [int(epoch["step"]) for epoch, _, _ in found]
-    steps = [int(step["step"]) for _, step, _ in found]
+    epochs = [int(epoch["step"].replace(",", "")) for epoch, _, _ in found]
+    steps = [int(step["step"].replace(",", "")) for _, step, _ in found]
     if len(found) < _LEAST or epochs != sorted(epochs) or len(set(steps)) < 2:
         return None
     falls = any(before > after for before, after in itertools.pairwise(steps))
@@ -176,9 +178,12 @@ def _whole(line: str, own: Sequence[tuple[int, int, str]], lines: Iterable[str])
             names.add(name)
             value = rf"\b{name}{_between(metric['between'])}(?P<{name}>{_VALUE})"
             parts.append((place, metric.end(), value))
-    pattern = ".*?".join(part for _, _, part in sorted(parts))
+    pattern, shown = ".*?".join(part for _, _, part in sorted(parts)), [*lines]
+    wide = pattern.replace(r"\d+", r"\d+(?:,\d{3})*").replace(_VALUE, _VALUE + r"(?:,\d{3}[\d.]*)*")
+    if any("," in "".join(found.groups("")) for each in shown if (found := re.search(wide, each))):
+        pattern = wide
     # A line that shows another form would be left out.
-    return pattern if all(re.search(pattern, each) for each in lines) else None
+    return pattern if all(re.search(pattern, each) for each in shown) else None
 
 
 def _between(text: str) -> str:
@@ -225,9 +230,9 @@ def further(selected: Selected, attempt: int, reached: int) -> str | None:
         return None
     found = [match for line in lines if (match := re.search(pattern, line))]
     last = found[-1].groupdict().get("step") if found else None
-    if last is None or int(last) <= reached:
+    if last is None or (shown := int(last.replace(",", ""))) <= reached:
         return None
-    said = f"It prints steps up to {int(last):,}: these are read in place of that file with"
+    said = f"It prints steps up to {shown:,}: these are read in place of that file with"
     return f"{said} {_in_spec(pattern)}"
 
 
@@ -261,18 +266,15 @@ def had_time(selected: Selected, attempt: int) -> bool:
 
 
 def _is_enough(paths: AttemptPaths, lines: Sequence[str]) -> bool:
-    return len(lines) >= _ENOUGH_LINES or _printed_for(paths) >= _ENOUGH_TIME
+    """Check by their number, and by the time from an attempt's start to the last of them."""
+    with contextlib.suppress(OSError):
+        printed_for = paths.rank_log(0).stat().st_mtime - paths.launch.stat().st_mtime
+        return len(lines) >= _ENOUGH_LINES or printed_for >= _ENOUGH_TIME
+    return False
 
 
 def _lines(selected: Selected, attempt: int) -> list[str]:
     return [one for one in _printed(selected, attempt) if not is_bar(one.encode())]
-
-
-def _printed_for(paths: AttemptPaths) -> float:
-    """Return the seconds from an attempt's start to the last that rank 0 printed."""
-    with contextlib.suppress(OSError):
-        return paths.rank_log(0).stat().st_mtime - paths.launch.stat().st_mtime
-    return 0.0
 
 
 def _printed(selected: Selected, attempt: int) -> list[str]:
@@ -321,10 +323,10 @@ def never_came_notes(runs: Iterable[tuple[Selected, RunStatus]]) -> Iterator[str
     )
     found = (
         f"{selected.name}: {sentence}"
-        for selected, status in islice(suspects, _MOST_READ)
+        for selected, status in itertools.islice(suspects, _MOST_READ)
         for sentence in never_came(selected, status)
     )
-    yield from islice(found, _MOST_TOLD)
+    yield from itertools.islice(found, _MOST_TOLD)
 
 
 def never_came(selected: Selected, status: RunStatus) -> Iterator[str]:

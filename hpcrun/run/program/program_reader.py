@@ -171,10 +171,8 @@ class ProgramReader:
             return {LOG: LogPattern(wanted.pattern, self._resumed_step, earlier.first_epoch)}
         known = self._run.deepspeed.get(TRAIN)
         batch = known if WHOLE.accepts(known) else None
-        names = list(READERS.own)
         if wanted.source == frameworks.AUTO:
-            usual = frameworks.of(self._run.entry.framework).progress
-            names = [*([usual] if usual in READERS else []), *names]
+            names = [frameworks.of(self._run.entry.framework).progress, *READERS.own]
         else:
             names = [*_BARS] if wanted.source == LOG else [wanted.source]
         names = [name for name in dict.fromkeys(names) if name in READERS]

@@ -302,14 +302,14 @@ def numbers(texts: Iterable[tuple[str, str]]) -> dict[str, float]:
 
 
 def number(text: str) -> float | None:
-    """Return the number that a text is; None for any other text."""
-    if len(text) > _MOST_NUMBER or not _NUMBER.fullmatch(text):
-        return None
-    try:
-        return float(text.replace(",", ""))
-    except ValueError:
-        return None
+    """Return the number that a text is, but for what stands around it; None for any other text."""
+    found = _NUMBER.fullmatch(text) if len(text) <= _MOST_NUMBER else None
+    return float(found[1].replace(",", "")) if found else None
 
 
 _MOST_NUMBER = 40
-_NUMBER = re.compile(r"[-+]?(?:[\d,]*\.?\d+\.?(?:[eE][-+]?\d+)?|nan|NaN|inf|Infinity)")
+# Its commas divide thousands: 0,125 is not 125.
+_NUMBER = re.compile(
+    r"""[\s(\[{'"]*([-+]?(?:(?=\.?\d)(?:[1-9]\d{0,2}(?:,\d{3})+|\d*)(?:\.\d*)?(?:[eE][-+]?\d+)?"""
+    r"""|nan|NaN|inf|Infinity))[\s)\]}'",;.%]*"""
+)

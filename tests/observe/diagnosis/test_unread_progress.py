@@ -91,6 +91,15 @@ FORMS: dict[str, tuple[str, dict[str, str] | None]] = {
         "{n}/10 batches, loss: 0.{n}",
         {"step": "2", "total": "10", "loss": "0.2"},
     ),
+    "thousands": (
+        "step {n},000/9,000,000 loss 1,{n}34.5, tokens: 64,000",
+        {"step": "2,000", "total": "9,000,000", "loss": "1,234.5", "tokens": "64,000"},
+    ),
+    "a comma before decimals": ("step {n}/9 loss 0,{n}25 lr 1,0000", {"step": "2", "total": "9"}),
+    "times and sizes, no metrics": (
+        "step {n}/9 eta: 0:12:3{n} mem 1024 MB loss 0.{n} took 12 s left: 3 min",
+        {"step": "2", "total": "9", "loss": "0.2"},
+    ),
     "files, no steps": ("reads {n}/10 batches", None),
     "steps of all epochs": (
         "Epoch {e} step {n}/4 loss 0.{n}",
@@ -121,7 +130,7 @@ def test_a_form_that_is_unmistakable_is_proposed(name: str) -> None:
     assert found is not None
     assert found.groupdict() == expected
     steps = [line.step for line in LogPattern(pattern).poll(Look(2.0, 1.0, tuple(lines))).lines]
-    assert steps == [1, 2, 3]
+    assert steps == [1000, 2000, 3000] if name == "thousands" else [1, 2, 3]
 
 
 def test_headers_of_epochs_are_other_lines_than_their_ends() -> None:

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from hpcrun.run.program.progress_source import EarlierProgress, EpochNumbers, Found, OneUnit, plain
+import math
+
+import pytest
+
+from hpcrun.run.program.progress_source import (
+    EarlierProgress,
+    EpochNumbers,
+    Found,
+    OneUnit,
+    number,
+    plain,
+)
 from hpcrun.state.metrics_file import Line
 
 
@@ -72,6 +83,23 @@ def test_what_a_better_source_counts_in_every_attempt() -> None:
     changed = OneUnit(EarlierProgress("log", "steps", 100, reached=45))
     _steps(changed, "log", _found(3, unit="epochs"))
     assert changed.unit == "epochs"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *[("12", 12.0), ("-1.5e-3", -0.0015), (".5", 0.5), ("5.", 5.0), ("inf", math.inf)],
+        *[("1,234", 1234.0), ("12,345,678.5", 12345678.5), ("1e6", 1e6)],
+        # What stands around a value, as \\S+ takes it along.
+        *[("0.123,", 0.123), ("91.2%", 91.2), ("(0.5)", 0.5), ("'0.5'}", 0.5), (" 7;", 7.0)],
+        # A comma before decimals is none between thousands: 0,125 was read as 125.
+        *[("0,125", None), ("1,2345", None), ("12,5", None), ("1234,567", None), (",5", None)],
+        *[("0:12:33", None), ("3.2GB", None), ("1.2.3", None), ("", None), ("-", None)],
+        *[("e5", None), ("x" * 100, None), ("9" * 100, None)],
+    ],
+)
+def test_a_number_is_read_as_it_was_meant_or_not_at_all(text: str, value: float | None) -> None:
+    assert number(text) == value
 
 
 def test_codes_of_a_terminal_are_left_out() -> None:

@@ -111,12 +111,11 @@ class LogPattern:
     ) -> tuple[int, dict[str, float]] | None:
         """Return step and metrics of a match, and note how many steps there will be."""
         is_one = groups.pop("one_step", None) is not None
-        numbers = [
-            (name, value)
+        values = {
+            name: value
             for name, group in groups.items()
-            if group is not None and (value := number(group.strip())) is not None
-        ]
-        values = dict(numbers)
+            if group is not None and (value := number(group)) is not None
+        }
         total, in_epoch = (_whole(values.pop(name, None)) for name in ("total", "epoch_total"))
         step, epochs = (_whole(values.pop(name, None)) for name in ("step", "epochs"))
         epoch = values.get("epoch")
