@@ -185,7 +185,11 @@ class ProgressBars:
     def settles(self, look: Look) -> bool:
         """Check whether the bar is the training's, as far as one can tell by now."""
         waits = self.since is None or look.time - self.since < BAR_WAITS
-        self._settled |= self.main is not None and (look.is_last or not waits)
+        main, age = self.main, look.time - self._began
+        # One without a description, of which more was done after it than with it, prepared that.
+        is_over = main and main.step == main.own_total and age > 2 * main.elapsed + _CLOCK
+        is_trainings = main is not None and not (is_over and not main.kind)
+        self._settled |= is_trainings and (look.is_last or not waits)
         if look.is_last and self._newest is not None:
             self.waiting.append(self._newest)
             self._newest = None

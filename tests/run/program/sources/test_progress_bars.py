@@ -67,6 +67,19 @@ def test_a_program_that_ends_has_come_to_the_newest_update() -> None:
     assert bars.poll(Look(100.5, 100.4, (), is_last=True)).lines == []
 
 
+@pytest.mark.parametrize(
+    ("what", "ends", "steps"), [("", 8.0, [60]), ("", 9.0, []), ("epoch", 900.0, [60])]
+)
+def test_a_bar_after_which_more_is_done_than_with_it_was_a_preparations(
+    what: str, ends: float, steps: list[int]
+) -> None:
+    """A script reads its files under a bar, and then prints the steps of its training."""
+    bars = ProgressBars()
+    bars.poll(Look(2.0, 1.0, (f"{what} 100%|###| 60/60 [00:01<00:00, 47.7it/s]",)))
+    found = bars.poll(Look(ends, ends - 1, ("step 400/900 loss 0.1",), is_last=True))
+    assert [line.step for line in found.lines] == steps
+
+
 def test_a_short_training_shows_its_steps_at_its_end() -> None:
     bars = ProgressBars()
     found = bars.poll(Look(3.0, 2.0, (TRAINING,), is_last=True))
