@@ -26,7 +26,8 @@ _BAR = re.compile(
 # A block of lines without any of these has no bar: most logs pass at the speed of a search.
 _BRACKET = re.compile(rb"\[(?:\d+:\d\d(?::\d\d)?(?:<|, +[\d?.])|[=>.])")
 _PERCENT = re.compile(rb"%[|]")
-_TRACEBACK = b"Traceback (most recent call last):"
+# Rich draws it into a box, without the colon.
+_TRACEBACK = b"Traceback (most recent call last)"
 _ERROR = re.compile(
     rb"(?:Error|Exception|Interrupt)\b|\b(?:[Ee]rror|ERROR|[Ff]atal|FATAL|[Pp]anic):"
     rb"|terminate called|Segmentation fault|core dumped|Out of memory|oom[-_ ]kill"
@@ -196,7 +197,7 @@ class _Report:
     rank: int | None = None
 
 
-# torchrun's; lines of DeepSpeed's launcher; of accelerate, of torch's and Lightning's processes.
+# torchrun's; of DeepSpeed's launcher, accelerate, torch's and Lightning's processes; make's but 2.
 _ROOT_CAUSE = b"Root Cause (first observed failure):"
 _ROOT_RANK = re.compile(rb"\s*rank +: (\d+) ")
 _ROOT_CODE = re.compile(rb"\s*exitcode +: (-?\d+) ")
@@ -210,6 +211,7 @@ _CODE_TOLD = re.compile(
     rb"|srun: error: \S+: tasks? [\d,-]+: Exited with exit code (?P<code_5>\d+)$"
     rb"|srun: error: \S+: tasks? [\d,-]+: (?P<word>[A-Z][\w ]*?)(?: \(core dumped\))?$"
     rb"|\bline \d+: +\d+ (?P<word_2>[A-Z][a-z ]+?) +(?:\(core dumped\) +)?\S"
+    rb"|make\S*: \*\*\* \[.*\] (?:Error (?P<code_6>(?!2\b)\d+)|(?P<word_3>[A-Z][a-z]+(?: [a-z]+)*))"
     rb"|.*exited on signal (?P<number>\d+)\b"
 )
 _WORDS = {
@@ -334,5 +336,8 @@ def _cause(lines: Sequence[bytes], told: _Report | None) -> range | None:
 
 
 def _inside(line: bytes, before: bytes) -> bool:
-    """Check whether a line belongs to a traceback whose lines begin with ``before``."""
-    return line.removeprefix(before)[:1] in (b" ", b"\t", b"")
+    """Check whether a line belongs to a traceback whose lines begin with ``before``.
+
+    Those of Rich begin with a box, loguru's with ``> File``.
+    """
+    return line.removeprefix(before)[:1] in (b" ", b"\t", b"", b"\xe2", b">")

@@ -139,6 +139,27 @@ ENDS: dict[str, tuple[list[str], tuple[str, str] | None]] = {
         ("ValueError", "inner"),
     ),
     "of the syntax": (['  File "a.py", line 1', "SyntaxError: bad"], ("SyntaxError", "bad")),
+    "drawn into a box by Rich": (
+        [
+            "╭──────── Traceback (most recent call last) ────────╮",
+            "│ /work/train.py:7 in <module>                      │",
+            "│ ❱ 7 step()                                        │",
+            "╰───────────────────────────────────────────────────╯",
+            "RuntimeError: layer 7",
+            "",
+            "The above exception was the direct cause of the following exception:",
+            "",
+            "╭──────── Traceback (most recent call last) ────────╮",
+            "│ /work/train.py:9 in <module>                      │",
+            "╰───────────────────────────────────────────────────╯",
+            "ValueError: batch 17 is bad",
+        ],
+        ("ValueError", "batch 17 is bad"),
+    ),
+    "written by loguru": (
+        [TRACEBACK[0], "", "> " + TRACEBACK[1].strip(), "    step()", "", TRACEBACK[3]],
+        ("ValueError", "batch 17 is bad"),
+    ),
     "handled long before": ([*TRACEBACK, *["x"] * 90], None),
     "only a word": (["I met a ValueError: bad"], None),
     "words like an exception's": (["ValueError: printed"], None),
@@ -274,6 +295,20 @@ REPORTS: dict[str, tuple[list[str], LoggedEnd]] = {
         [*TRACEBACK, "srun: error: n1: task 1: Exited with exit code 1"],
         BAD,
     ),
+    "make's, of make": (
+        [
+            *TRACEBACK,
+            "make[1]: *** [Makefile:2: train] Error 1",
+            "make[1]: Leaving directory '/work'",
+            "make: *** [Makefile:5: all] Error 2",
+        ],
+        BAD,
+    ),
+    "make's, of a signal": (
+        ["make: *** [Makefile:2: train] Segmentation fault (core dumped)"],
+        LoggedEnd(signal="SIGSEGV"),
+    ),
+    "make's, of its own code": (["make: *** [Makefile:2: train] Error 2"], LoggedEnd()),
     "mpirun's": (["mpirun noticed that process rank 1 exited on signal 9 (Killed)."], KILLED),
     "one long before the end": (
         ["srun: error: n1: task 1: Exited with exit code 2", *["x"] * 30, *TRACEBACK],
