@@ -72,7 +72,7 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
     """Describe an attempt: its end, how far it came, what went wrong before, what followed."""
     spares, is_newest = one.attempt.spare_nodes, one is run.attempts[-1]
     parts = [
-        _beginning(one),
+        _beginning(one, run),
         _packages(one),
         _progress(one),
         f"It had {smaller}." if (smaller := next_attempt.smaller_batch(one.attempt)) else "",
@@ -185,18 +185,24 @@ def _first(one: AttemptStory) -> str:
     return f" (first: rank {rank}" + (f" on {node})" if node else ")")
 
 
-def _beginning(one: AttemptStory) -> str:
+def _beginning(one: AttemptStory, run: RunStory) -> str:
     """Describe how a script or command went on from earlier attempts."""
     messages = [found["message"] for found in (one.attempt.resume, one.attempt.began_over) if found]
+    came_back = one.attempt.number > 1 and one.attempt.outcome == "completed" and not messages
+    is_program = run.selected.run.entry.kind != "function"
+    if came_back and is_program and all(each.reached is None for each in run.attempts):
+        messages = [
+            "began over, or went on from what it finds by itself: which, is not known, as no step "
+            "of it is read and recovery.resume does not say how it goes on"
+        ]
     return " ".join(f"It {one_line(message)}." for message in messages)
 
 
 def _packages(one: AttemptStory) -> str:
     """Describe how the job's Python differed from what it was at submission."""
     changed = one.attempt.started.get("packages_changed") or []
-    return f"Its Python had other packages than at submission: {listed(changed, 8)}." * bool(
-        changed
-    )
+    text = f"Its Python had other packages than at submission: {listed(changed, 8)}."
+    return text if changed else ""
 
 
 def _progress(one: AttemptStory) -> str:
@@ -433,7 +439,7 @@ def data_wait(attempt: AttemptPaths) -> str:
     """Return what to say of an attempt whose loader is too slow; empty for others."""
     found, others = waited_share(attempt), _compared(attempt)
     if others is not None and others.shares[0][1] >= STARVED and others.differ:
-        waits = _by_share(others.shares)
+        waits = ", ".join(f"rank {rank} {one:.0%}" for rank, one in others.shares if one >= STARVED)
         text = (
             f"Waited for data in the {plural(others.steps, 'step')} to step {others.step:,}: "
             f"{waits}; half of the {others.world_size:,} ranks {others.median:.0%} or less. The "
@@ -487,8 +493,3 @@ def _is_share(value: Any) -> bool:
 def _is_pair(value: Any) -> bool:
     is_pair = isinstance(value, list) and len(value) == 2
     return is_pair and bool(INDEX.accepts(value[0])) and _is_share(value[1])
-
-
-def _by_share(shares: list[tuple[int, float]]) -> str:
-    waiting = [(rank, one) for rank, one in shares if one >= STARVED]
-    return ", ".join(f"rank {rank} {one:.0%}" for rank, one in waiting)

@@ -765,6 +765,19 @@ def test_an_attempt_that_resumed_and_showed_no_step(study: Experiment) -> None:
     assert not [line for line in lines(run) if "no step" in line]
 
 
+@pytest.mark.parametrize(("kind", "is_told"), [("script", True), ("function", False)])
+def test_of_a_program_whose_steps_are_not_read_nobody_knows_whether_it_went_on(
+    study: Experiment, kind: str, is_told: bool
+) -> None:
+    study.submit((0,), entry=Entry(kind, file="train.py"))
+    for number, outcome in ((1, "failed"), (2, "completed")):
+        study.start(0, number)
+        end(study, attempt=number, outcome=outcome, came=(None, None, None))
+    run = one(study, "COMPLETED")
+    told = "It began over, or went on from what it finds by itself: which, is not known"
+    assert [told in " ".join(lines(run, number)) for number in (1, 2)] == [False, is_told]
+
+
 @pytest.mark.parametrize(("starting", "useful"), [(10.0, 51.0), (30.0, 40.0)])
 def test_what_took_long_to_start_may_take_long_to_leave(
     study: Experiment, starting: float, useful: float
