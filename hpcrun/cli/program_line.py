@@ -68,10 +68,11 @@ class ProgramLine:
         Raises UsageError where the program cannot have meant them.
         """
         from hpcrun.compile.spec import typed_program
+        from hpcrun.compile.target.entry import program_text
 
         words = list(self.command.program)
         first = next((at for at, word in enumerate(words) if word.endswith(".py")), len(words))
-        text = typed_program.program_text(words[first], 1 << 20) if words[first:] else None
+        text = program_text(words[first], 1 << 20) if words[first:] else None
         if text is None:
             return
         if typed_program.HYDRA.search(text):
@@ -266,7 +267,8 @@ def _check_units(word: str, before: tuple[str, SbatchOption], rest: Sequence[str
         name = option.partition("=")[0]
         raise UsageError(
             f"{word} stands between options and the program, and is neither",
-            hint=f"a number and its unit are one word: {name} {taken.value}{word}",
+            hint=f"a number and its unit are one word: {name} {taken.value}{word}; a program "
+            f"stands behind two dashes: -- {shlex.join(rest)}",
         )
 
 

@@ -187,6 +187,7 @@ class _Compiler:
                 *run_notes.not_compared(runs),
                 *run_notes.lists_of_words(runs, str(code_root)),
                 *run_notes.written_outside(runs),
+                *run_notes.kept_from_program(runs, self.directory),
                 *run_notes.unused_here(loaded.data, runs),
                 *run_notes.missing_gpus(loaded.data, runs),
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,10 @@ from typing import Any
 from hpcrun.compile.freeze import CompiledRun
 from hpcrun.compile.source.marked_tree import Key, get_at, leaves
 from hpcrun.compile.target import command_line
-from hpcrun.compile.target.entry import MOST_PARSED
-from hpcrun.state import files
+from hpcrun.compile.target.entry import program_text
 from hpcrun.state.plan import SEARCH
 from hpcrun.state.spec.executors import Executor
-from hpcrun.text import listed, plural, short_ends
+from hpcrun.text import listed, plural, short_ends, shortened
 
 _MOST_NOTES = 3
 _DEVICES = Path("/dev")
@@ -24,6 +24,8 @@ _OUTPUT = re.compile(
     r"(?:out(?:put)?s?|save|log|logging|ckpt|checkpoint|results?|work|run)s?(?:[_-]?(?:dir|path|root"
     r"|folder|directory|to))?|default_root_dir"
 )
+# A shell's script uses its arguments, or another file that it reads may.
+_READS_ARGUMENTS = re.compile(r"(?m)\$\{?[@*#1-9]|\b(?:getopts|shift|source)\b|(?:^|[;&|])\s*\. ")
 # The driver of GPUs other than NVIDIA's, or of Windows below: they cannot be counted by name.
 _UNCOUNTED = ("kfd", "dxg", "nvhost-ctrl")
 
@@ -117,11 +119,7 @@ def lists_of_words(runs: Sequence[CompiledRun], code_root: str) -> Iterator[str]
     }
     for (name, file), value in list(lists.items())[:_MOST_NOTES]:
         wanted = rf"""["']--{re.escape(name)}["'][^()]*\bnargs\b"""
-        try:
-            source = files.read_bytes(Path(code_root, str(file)), MOST_PARSED)
-        except (OSError, ValueError):
-            continue
-        if re.search(wanted.encode(), source):
+        if re.search(wanted, program_text(Path(code_root, str(file))) or ""):
             shown = ",".join(map(str, value))
             yield (
                 f"config.{name} becomes one word, --{name}={shown}, and {file} takes several: "
@@ -152,6 +150,19 @@ def unused_here(cluster: Mapping[str, Any], runs: Sequence[CompiledRun]) -> Iter
         yield (
             "notify.mail does nothing on this machine, as Slurm sends it; notify.command is run "
             "here too"
+        )
+
+
+def kept_from_program(runs: Sequence[CompiledRun], directory: Path) -> Iterator[str]:
+    """Yield a note on arguments that a shell's script, in the spec's directory, does not use."""
+    entry = runs[0].entry
+    shell, script, *words = (*(entry.resumed or entry.argv), "", "")
+    is_script = entry.kind == "command" and command_line.SHELL.fullmatch(shell)
+    text = program_text(directory / script) if is_script else None
+    if text is not None and any(words) and not _READS_ARGUMENTS.search(text):
+        yield (
+            f"{shortened(shlex.join(filter(None, words)))} does not arrive, as {script} uses none "
+            'of its arguments: write "$@" behind its program there'
         )
 
 

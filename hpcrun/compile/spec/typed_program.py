@@ -21,6 +21,7 @@ from hpcrun.compile.spec.short_keys import ShortKeys
 from hpcrun.compile.spec.spec_text import SpecText, TypedSpec
 from hpcrun.compile.sweep import values as sweep_values
 from hpcrun.compile.target import command_line, launch_words, sbatch_request
+from hpcrun.compile.target.entry import program_text
 from hpcrun.compile.target.launch_words import LaunchWords, Uncertain
 from hpcrun.compile.target.sbatch_request import SbatchOption, ScriptRequest
 from hpcrun.compile.target.slurm_options import plain_name
@@ -357,14 +358,6 @@ def _check_program(written: str) -> None:
             f"{written} is a script for sbatch, whose lines are no program's",
             hint=f"hpcrun init --from {shlex.quote(written)} makes a spec of it",
         )
-
-
-def program_text(program: str, most: int) -> str | None:
-    """Return the text of a program's file of at most ``most`` bytes; None if it cannot be read."""
-    try:
-        return files.read_bytes(expand_home(program), most).decode(errors="replace")
-    except (OSError, ValueError):
-        return None
 
 
 def _config_of(words: Sequence[str], flags: Set[str]) -> tuple[dict[str, Any], str] | None:

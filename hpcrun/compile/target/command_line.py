@@ -21,7 +21,8 @@ _FLAG = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # What Hydra reads as it is; all else is quoted, and so is what is filled in later.
 _PLAIN = re.compile(r"[\w./@%+*?|-][\w./@%+*?|:-]*", re.ASCII)
 _NO_TEXT = re.compile(r"true|false|null|nan|[+-]?(inf|\.?\d[\d_.]*(e[+-]?\d+)?)", re.IGNORECASE)
-_SHELL = re.compile(r"(?:\S*/)?(?:ba|da|k|z)?sh -[a-z]*c")
+SHELL = re.compile(r"(?:\S*/)?(?:ba|da|k|z)?sh")
+_SHELL = re.compile(rf"{SHELL.pattern} -[a-z]*c")
 _USES_ARGUMENTS = re.compile(r"\$\{?[@*1-9]")
 _BEFORE_QUOTE = re.compile(r'(\\*)("|$)')
 

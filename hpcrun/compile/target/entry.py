@@ -36,6 +36,14 @@ _PLAIN = re.compile(r"-{0,2}[A-Za-z/.][\w./=-]*", re.ASCII)
 _COMMAND = re.compile(r"^(?:\S*/)?(?:python[0-9.]*|bash|sh|torchrun|deepspeed|srun)\s")
 
 
+def program_text(program: str | Path, most: int = MOST_PARSED) -> str | None:
+    """Return the text of a program's file of at most ``most`` bytes; None if it cannot be read."""
+    try:
+        return files.read_bytes(expand_home(str(program)), most).decode(errors="replace")
+    except (OSError, ValueError):
+        return None
+
+
 @dataclass(frozen=True)
 class LocatedEntry:
     """An entry before its arguments, and the code that it belongs to."""

@@ -6,7 +6,7 @@ import ast
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from hpcrun import feature
 from hpcrun.compile.source.problems import Reporter
 from hpcrun.compile.spec import schema
 from hpcrun.compile.target import command_line
-from hpcrun.compile.target.entry import MOST_PARSED, LocatedEntry, given_progress
+from hpcrun.compile.target.entry import MOST_PARSED, LocatedEntry, given_progress, program_text
 from hpcrun.compile.target.lone_ranks import lone_ranks
 from hpcrun.extensions import RECIPES
 from hpcrun.policy import frameworks
@@ -23,6 +23,7 @@ from hpcrun.state.spec.experiment import Spec
 from hpcrun.text import agreeing, listed
 
 _PYTHON = re.compile(r"python[0-9.]*")
+_PROGRAM = re.compile(rf"(?:.*/)?{_PYTHON.pattern}|[^=]*\.py")
 # Options of Python that take the next word as their value.
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 _TRAINERS = {
@@ -35,10 +36,9 @@ _MEET_OTHERWISE = {"deepspeed", "hpcrun", "jax", "tensorflow", "torch"}
 _LIGHTNING = {"lightning", "pytorch_lightning", "lightning_fabric"}
 # A program that does without other ranks where this variable is not set.
 _ALONE = re.compile(rb"""environ\.get\(\s*["']RANK["']\s*,\s*["']?-1""")
-_SHELL = re.compile(r"(?:ba|da|k|z)?sh")
 _BEFORE = """
-! apptainer conda do else env exec if ionice nice nohup numactl pixi poetry setsid singularity srun
-stdbuf taskset then time timeout uv
+! apptainer conda do else env exec if ionice mamba micromamba nice nohup numactl pdm pipenv pixi
+poetry setsid singularity srun stdbuf taskset then time timeout uv
 """
 # Words that start the command after them.
 _STARTERS = frozenset(_BEFORE.split())
@@ -46,11 +46,8 @@ _LAUNCHER = "{} starts processes of its own, in each of the {} ranks that hpcrun
 _SCRIPT = "name the program itself as the entry, with framework: {name}"
 # Options that recipes give, and parsers that take them unnamed.
 _OPTIONS = {option for name in RECIPES.own for option in RECIPES.load(name).config}
-_PARSERS = {
-    "HfArgumentParser": "resume_from_checkpoint",
-    "LightningCLI": "ckpt_path",
-    "TrlParser": "resume_from_checkpoint",
-}
+_PARSERS = dict.fromkeys(("HfArgumentParser", "TrlParser"), "resume_from_checkpoint")
+_PARSERS |= {"LightningCLI": "ckpt_path"}
 _ONCE = "framework: torchrun starts it once a node"
 _MEANING = {
     "accelerate": "its ranks are told that they train together, on CPUs too",
@@ -88,7 +85,7 @@ def detect(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> tupl
             note = _LAUNCHER.format(f"{shown!r}{where}", ranks)
             note += (_ONCE if name == "torchrun" else _SCRIPT).format(name=name)
             return frameworks.AUTO, note if ranks > 1 else None
-        found = _of_module(words) or _of_file(located, words, directory, alone=ranks == 1)
+        found = _of_module(words) or _of_file(located, spec, directory, alone=ranks == 1)
     if found is None or _goes_its_own_way(found[0], spec):
         return frameworks.AUTO, None
     name, why = found
@@ -101,8 +98,7 @@ def detect(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> tupl
 
 def lone(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> str | None:
     """Return what to ask a person about a plain script with ranks that nothing joins."""
-    words = spec["entry"] if located.kind == "command" else []
-    path = _python_file(located, words, directory) if located.kind != "function" else None
+    path = _python_file(located, spec, directory) if located.kind != "function" else None
     if path is None or spec["framework"] != frameworks.AUTO or spec.get("roles"):
         return None
     wanted = spec["resources"]
@@ -122,7 +118,7 @@ def recipe(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> str 
     words = spec["entry"] if located.kind == "command" else []
     if _of_module(words):
         return frameworks.of("huggingface").resume
-    path = _python_file(located, words, directory)
+    path = _python_file(located, spec, directory)
     if path is None and _launcher(words):
         path = next((directory / word for word in words if word.endswith(".py")), None)
     uses = _Uses() if path is None else _of_path(path)
@@ -140,8 +136,7 @@ def _goes_its_own_way(framework: str | None, spec: dict[str, Any]) -> bool:
 def unused_progress(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> str | None:
     """Return a note on ``progress`` where a script seems to have a session; None otherwise."""
     given = given_progress(spec) if located.kind != "function" else []
-    words = spec["entry"] if located.kind == "command" else []
-    path = _python_file(located, words, directory) if given else None
+    path = _python_file(located, spec, directory) if given else None
     if path is None or not _of_path(path).has_session:
         return None
     return (
@@ -158,7 +153,7 @@ def unused_checkpoint(located: LocatedEntry, spec: dict[str, Any], directory: Pa
     given += [name for name in blocks if spec[name] != usual[name]]
     if not given or located.kind == "function":
         return None
-    path = _python_file(located, spec["entry"] if located.kind == "command" else [], directory)
+    path = _python_file(located, spec, directory)
     if path is None or _of_path(path).has_session:
         return None
     return (
@@ -222,29 +217,19 @@ def _launcher(words: Sequence[str]) -> str | None:
 
 def _launcher_inside(words: Sequence[str], directory: Path) -> tuple[str, str] | None:
     """Return the launcher that a command starts by a wrapper or a shell's script, and where."""
-    found = _started(words)
-    if found:
-        return found, ""
-    if not words or not _SHELL.fullmatch(PurePath(words[0]).name):
-        return None
+    found, where = _started(words), ""
     if command_line.is_shell_script(words[:3]):
         found = _started_in(words[2])
-        return (found, "") if found else None
-    script = next((word for word in words[1:] if not word.startswith("-")), "")
-    found = _started_by(directory / script)
-    return (found, f" in {script}") if found else None
-
-
-def _started_by(path: Path) -> str | None:
-    return _started_by_file(path, _version(path))
+    elif not found and words and command_line.SHELL.fullmatch(words[0]):
+        script = next((word for word in words[1:] if not word.startswith("-")), "")
+        found = _started_by_file(directory / script, _version(directory / script))
+        where = f" in {script}"
+    return (found, where) if found else None
 
 
 @functools.lru_cache(maxsize=64)
 def _started_by_file(path: Path, version: tuple[int, int]) -> str | None:
-    try:
-        return _started_in(files.read_bytes(path, MOST_PARSED).decode(errors="replace"))
-    except (OSError, ValueError):
-        return None
+    return _started_in(program_text(path) or "")
 
 
 def _started_in(script: str) -> str | None:
@@ -276,6 +261,10 @@ def _python_module(words: Sequence[str]) -> str | None:
 
 def _python_target(words: Sequence[str]) -> tuple[str, str] | None:
     """Return ``("-m", module)`` or ``("", file)`` of a command that starts Python."""
+    if words and PurePath(words[0]).name in _STARTERS:
+        words = [*itertools.dropwhile(lambda word: not _PROGRAM.fullmatch(word), words)]
+    if words and words[0].endswith(".py"):
+        return "", words[0]
     if not words or not _PYTHON.fullmatch(PurePath(words[0]).name):
         return None
     rest = iter(words[1:])
@@ -292,13 +281,13 @@ def _python_target(words: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _of_file(
-    located: LocatedEntry, words: Sequence[str], directory: Path, *, alone: bool
+    located: LocatedEntry, spec: dict[str, Any], directory: Path, *, alone: bool
 ) -> tuple[str, str] | None:
     """Return the framework that a Python file imports, and the reason.
 
     ``alone``: the run has one rank, so that a program which can do without RANK is to do so.
     """
-    path = _python_file(located, words, directory)
+    path = _python_file(located, spec, directory)
     if path is None:
         return None
     found = _of_path(path)
@@ -307,12 +296,13 @@ def _of_file(
     return (found.framework, f"{path.name} imports it") if found.framework else None
 
 
-def _python_file(located: LocatedEntry, words: Sequence[str], directory: Path) -> Path | None:
+def _python_file(located: LocatedEntry, spec: dict[str, Any], directory: Path) -> Path | None:
     """Return the Python file that an entry starts; None if that is not known."""
+    words = spec["entry"] if located.kind == "command" else []
     path = located.file
-    if path is None and (target := _python_target(words)) is not None:
-        path = directory / target[1] if target[0] == "" else None
-    return path if path is not None and path.suffix == ".py" else None
+    if path is None and (target := _python_target(words)):
+        path = directory / (f"{target[1].replace('.', '/')}.py" if target[0] else target[1])
+    return path if path and path.suffix == ".py" and any(_version(path)) else None
 
 
 # Keys of ``checkpoint`` that only a session acts on.
@@ -360,8 +350,11 @@ def _uses(path: Path, version: tuple[int, int]) -> _Uses:
     names = set(_names(tree))
     others = names & {"import:hpcrun", "import:deepspeed"}
     does_without = not others and _ALONE.search(source) is not None
-    options = frozenset(_OPTIONS.intersection(_options_read(tree)))
-    return _Uses(_of_names(names), does_without, {"import:hpcrun", "session"} <= names, options)
+    framework = _of_names(names)
+    # The Trainer ignores what its parser took: who calls train hands it on.
+    parsers = {} if framework == "huggingface" and "train" in names else _PARSERS
+    options = frozenset(_OPTIONS.intersection(_options_read(tree, parsers)))
+    return _Uses(framework, does_without, {"import:hpcrun", "session"} <= names, options)
 
 
 def _of_names(names: set[str]) -> str | None:
@@ -399,7 +392,7 @@ def _names(tree: ast.AST) -> Iterator[str]:
                 yield f"{node.value.id}.{node.attr}"
 
 
-def _options_read(tree: ast.AST) -> Iterator[str]:
+def _options_read(tree: ast.AST, parsers: Mapping[str, str]) -> Iterator[str]:
     """Yield what may be options of a program: the names that it reads, not those that it gives."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
@@ -407,7 +400,7 @@ def _options_read(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.arg):
             yield node.arg
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            yield _PARSERS.get(node.id, node.id)
+            yield parsers.get(node.id, node.id)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             yield node.target.id
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):

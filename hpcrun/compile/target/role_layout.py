@@ -165,12 +165,9 @@ def _config(role: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _merged(config: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    both = {key: _merged(config[key], own[key]) for key in own if _are_mappings(config, own, key)}
+    inner = [key for key in own if isinstance(own[key], dict) and isinstance(config.get(key), dict)]
+    both = {key: _merged(config[key], own[key]) for key in inner}
     return {**config, **own, **both}
-
-
-def _are_mappings(one: dict[str, Any], other: dict[str, Any], key: str) -> bool:
-    return isinstance(one.get(key), dict) and isinstance(other[key], dict)
 
 
 def computed(roles: dict[str, Any], root: Path, directory: Path) -> dict[str, Any]:

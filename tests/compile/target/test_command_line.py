@@ -148,6 +148,35 @@ def test_a_mistake_of_config_is_told_once(project: Any) -> None:
     assert wrong(project, text).count("a nested mapping cannot be the flag") == 1
 
 
+@pytest.mark.parametrize(
+    ("script", "more", "shown"),
+    [
+        ("python train.py\n", "config: {lr: 1}\n", "--lr=1"),
+        ("exec python train.py\n", "args: [a b]\n", "'a b'"),
+        (
+            "python train.py\n",
+            "recovery: {resume: {when: x.pt, args: ['--resume=${hpcrun:newest}']}}\n",
+            "'--resume=${hpcrun:newest}'",
+        ),
+        # They arrive, or may; or there are none.
+        ('python train.py "$@"\n', "config: {lr: 1}\n", None),
+        ("python train.py --lr ${1}\n", "args: [1]\n", None),
+        ("echo; . ./env.sh\n", "args: [1]\n", None),
+        ("  . env.sh\n", "args: [1]\n", None),
+        ("python train.py\n", "", None),
+        ("python train.py\n", "config: {lr: 1}\nflags: none\n", None),
+    ],
+)
+def test_arguments_that_a_shells_script_does_not_use_are_told(
+    project: Any, script: str, more: str, shown: str | None
+) -> None:
+    """Its runs of a sweep were all alike, and none of them resumed."""
+    project.write("run.sh", script)
+    notes = "".join(compiled(project, f"entry: [bash, run.sh]\n{more}").notes)
+    told = f'{shown} does not arrive, as run.sh uses none of its arguments: write "$@"'
+    assert (told in notes) == ("does not arrive" in notes) == (shown is not None)
+
+
 def test_runs_that_are_started_alike_are_told(project: Any, hpcrun: Callable[..., Any]) -> None:
     text = "entry: [bash, train.sh]\nflags: none\nconfig: {batch_size: 1}\n"
     project.write("spec.yaml", BASE + text)

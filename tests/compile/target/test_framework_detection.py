@@ -128,6 +128,21 @@ def test_the_words_of_a_command(project: Any, entry: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "entry",
+    [
+        *("[uv, run, --frozen, train.py]", "[nice, python, -u, train.py]", "[./train.py, x]"),
+        "[conda, run, -n, env, /venv/bin/python3.11, train.py]",
+        *("[python, -m, train]", "[env, A=b.py, python, -m, pkg.train, --lr=1]"),
+    ],
+)
+def test_a_program_is_looked_into_however_python_starts_it(project: Any, entry: str) -> None:
+    project.write("pkg/train.py", READS)
+    run = compiled(project, f"entry: {entry}\n", READS).runs[0]
+    assert run.entry.framework == "huggingface"
+    assert run.entry.resumed == (*run.entry.argv, FROM_CHECKPOINT)
+
+
+@pytest.mark.parametrize(
     "word", ["accelerate, launch", "deepspeed", "python, -m, accelerate.commands.launch"]
 )
 def test_a_launcher_in_each_rank_is_told(project: Any, word: str) -> None:
@@ -317,6 +332,8 @@ TRAINER = "from transformers import Trainer, TrainingArguments\n"
         # They give the option to somebody, and take none.
         (f"{TRAINER}Trainer().train(resume_from_checkpoint=True)\n", None),
         (f"{FIT}fit(ckpt_path='last')\n", None),
+        # The Trainer ignores what HfArgumentParser took.
+        (f"{HF}HfArgumentParser(TrainingArguments)\nTrainer(x).train()\n", None),
         ("import torch\nprint(args.ckpt_path)\n", None),
     ],
 )
