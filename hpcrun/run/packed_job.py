@@ -203,11 +203,6 @@ class PackedJob:
         nodes = self.allocation.nodes
         return [one for one in nodes if self._strikes[one] < _TRIES and one not in out]
 
-    @property
-    def _are_left(self) -> bool:
-        """Return whether runs can be started on any nodes."""
-        return len(self._usable(None)) >= self._first.nodes
-
     def _start(self, run: RunPlan, nodes: tuple[str, ...]) -> None:
         paths, own = self.submission.experiment.run(run.number), run.resources
         command = [sys.executable, "-m", "hpcrun.run.supervisor", str(self.submission.directory)]
@@ -336,9 +331,10 @@ class PackedJob:
         is_nodes_fault = self._strikes[node] == _TRIES
         if is_nodes_fault:
             say(f"node {node} starts no run: it is not used any more")
+        are_left = len(self._usable(None)) >= self._first.nodes
         if self._is_ending:
             self.unfinished.add(number)
-        elif self._tries[number] >= _TRIES and not (is_nodes_fault and self._are_left):
+        elif self._tries[number] >= _TRIES and not (is_nodes_fault and are_left):
             log = self.submission.local_log(number).name
             self._end(number, code, f"its supervisor ended before an attempt began; see {log}")
         else:

@@ -194,7 +194,7 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
     stop_flag.outlive_signals(scratch)
     if child is None or child.poll() is not None:
         child = _start(launch, rank)
-    asked = False
+    asked, sent = False, 0
     fence = AttemptFence(launch.paths, _STALE_EVERY)
     # A wait with a time limit would look 20 times a second, next to a program that trains.
     waiting = threading.Thread(target=child.wait, daemon=True)
@@ -210,9 +210,11 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
             from hpcrun.run.node import cgroup
 
             if cgroup.signals_only_tasks() or not ScratchPaths(scratch).heard(number).exists():
-                child.send_signal(number)
+                child.send_signal(sent := number)
         waiting.join(_LOOK_EVERY)
     code = child.wait()
+    if sent and code == -sent:
+        rank_processes.pass_on(scratch, sent)
     if launch.is_main and ScratchPaths(scratch).left.exists():
         # Its session has saved and left, with a code that torchrun or a shell may have replaced.
         return EXIT_SAVED

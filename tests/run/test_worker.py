@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 
-from hpcrun.errors import HpcrunError
+from hpcrun.errors import EXIT_SAVED, HpcrunError
 from hpcrun.run import worker
+from hpcrun.run.node import rank_processes
 from hpcrun.run.protocol.launch import Launch, LaunchNode
 from hpcrun.run.rank import rank_environment
 from hpcrun.state import files
+from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import Entry
 from tests.support.place import launch_of
+from tests.support.waiting import until
 
 NODES = (
     LaunchNode("n1", "/n1/code", "/n1", "ib0", "10.9.0.1", hca="=mlx5_0:1", extensions="/n1/ext"),
@@ -304,3 +307,59 @@ def test_a_program_has_the_descriptor_by_which_mpi_finds_the_others(tmp_path: Pa
     os.close(theirs)
     with open(ours) as stream:
         assert stream.read() == "met\n"
+
+
+_RANK = """
+import sys
+from pathlib import Path
+from hpcrun.run import worker
+from hpcrun.run.protocol.launch import LaunchNode
+from hpcrun.state.plan import Entry
+from tests.support.place import launch_of
+node = LaunchNode("n1", "/code", sys.argv[1], "ib0", "10.9.0.1")
+entry = Entry("command", argv=("sh", "-c", sys.argv[2]))
+recovery = {"stop_signal": "SIGTERM"}
+launch = launch_of(Path(sys.argv[1]), nodes=(node,), entry=entry, recovery=recovery)
+sys.exit(worker.run_child(launch, node, 0))
+"""
+_SAVES = """
+import pathlib, signal, subprocess, sys, time
+helper = subprocess.Popen(["sleep", "600"])
+def save(number, frame):
+    time.sleep(0.3)
+    with open("saved", "a") as stream:
+        print("saved", "with its helper" if helper.poll() is None else "alone", file=stream)
+    helper.kill()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+pathlib.Path("begun").touch()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    "shell", [f"{sys.executable} saves.py; true", f"exec {sys.executable} saves.py"]
+)
+def test_a_stop_signal_reaches_the_program_of_a_shell_without_a_trap(
+    tmp_path: Path, shell: str
+) -> None:
+    """The shell ended by it at once, and its program was killed before it had saved."""
+    (tmp_path / "saves.py").write_text(_SAVES)
+    variables = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        rank_processes.START_VARIABLE: "test-worker",
+        rank_processes.SCRATCH_VARIABLE: str(tmp_path),
+    }
+    words = [sys.executable, "-c", _RANK, str(tmp_path), shell]
+    with subprocess.Popen(words, cwd=tmp_path, env=variables, start_new_session=True) as rank:
+        try:
+            until((tmp_path / "begun").exists, "the program's start", 30)
+            ScratchPaths(tmp_path).stop.touch()
+            assert rank.wait(30) == EXIT_SAVED
+        finally:
+            rank_processes.kill(tmp_path)
+            rank.kill()
+    assert (tmp_path / "saved").read_text() == "saved with its helper\n", (
+        "once, and it alone was asked"
+    )

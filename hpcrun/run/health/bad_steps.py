@@ -119,7 +119,8 @@ class BadSteps:
         was_applied = getattr(engine, "was_step_applied", None)
         if was_applied is not None and not was_applied():
             self._not_applied.add(step)
-        if self._skips and self._view.rank == 0 and not _tells_norm(engine):
+        norm = getattr(engine, "get_global_grad_norm", None)
+        if self._skips and self._view.rank == 0 and (norm is None or norm() is None):
             metrics.log(_weights(engine), step, spare=True)
 
     def check(self, most: int | None = None) -> None:
@@ -187,11 +188,6 @@ def _extend(bad: list[int], step: int, values: Iterable[float]) -> None:
         bad.append(step)
     elif found:
         bad.clear()
-
-
-def _tells_norm(engine: Any) -> bool:
-    tell = getattr(engine, "get_global_grad_norm", None)
-    return tell is not None and tell() is not None
 
 
 def _weights(engine: Any) -> dict[str, Any]:

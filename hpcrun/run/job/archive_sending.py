@@ -80,7 +80,8 @@ class ArchiveSending:
             turn()
         while self._left:
             one = self._left[0]
-            if not (one.is_environment and self._have_environment()):
+            is_there = all(room is not None and not room[0] for room in self.rooms.values())
+            if not (one.is_environment and is_there):
                 began = time.monotonic()
                 problem = self._obstacle(one, homes, lost) or self._send(one, homes, turn)
                 if problem is None:
@@ -103,9 +104,6 @@ class ArchiveSending:
                 found, archive = frozen_environment.of_submission(self._submission)
                 what = f"the frozen environment ({size(found.bytes)})"
                 yield _Archive(what, archive, found.bytes, is_environment=True)
-
-    def _have_environment(self) -> bool:
-        return all(room is not None and not room[0] for room in self.rooms.values())
 
     def _obstacle(
         self, archive: _Archive, homes: Mapping[str, Path], lost: Sequence[str]

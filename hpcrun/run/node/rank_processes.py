@@ -43,7 +43,7 @@ def register(scratch: Path, rank: int) -> None:
 def _end_group(scratch: Path, group: int) -> None:
     deadline = time.monotonic() + _FORMER_TAKES
     while group != os.getpgrp() and time.monotonic() < deadline:
-        left = [pid for of, pid in _members(scratch, {group}) if of == group]
+        left = [pid for of, pid, _ in _members(scratch, {group}) if of == group]
         if not left:
             return
         for pid in left:
@@ -94,7 +94,7 @@ def processor(scratch: Path, own: Mapping[int, int]) -> dict[int, int]:
 def kill(scratch: Path) -> None:
     """Send SIGKILL to the ranks of this node and to all that they started."""
     groups = {*leaders(scratch).values()}
-    for group, pid in list(_members(scratch, groups)):
+    for group, pid, _ in list(_members(scratch, groups)):
         with contextlib.suppress(OSError):
             if group in groups:
                 os.killpg(group, signal.SIGKILL)
@@ -107,6 +107,22 @@ def end(scratch: Path, ranks: Iterable[int], number: signal.Signals) -> None:
     for rank in ranks:
         with contextlib.suppress(OSError, ValueError):
             os.killpg(leader(scratch, rank), number)
+
+
+def pass_on(scratch: Path, number: int) -> None:
+    """Send a signal to what an ended parent has left of this process's group, and wait for its end.
+
+    Such is the program of a shell without a trap. What that started in turn is not asked.
+    """
+    group, asked = os.getpgrp(), {os.getpid()}
+    while left := {pid: up for of, pid, up in _members(scratch, {group}) if of == group}:
+        if left.keys() == {os.getpid()}:
+            return
+        for pid in [pid for pid in left if left[pid] not in left and pid not in asked]:
+            asked.add(pid)
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+        time.sleep(0.05)
 
 
 def gone(scratch: Path, timeout: float) -> bool:
@@ -123,8 +139,8 @@ def gone(scratch: Path, timeout: float) -> bool:
     return True
 
 
-def _members(scratch: Path, groups: set[int]) -> Iterator[tuple[int, int]]:
-    """Yield group and id of each living process in a rank's group or with its environment.
+def _members(scratch: Path, groups: set[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield group, id and parent of each living process in a rank's group or with its environment.
 
     All are this user's.
     """
@@ -136,10 +152,10 @@ def _members(scratch: Path, groups: set[int]) -> Iterator[tuple[int, int]]:
             # Root could read and end those of others, which anybody may start with such variables.
             if process.stat().st_uid != os.geteuid():
                 continue
-            state, _, group = process_stat(process)[:3]
+            state, parent, group = process_stat(process)[:3]
             if state in "ZX":
                 continue
             variables = (process / "environ").read_bytes().split(b"\0")
             # Ids are reused: a group counts only with the name of this start of the job.
             if place in variables or (int(group) in groups and not starts.isdisjoint(variables)):
-                yield int(group), int(process.name)
+                yield int(group), int(process.name), int(parent)

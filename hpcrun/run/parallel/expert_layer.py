@@ -50,7 +50,7 @@ def expert_layer(width: int, expert: Callable[[], Any], experts: int, **options:
     made = [expert() for _ in range(experts)][first : first + share]
     layer = MoE(width, made[0], num_experts=experts, ep_size=size, **options)
     with torch.no_grad():
-        for own, wanted in zip(_experts_of(layer), made, strict=True):
+        for own, wanted in zip(layer.deepspeed_moe.experts.deepspeed_experts, made, strict=True):
             own.load_state_dict(wanted.state_dict())
     return layer
 
@@ -102,7 +102,3 @@ def _size() -> int:
 
 def _layers(model: Any) -> list[Any]:
     return [one for one in model.modules() if type(one).__module__ == "deepspeed.moe.layer"]
-
-
-def _experts_of(layer: Any) -> Any:
-    return layer.deepspeed_moe.experts.deepspeed_experts

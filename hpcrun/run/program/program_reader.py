@@ -150,7 +150,7 @@ class ProgramReader:
         else:
             globs, below = [*USUAL] if wanted.source != frameworks.NONE else [], self._roots
         self._bases = SaveWatch(globs, below, ()).bases
-        self._roots += [one for one in self._bases if not _in(one, below)]
+        self._roots += [one for one in self._bases if not any(map(one.is_relative_to, below))]
         there = self._search()
         self._saves = SaveWatch(globs, below, there)
         self._steps = OneUnit(earlier_progress(self._paths))
@@ -383,7 +383,3 @@ class ProgramReader:
             if path.is_relative_to(root):
                 return str(path.relative_to(root))
         return str(path)
-
-
-def _in(path: Path, directories: Sequence[Path]) -> bool:
-    return any(path.is_relative_to(one) for one in directories)

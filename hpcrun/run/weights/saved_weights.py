@@ -164,7 +164,7 @@ def _part(
         name: value for name, value in (own.get("module") or {}).items() if hasattr(value, "shape")
     }
     buffers = {name for name in own.get("buffer_names") or () if name in module}
-    if _is_partitioned(models):
+    if any(path.name.startswith("zero_pp_rank_") for path in models.values()):
         whole = _masters(states, optimizers, partitioned=True)
         order = dict.fromkeys([*module, *whole])
         tensors = {
@@ -293,10 +293,6 @@ def _masters(
             f"DeepSpeed cannot put the optimizer's parts together: {error}"
         ) from None
     return dict(whole)
-
-
-def _is_partitioned(models: Mapping[int, Path]) -> bool:
-    return any(path.name.startswith("zero_pp_rank_") for path in models.values())
 
 
 def _shared(state: Mapping[str, Any]) -> dict[str, str]:
