@@ -99,6 +99,14 @@ def test_what_the_user_set_for_the_fabric_stays(
     assert {name: found[name] for name in DEFAULTS} == {name: f"my-{name}" for name in DEFAULTS}
 
 
+def test_torchrun_is_told_to_hand_the_stop_signal_on(tmp_path: Path) -> None:
+    """It ended by SIGUSR1, and its workers were killed before they had saved."""
+    asked, others = launch_of(tmp_path, recovery={"stop_signal": "SIGUSR1"}), launch_of(tmp_path)
+    found = rank_environment.environment(asked, 0)["PET_SIGNALS_TO_HANDLE"]
+    assert found == "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
+    assert "PET_SIGNALS_TO_HANDLE" not in rank_environment.environment(others, 0)
+
+
 def test_what_says_which_rank_this_is_never_stays(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -345,8 +345,8 @@ def never_came(selected: Selected, status: RunStatus) -> Iterator[str]:
     if patterns and _has_only_stepped(selected, has_completed=has_completed):
         so_far = "matched" if status.over else "has matched so far"
         yield (
-            f"no file that it wrote {so_far} recovery.resume.when ({listed(patterns, 3)}), from "
-            "which the next attempt would go on"
+            f"no finished save was seen that {so_far} recovery.resume.when "
+            f"({listed(patterns, 3)}), from which the next attempt would go on"
         )
 
 

@@ -93,6 +93,9 @@ def environment(launch: Launch, rank: int) -> dict[str, str]:
         defaults["TRITON_CACHE_DIR"] = str(kept.triton)
     if node.hca:
         defaults["NCCL_IB_HCA"] = node.hca
+    if wanted := launch.recovery.stop_signal:
+        # By others torchrun ends, and its workers are killed.
+        defaults["PET_SIGNALS_TO_HANDLE"] = f"SIGTERM,SIGINT,SIGHUP,SIGQUIT,{wanted}"
     if not resources.gpus_per_node:
         defaults["DS_ACCELERATOR"] = "cpu"
     if framework.one_per_run:

@@ -69,7 +69,8 @@ def test_files_to_resume_from_that_never_appear(study: Experiment) -> None:
     _run(study, age=700, **RESUME)
     (told,) = _told(study)
     assert told.startswith(
-        "study/0: no file that it wrote has matched so far recovery.resume.when (out/ckpt.pt)"
+        "study/0: no finished save was seen that has matched so far recovery.resume.when "
+        "(out/ckpt.pt)"
     )
     study.end(outcome="failed", kind="rank_crash", message="it crashed")
     assert len(_told(study, "FAILED")) == 1
@@ -101,4 +102,4 @@ def test_a_completed_run_whose_steps_are_not_read(study: Experiment) -> None:
     _run(study, age=60, steps=0, **RESUME)
     study.end()
     (told,) = _told(study, "COMPLETED")
-    assert "no file that it wrote matched recovery.resume.when (out/ckpt.pt)" in told
+    assert "no finished save was seen that matched recovery.resume.when (out/ckpt.pt)" in told
