@@ -188,7 +188,7 @@ class ProgressBars:
         main, age = self.main, look.time - self._began
         # One without a description, of which more was done after it than with it, prepared that.
         is_over = main and main.step == main.own_total and age > 2 * main.elapsed + _CLOCK
-        is_trainings = main is not None and not (is_over and not main.kind)
+        is_trainings = main is not None and (self._again or main.kind != "" or not is_over)
         self._settled |= is_trainings and (look.is_last or not waits)
         if look.is_last and self._newest is not None:
             self.waiting.append(self._newest)

@@ -78,6 +78,11 @@ def test_a_bar_after_which_more_is_done_than_with_it_was_a_preparations(
     bars.poll(Look(2.0, 1.0, (f"{what} 100%|###| 60/60 [00:01<00:00, 47.7it/s]",)))
     found = bars.poll(Look(ends, ends - 1, ("step 400/900 loss 0.1",), is_last=True))
     assert [line.step for line in found.lines] == steps
+    again = ProgressBars()
+    epochs = (f"{part}%|###| {part}/100 [00:0{part // 100}<00:00, 99it/s]" for part in (0, 100) * 2)
+    again.poll(Look(2.0, 1.0, tuple(epochs)))
+    found = again.poll(Look(900.0, 899.0, is_last=True))
+    assert [line.step for line in found.lines][-1:] == [200], "there was one an epoch"
 
 
 def test_a_short_training_shows_its_steps_at_its_end() -> None:
