@@ -192,8 +192,8 @@ def _beginning(one: AttemptStory, run: RunStory) -> str:
     is_program = run.selected.run.entry.kind != "function"
     if came_back and is_program and all(each.reached is None for each in run.attempts):
         messages = [
-            "began over, or went on from what it finds by itself: which, is not known, as no step "
-            "of it is read and recovery.resume does not say how it goes on"
+            "began over, or went on from what it finds by itself: which of the two is not known, "
+            "as no step of it is read and recovery.resume does not say how it goes on"
         ]
     return " ".join(f"It {one_line(message)}." for message in messages)
 

@@ -774,7 +774,7 @@ def test_of_a_program_whose_steps_are_not_read_nobody_knows_whether_it_went_on(
         study.start(0, number)
         end(study, attempt=number, outcome=outcome, came=(None, None, None))
     run = one(study, "COMPLETED")
-    told = "It began over, or went on from what it finds by itself: which, is not known"
+    told = "It began over, or went on from what it finds by itself: which of the two is not known"
     assert [told in " ".join(lines(run, number)) for number in (1, 2)] == [False, is_told]
 
 
