@@ -54,6 +54,7 @@ REFUSED = [
     ("run hydrated.py +lr=1,2", "+lr=1,2: Hydra", "hpcrun run --sweep lr=1,2 hydrated.py"),
     ("run hydrated.py hydra/launcher=submitit b=3", "hydra/launcher", "run hydrated.py b=3"),
     ("plan --mem 32 GB train.py", "GB stands between", "--mem 32GB"),
+    ("plan --mem 32 nowhere run train.py", "nowhere stands between", "-- nowhere run train.py"),
     ("plan --time=1h train.py", "accepted are minutes", "-t 1:00:00"),
     ("plan -N 2 --lr 0.1 train.py", "--lr is no option", "hpcrun plan … train.py --lr 0.1"),
     ("plan s.yaml train.py", "found 'train.py'", "entry=train.py"),
