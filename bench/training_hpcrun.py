@@ -39,14 +39,7 @@ def initialize_by(session: Any, engine: str) -> Callable[..., Any]:
     """Return a function in place of ``session.initialize``, for an engine without DeepSpeed."""
 
     def initialize(*, model: Any, **_: Any) -> tuple[Any, Any, None, Any]:
-        if engine == "fully_shard":
-            made = session.fully_shard(model)
-        else:
-            from torch.optim import AdamW
-
-            given = session.deepspeed_config["optimizer"]["params"]
-            optimizer = AdamW(model.parameters(), lr=given["lr"], betas=given["betas"])
-            made = session.replicas(model, optimizer)
+        made = getattr(session, engine)(model)
         return made, made.optimizer, None, made.lr_scheduler
 
     return initialize

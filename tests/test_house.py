@@ -162,7 +162,6 @@ COVERED_BY: dict[str, str] = {
     "run/rank/rank_view": "run/test_session.py",
     "run/rank/session_writer": "run/test_session.py",
     "run/rank/warm_up": "run/job/test_warm_ranks.py",
-    "run/rank/torch_engine": "run/rank/test_sharded_engine.py",
     "run/script": "run/job/test_warm_ranks.py",
     "run/tracking/interface": "run/test_tracker.py",
     "run/tracking/metrics_feed": "run/test_tracker.py",

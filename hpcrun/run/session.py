@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from hpcrun.errors import EXIT_SAVED, HpcrunError, UsageError
+from hpcrun.errors import EXIT_SAVED, HpcrunError, NonFiniteLossError, UsageError
 from hpcrun.policy.retention import Retention
 from hpcrun.run.checkpoint import init_weights, rank_state
 from hpcrun.run.checkpoint.node_copy import NodeCopies
@@ -180,6 +180,18 @@ class Session(RankView):
         CheckpointError
             There was progress and none of it can be restored.
         """
+        if not hasattr(engine, "save_checkpoint"):
+            raise UsageError(
+                f"session.restore(): found a {type(engine).__name__}, which is no engine",
+                hint="give it what session.initialize(…), fully_shard(…) or replicas(…) returns",
+            )
+        if self.restored_step is not None:
+            raise UsageError(
+                "session.restore() was called a second time: a session saves and restores the one "
+                "engine of its first",
+                hint="train what belongs together as one torch.nn.Module in one engine; anything "
+                "else with a state goes into the same call: session.restore(engine, other=…)",
+            )
         self._engine = engine
         self._states = {**({"loader": loader} if loader is not None else {}), **states}
         rank_state.check(self._states)
@@ -345,7 +357,12 @@ class Session(RankView):
 
     def finish(self) -> None:
         """Write what is pending and mark the run finished, once the entry has returned."""
+        self._last_step = max(self._last_step, self.finished_steps)
         if self._saves is not None:
+            can_save = self.world_size == 1 or process_groups.distributed()
+            if can_save and self.restored_step not in (None, self._last_step):
+                # What a loop that was left early did after its last save.
+                self._save_last()
             self._saves.wait()
         self._progress.write(progress.ENDING)
         if self._metrics is not None:
@@ -392,6 +409,13 @@ class Session(RankView):
             self._bad_steps.check(most=1)
         if self._last_step:
             self.save()
+            if self._saves is not None and self._saves.step < self._last_step:
+                raise NonFiniteLossError(
+                    f"after step {self._last_step}, the last, the weights are not finite, and were "
+                    "not saved",
+                    hint="lower the learning rate or clip gradients, and log the loss at each "
+                    "step, which ends a run as it begins",
+                )
 
     def _announce(self, total: int) -> None:
         self.total_steps = total

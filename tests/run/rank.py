@@ -169,14 +169,22 @@ class Rank:
             losses.append(both.item() / WORLD)
         return losses
 
-    def replicas(self, seed: int = 0, *, counted: bool = False, **options: Any) -> None:
+    def replicas(
+        self, seed: int = 0, *, counted: bool = False, kind: str = "", **options: Any
+    ) -> None:
         """Begin with a model that every rank holds whole, without DeepSpeed.
 
         With ``counted``, `reductions` tells how often its gradients were reduced; it is small
-        enough for one reduction a time.
+        enough for one reduction a time. The ``kind`` is ``unused``, with a layer that is not
+        called, or ``half``, with one in bf16.
         """
         torch.manual_seed(seed + RANK)
         model = torch.nn.Sequential(torch.nn.Linear(7, 16), torch.nn.Tanh(), torch.nn.Linear(16, 7))
+        if kind == "unused":
+            model[1].never = torch.nn.Linear(2, 2)
+        elif kind == "half":
+            model[2].bfloat16()
+            model[2].register_forward_pre_hook(lambda _, given: (given[0].bfloat16(),))
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         self._engine = ReplicaEngine(model, optimizer, train_batch=12, **options)
         self._reductions = 0
@@ -190,6 +198,10 @@ class Rank:
 
         self._reductions += 1
         return default_hooks.allreduce_hook(None, bucket)
+
+    def types(self) -> list[str]:
+        """The types of the weights."""
+        return [str(one.dtype) for one in self._engine.module.parameters()]
 
     def reductions(self) -> int:
         """How often gradients were reduced since `replicas`."""

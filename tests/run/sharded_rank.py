@@ -111,7 +111,26 @@ class _Block(torch.nn.Module):
         return hidden
 
 
+class Normed(Layered):
+    """Has statistics that torch's kernels write, and ranks that call layers in orders of theirs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch = torch.nn.BatchNorm1d(7, momentum=0.5)
+        self.instance = torch.nn.InstanceNorm1d(7, track_running_stats=True)
+        self.swaps = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.swaps and RANK:
+            self.layers = self.layers[::-1]
+        found: torch.Tensor = super().forward(
+            self.instance(self.batch(x).unsqueeze(-1).expand(-1, -1, 3)).mean(-1) + x
+        )
+        return found
+
+
 MODELS: dict[str, Any] = {
+    "normed": Normed,
     **{"layered": Layered, "noted": Noted, "mixed": Mixed, "attending": Attending},
     "scaled": functools.partial(Attending, scaled=True),
 }
@@ -175,7 +194,8 @@ class ShardedRank(Rank):
             options["tensor_plan"] = _of_sequences()
         # What torch takes on a GPU.
         optimizer = functools.partial(torch.optim.AdamW, lr=0.01, foreach=True) if foreach else None
-        self._engine = sharded_engine.make(made, optimizer, CONFIG, wanted, **options)
+        config = {} if foreach else CONFIG
+        self._engine = sharded_engine.make(made, optimizer, config, wanted, **options)
         self._dtype, self._others = torch.float32, {}
 
     def plain(self, seed: int = 0, model: str = "layered") -> None:
@@ -331,6 +351,10 @@ class ShardedRank(Rank):
             "given back": self.held() == before and self.evaluate() == own,
             "restored": losses == [used, used],
         }
+
+    def swap(self) -> None:
+        """Have this rank call the model's layers in another order than rank 0."""
+        self._engine.module.swaps = True
 
     def compare(self) -> str | None:
         """What the check of replicas says now."""

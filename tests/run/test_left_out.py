@@ -58,10 +58,8 @@ def train(session):
         # DeepSpeed forbids fp16 on CPUs that compute it slowly.
         deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True
         engine, *_ = session.initialize(model=model, model_parameters=model.parameters())
-    elif session.config.engine == "fully_shard":
-        engine = session.fully_shard(model)
     else:
-        engine = session.replicas(model, torch.optim.AdamW(model.parameters(), lr=1e-2))
+        engine = getattr(session, session.config.engine)(model)
     session.restore(engine)
     data = Data(session.config)
     loader = session.loader(data, shuffle=False) if session.config.loader else None

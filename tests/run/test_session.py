@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import hpcrun
 from hpcrun import shared_look
-from hpcrun.errors import CheckpointError, HpcrunError, UsageError
+from hpcrun.errors import CheckpointError, HpcrunError, NonFiniteLossError, UsageError
 from hpcrun.run.checkpoint import checkpoint_files
 from hpcrun.run.session import Session
 from hpcrun.state import files, manifest
@@ -137,6 +137,69 @@ def test_steps_before_restore_are_an_error(start: Start, inside: bool, method: s
     with pytest.raises(HpcrunError, match=rf"session\.{method}\(\) was called before") as caught:
         list(session.steps(total=2)) if method == "steps" else session.step()
     assert "hint: call session.restore(engine" in str(caught.value)
+
+
+def test_a_session_has_one_engine(start: Start) -> None:
+    """Of a second one nothing would be saved, or nothing of the first."""
+    session = start()
+    with pytest.raises(UsageError, match="found a Linear, which is no engine"):
+        session.restore(torch.nn.Linear(1, 1))
+    session.restore(FakeEngine())
+    with pytest.raises(UsageError, match="called a second time") as caught:
+        session.restore(FakeEngine())
+    assert "session.restore(engine, other=…)" in str(caught.value.hint)
+
+
+def test_a_loop_that_is_left_early_is_saved(start: Start) -> None:
+    session, engine = start(checkpoint={"every": 2}), FakeEngine()
+    session.restore(engine)
+    for step in session.steps(total=9):
+        engine.step()
+        if step == 3:
+            break
+    session.finish()
+    assert _checkpoints(session)[0] == "step-00000003-a1"
+    assert _events(session)[-1] == ("finished", 3)
+    again = start(attempt=2)
+    assert again.restore(FakeEngine()) == 3
+    before = _checkpoints(again)
+    again.finish()
+    assert _checkpoints(again) == before
+
+
+OPTIMIZER = {"optimizer": {"type": "SGD", "params": {"lr": 0.5}}}
+
+
+@pytest.mark.parametrize(
+    ("deepspeed", "optimization", "given", "said"),
+    [
+        (OPTIMIZER, {}, "optimizer", "deepspeed.optimizer.type is SGD, and the program gives an"),
+        ({}, {"weight_decay_on": "matrices"}, "optimizer", "makes parameter groups, and the prog"),
+        (OPTIMIZER, {"warmup": 4}, "lr_scheduler", "makes a schedule, and the program gives an"),
+        ({}, {}, None, "neither the spec .deepspeed.optimizer. nor the program gives an optimizer"),
+    ],
+)
+def test_what_spec_and_program_both_say_is_refused(
+    start: Start,
+    deepspeed: dict[str, Any],
+    optimization: dict[str, Any],
+    given: str | None,
+    said: str,
+) -> None:
+    session, model = start(deepspeed=deepspeed, optimization=optimization), torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    options = {"optimizer": optimizer, "lr_scheduler": schedule}
+    with pytest.raises(UsageError, match=said):
+        session.replicas(model, **({given: options[given]} if given else {}))
+
+
+def test_replicas_take_optimizer_groups_and_schedule_of_the_spec(start: Start) -> None:
+    wanted = {"warmup": 4, "weight_decay_on": "matrices"}
+    session, model = start(deepspeed=OPTIMIZER, optimization=wanted), torch.nn.Linear(2, 2)
+    engine = session.replicas(model)
+    assert [group["lr"] for group in engine.optimizer.param_groups] == [0.125, 0.125]
+    assert [len(group["params"]) for group in engine.optimizer.param_groups] == [1, 1]
 
 
 @pytest.mark.parametrize("times", [0, 2])
@@ -416,11 +479,16 @@ def test_weights_that_are_not_finite_are_not_saved(start: Start) -> None:
     session, engine = start(checkpoint={"every": 1}), FakeEngine()
     engine.module = torch.nn.Linear(1, 1)  # type: ignore[attr-defined]
     session.restore(engine)
-    for step in session.steps(total=2):
-        engine.step()
-        if step == 2:
-            torch.nn.init.constant_(engine.module.weight, float("nan"))  # type: ignore[attr-defined]
-        session.log({"loss": 1.0}, step)
+
+    def loop() -> None:
+        for step in session.steps(total=2):
+            engine.step()
+            if step == 2:
+                torch.nn.init.constant_(engine.module.weight, float("nan"))  # type: ignore[attr-defined]
+            session.log({"loss": 1.0}, step)
+
+    with pytest.raises(NonFiniteLossError, match="after step 2, the last, the weights are not fin"):
+        loop()
     assert _checkpoints(session) == ["step-00000001-a1"]
     assert ("save_skipped", 2) in _events(session)
 

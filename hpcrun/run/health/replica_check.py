@@ -204,6 +204,7 @@ def _of_divided(engine: Any) -> Iterator[tuple[str, str, Any]]:
     numbers = [float(one) for one in values if isinstance(one, (int, float)) or _is_number(one)]
     device = next(engine.module.parameters()).device
     yield "hyperparameters", "", torch.tensor(numbers, dtype=torch.float64, device=device)
+    yield "calls", "", torch.tensor([engine.calls], device=device)
     kept = engine.module.state_dict(keep_vars=True)
     for name, buffer in engine.module.named_buffers():
         if name in kept:

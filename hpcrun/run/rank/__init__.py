@@ -3,9 +3,9 @@
 In reading order: `rank_environment`, `warm_up` (before the user's code begins), `rank_view`,
 `config` and `samples` (what a training function asks for), `device_precision` (what a rank's device
 computes in), `optimization` (schedules and parameter groups), `model_blocks` (found, compiled),
-`torch_engine` (what a session needs of an engine, and one without DeepSpeed), `replica_engine`
-(models that ranks hold whole), `sharded_engine` (models that FSDP2 divides), `rng`, `metrics` (what
-it logs), `async_allreduce`, `collectives` and `process_groups` (how ranks agree), `session_writer`
+`torch_engine` (what engines without DeepSpeed share), `replica_engine` (models that ranks hold
+whole), `sharded_engine` (models that FSDP2 divides), `rng`, `metrics` (what it logs),
+`async_allreduce`, `collectives` and `process_groups` (how ranks agree), `session_writer`
 (session.jsonl).
 
 To set another variable, such as one of NCCL's: `rank_environment.environment`, among ``defaults``,

@@ -7,25 +7,31 @@ more without its peers mistaking that for a collective of the training.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping
 from typing import Any
 
-from hpcrun.errors import HpcrunError
+from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.run.rank import process_groups
+
+# Numbers are sent by so many, so that ranks that give a few more do not wait for each other.
+_ROOM = 32
 
 
 class AsyncAllReduce:
     """An all-reduce under way: numbers to average, votes on a stop, and an integer of rank 0.
 
-    Every rank gives as many numbers; the ``word`` of ranks other than 0 is ignored. With one rank
-    nothing is sent.
+    Every rank gives numbers of the same names, in order; the ``word`` of ranks other than 0 is
+    ignored. With one rank nothing is sent.
     """
 
     def __init__(
-        self, numbers: Sequence[float], vote: bool, word: int, rank: int, world_size: int
+        self, numbers: Mapping[Any, float], vote: bool, word: int, rank: int, world_size: int
     ) -> None:
-        self._world_size = world_size
-        self._sent: Any = [*numbers, float(vote), float(word)]
+        self._world_size, self._names = world_size, [*numbers]
+        self._mark = zlib.crc32(repr(self._names).encode())
+        room = [0.0] * (_ROOM - len(numbers) % _ROOM)
+        self._sent: Any = [*numbers.values(), *room, float(self._mark), float(vote), float(word)]
         self._work: Any = None
         group = process_groups.own_group(process_groups.HOST) if world_size > 1 else None
         if group is None and world_size > 1 and numbers:
@@ -54,9 +60,21 @@ class AsyncAllReduce:
         return True
 
     def result(self) -> tuple[list[float], bool, int]:
-        """Return the averages in the order given, whether any rank voted, and rank 0's word."""
+        """Return the averages in the order given, whether any rank voted, and rank 0's word.
+
+        Raises UsageError if ranks gave numbers of different names.
+        """
         if self._work is not None:
             self._work.wait()
             self._sent = self._sent.tolist()
-        *sums, votes, word = self._sent
+        *sums, marks, votes, word = self._sent
+        if marks != self._mark * self._world_size:
+            given = ", ".join(f"{name!r} of step {step}" for step, name in self._names) or "none"
+            raise UsageError(
+                "session.log: tensors are averaged over all ranks, which gave different ones; this "
+                f"rank gave {given}",
+                hint="call session.log on all ranks with the same names; what rank 0 alone knows "
+                "is a number: float(x) or x.item()",
+            )
+        sums = sums[: len(self._names)]
         return [total / self._world_size for total in sums], votes > 0, int(word)

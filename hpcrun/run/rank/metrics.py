@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hpcrun.errors import UsageError
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.protocol.output import tell
 from hpcrun.run.rank.async_allreduce import AsyncAllReduce
@@ -159,7 +160,7 @@ class MetricsLog:
                 "called so"
             )
         current = self._step(step)
-        for name, value in metrics.items():
+        for name, value in {str(name): value for name, value in metrics.items()}.items():
             if spare and name in current.names:
                 continue
             current.names.add(name)
@@ -168,7 +169,14 @@ class MetricsLog:
             is_tensor = hasattr(value, "detach")
             kept = current.averaged if is_tensor and not spare else current.plain
             if kept is current.averaged or self._rank == 0:
-                kept[name] = _GpuValue(value) if is_tensor and value.is_cuda else float(value)
+                try:
+                    kept[name] = _GpuValue(value) if is_tensor and value.is_cuda else float(value)
+                except (TypeError, ValueError, RuntimeError) as error:
+                    found = f"session.log: {name!r} is {value!r:.80}"
+                    raise UsageError(
+                        f"{found}; accepted are numbers and tensors of one element",
+                        hint="give one number, such as x.mean(); print what is none",
+                    ) from error
 
     def stop_agreed(self, step: int) -> bool:
         """Check whether all ranks stop now; collective, called once after each optimizer step.
@@ -215,7 +223,7 @@ class MetricsLog:
                     if not self._sent[1].wait(deadline - time.monotonic()):
                         return False
                     self._receive()
-                except RuntimeError:
+                except (RuntimeError, UsageError):
                     return False
             # To form the group would wait for ranks that may never come.
             elif failing or (self._world_size > 1 and not has_group(HOST)):
@@ -257,7 +265,11 @@ class MetricsLog:
         now = time.monotonic()
         wanted = int(WINDOW * self._since / max(now - self._sent_at, 1e-6))
         every = min(max(wanted, 1), MOST_STEPS) if self._world_size > 1 else 1
-        numbers = [float(value) for step in steps for value in step.averaged.values()]
+        numbers = {
+            (step.number, name): float(value)
+            for step in steps
+            for name, value in step.averaged.items()
+        }
         vote = self._told_to_stop()
         self._sent = steps, AsyncAllReduce(numbers, vote, every, self._rank, self._world_size)
         self._steps = self._steps[len(steps) :]

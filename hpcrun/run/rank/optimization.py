@@ -30,12 +30,12 @@ def fill(model: Any, arguments: dict[str, Any], wanted: Optimization) -> dict[st
     if wanted.layer_decay is not None or wanted.weight_decay_on == "matrices":
         filled["model_parameters"] = _grouped(model, filled, wanted, config)
     name = _part(config, "type")
+    if name is not None and filled.get("optimizer") is not None:
+        raise UsageError(
+            f"deepspeed.optimizer.type is {name}, and the program gives an optimizer, too",
+            hint="leave optimizer out of the program's call, or set deepspeed.optimizer to null",
+        )
     if isinstance(name, str) and "." in name:
-        if filled.get("optimizer") is not None:
-            raise UsageError(
-                f"deepspeed.optimizer.type is {name}, and the program gives an optimizer, too",
-                hint="leave optimizer out of the program's call, or out of the spec",
-            )
         kind = _library_class(name)
         filled["optimizer"] = functools.partial(_make, kind, dict(_part(config, "params") or {}))
         filled["config"] = {key: value for key, value in config.items() if key != "optimizer"}
@@ -221,6 +221,23 @@ def of_spec(
     )
 
 
+def made(
+    model: Any, config: Mapping[str, Any], wanted: Optimization, optimizer: Any, lr_scheduler: Any
+) -> tuple[Any, Any]:
+    """Return the optimizer and the schedule of an engine without DeepSpeed, as `fill` has them.
+
+    ``optimizer`` is the program's, a function that makes one of parameters, or None for the spec's.
+    """
+    given = {"config": config, "optimizer": optimizer, "lr_scheduler": lr_scheduler}
+    filled = fill(model, given, wanted)
+    found = filled["optimizer"]
+    if not hasattr(found, "param_groups"):
+        trained = [one for one in model.parameters() if one.requires_grad]
+        of = found or torch_optimizer(filled["config"])
+        found = of(filled.get("model_parameters") or trained)
+    return found, filled["lr_scheduler"]
+
+
 def torch_optimizer(config: Mapping[str, Any]) -> Callable[[Any], Any]:
     """Return a function that makes of parameters the optimizer that a configuration names.
 
@@ -233,7 +250,7 @@ def torch_optimizer(config: Mapping[str, Any]) -> Callable[[Any], Any]:
     if not isinstance(name, str):
         raise UsageError(
             "neither the spec (deepspeed.optimizer) nor the program gives an optimizer",
-            hint="set deepspeed.optimizer, or call session.fully_shard(model, optimizer)",
+            hint="set deepspeed.optimizer, or give the call an optimizer",
         )
     # DeepSpeed's Muon divides its work otherwise than torch's.
     kind = None if name.lower() == "muon" else getattr(torch.optim, name, None)

@@ -37,6 +37,7 @@ from hpcrun.run.rank.config import Config
 from hpcrun.run.rank.replica_engine import ReplicaEngine
 from hpcrun.run.rank.session_writer import SessionLogWriter
 from hpcrun.run.rank.sharded_engine import ShardedEngine
+from hpcrun.run.rank.torch_engine import check_model
 from hpcrun.run.weights.averaged_weights import AveragedWeights
 from hpcrun.state import session_log
 from hpcrun.state.spec.blocks import SpecBlocks
@@ -127,29 +128,34 @@ class RankView:
         with self._averaged.in_place():
             yield
 
-    def replicas(self, model: Any, optimizer: Any, **options: Any) -> ReplicaEngine:
+    def replicas(
+        self, model: Any, optimizer: Any = None, *, lr_scheduler: Any = None, **options: Any
+    ) -> ReplicaEngine:
         """Return an engine for a model that every rank holds whole, without DeepSpeed.
 
         Parameters
         ----------
-        model, optimizer
+        model
             On this rank's device.
+        optimizer
+            As of `fully_shard`.
         **options
             Of `hpcrun.run.rank.replica_engine.ReplicaEngine`: ``every``, ``outer``, ``hook``, …
-            Batch and clipping are those of the DeepSpeed configuration, where there is one, and the
-            schedule that of ``optimization``.
+            Batch and clipping are those of the DeepSpeed configuration, where there is one, and
+            schedule and groups those of ``optimization``.
 
         Raises
         ------
         UsageError
             The options do not go together, or the spec asks for what this engine does not do.
         """
-        wanted = self._spec.optimization
-        of_spec = replica_engine.options_of(self._spec.deepspeed, wanted, self.layout)
-        options = {**of_spec, **options}
+        wanted, config = self._spec.optimization, self._spec.deepspeed
+        options = {**replica_engine.options_of(config, self.layout), **options}
         process_groups.begin(self.world_size, self.device)
+        check_model(model, ReplicaEngine.made_by, {})
         model_blocks.compile_each(model, wanted, self.device)
-        engine = ReplicaEngine(model, optimizer, **options)
+        optimizer, schedule = optimization.made(model, config, wanted, optimizer, lr_scheduler)
+        engine = ReplicaEngine(model, optimizer, lr_scheduler=schedule, **options)
         self._engine = engine
         return engine
 

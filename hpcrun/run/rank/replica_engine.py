@@ -9,14 +9,14 @@ from typing import Any
 
 from hpcrun.errors import UsageError
 from hpcrun.run.parallel.rank_layout import RankLayout
-from hpcrun.run.rank import optimization
-from hpcrun.run.rank.torch_engine import TorchEngine, batch_options
-from hpcrun.state.spec.run_blocks import Optimization
+from hpcrun.run.rank.torch_engine import TorchEngine, batch_options, unmet
+from hpcrun.text import listed
 
 AVERAGE, DILOCO = "average", "diloco"
 FP16, POWERSGD = "fp16", "powersgd"
 # Steps of whole gradients before PowerSGD begins, as torch's documentation asks for.
 _WHOLE_STEPS = 10
+_SHOWN = 3
 
 
 class ReplicaEngine(TorchEngine):
@@ -37,6 +37,8 @@ class ReplicaEngine(TorchEngine):
         Of that outer step.
     hook
         How DDP sends gradients: ``fp16``, ``powersgd`` (of rank ``powersgd_rank``), or None.
+    find_unused_parameters
+        DDP's: parameters may be without gradients in a step.
     **options
         Of `TorchEngine`.
     """
@@ -54,6 +56,7 @@ class ReplicaEngine(TorchEngine):
         outer_momentum: float = 0.9,
         hook: str | None = None,
         powersgd_rank: int = 2,
+        find_unused_parameters: bool = False,
         **options: Any,
     ) -> None:
         import torch
@@ -62,16 +65,20 @@ class ReplicaEngine(TorchEngine):
         super().__init__(model, optimizer, **options)
         self._every = every
         self._outer_lr, self._momentum = outer_lr, outer_momentum
+        self._needs_all = self._world > 1 and every == 1 and not find_unused_parameters
         if self._world > 1 and every == 1:
-            self._forward = torch.nn.parallel.DistributedDataParallel(model)
+            self._forward = torch.nn.parallel.DistributedDataParallel(
+                model, find_unused_parameters=find_unused_parameters
+            )
             self._register(hook, powersgd_rank)
         elif self._world > 1:
             for one in (*model.parameters(), *model.buffers()):
                 torch.distributed.broadcast(one.data, 0)
+        self._averaged = [one for one in model.parameters() if one.requires_grad]
         self._anchor: list[Any] = []
         self._velocity: list[Any] = []
         if every > 1 and outer == DILOCO:
-            self._anchor = [one.detach().clone() for one in model.parameters()]
+            self._anchor = [one.detach().clone() for one in self._averaged]
             self._velocity = [torch.zeros_like(one) for one in self._anchor]
 
     @property
@@ -117,17 +124,34 @@ class ReplicaEngine(TorchEngine):
         found: contextlib.AbstractContextManager[None] = self._forward.no_sync()
         return found
 
+    def _clip(self) -> None:
+        if self._needs_all:
+            # Of the first step, which DDP would leave unreduced.
+            self._needs_all = False
+            named = self.module.named_parameters()
+            unused = [name for name, one in named if one.requires_grad and one.grad is None]
+            if unused:
+                shown = listed(unused, _SHOWN, rest=", …")
+                raise UsageError(
+                    f"session.replicas: {shown} had no part in the loss, and DDP waits for that",
+                    hint="freeze what is unused, or give the call find_unused_parameters=True",
+                )
+        super()._clip()
+
     def _agree(self) -> None:
         """Have all ranks take the mean of their weights, or the outer step it gives, if due."""
         if not self._own or self.global_steps % self._every:
             return
         import torch
 
-        parameters = list(self.module.parameters())
-        mean = torch.nn.utils.parameters_to_vector(parameters).detach() / self._world
+        mean = torch.nn.utils.parameters_to_vector(self._averaged).detach() / self._world
         torch.distributed.all_reduce(mean)
-        torch.nn.utils.vector_to_parameters(mean, parameters)
-        for one, anchor, velocity in zip(parameters, self._anchor, self._velocity, strict=False):
+        parts = mean.split([one.numel() for one in self._averaged])
+        for one, part in zip(self._averaged, parts, strict=True):
+            # Into what is there, of whichever type.
+            one.data.copy_(part.view_as(one))
+        outer = zip(self._averaged, self._anchor, self._velocity, strict=False)
+        for one, anchor, velocity in outer:
             direction = anchor - one.detach()
             velocity.mul_(self._momentum).add_(direction)
             anchor.sub_(direction.add(velocity, alpha=self._momentum), alpha=self._outer_lr)
@@ -147,46 +171,30 @@ class ReplicaEngine(TorchEngine):
             self._forward.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
-def options_of(
-    config: Mapping[str, Any], wanted: Optimization, layout: RankLayout
-) -> dict[str, Any]:
-    """Return the arguments of a `ReplicaEngine` by a spec: batch, clipping and schedule.
+def options_of(config: Mapping[str, Any], layout: RankLayout) -> dict[str, Any]:
+    """Return the arguments of a `ReplicaEngine` by a spec: batch and clipping.
 
     Parameters
     ----------
     config
         The DeepSpeed configuration, which may be empty.
-    wanted
-        The spec's ``optimization``.
     layout
-        Its ``parallel``.
+        The spec's ``parallel``.
 
     Raises
     ------
     UsageError
         It says what only an engine of `Session.initialize` does.
     """
-    stage = (config.get("zero_optimization") or {}).get("stage")
-    asked = [
-        ("parallel", bool(layout.asked)),
-        ("deepspeed.zero_optimization.stage", stage not in (None, 0)),
-        ("deepspeed.scheduler", bool(config.get("scheduler"))),
-        *(
-            (f"deepspeed.{name}.enabled", bool((config.get(name) or {}).get("enabled")))
-            for name in ("fp16", "bf16", "torch_autocast")
-        ),
-    ]
-    if unmet := [key for key, is_asked in asked if is_asked]:
+    asked = ["parallel"] if layout.asked else []
+    if asked := [*asked, *(f"deepspeed.{key}" for key in unmet(config))]:
         raise UsageError(
             f"session.replicas holds the model whole and as it is given, and the spec has "
-            f"{', '.join(unmet)}, which it does not know",
+            f"{', '.join(asked)}, which it does not know",
             hint="leave it out of the spec (a schedule is optimization.warmup and .decay), or make "
             "the engine with session.initialize(…)",
         )
-    found = batch_options(config)
-    if wanted.decay or wanted.warmup:
-        found["lr_scheduler"] = optimization.schedule(wanted)
-    return found
+    return batch_options(config)
 
 
 def _check(every: int, outer: str, hook: str | None) -> None:

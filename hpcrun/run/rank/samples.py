@@ -44,8 +44,9 @@ def batch_sizes(deepspeed: Mapping[str, Any], engine: Any) -> Mapping[str, Any]:
             hint="give them below deepspeed in the spec, or call session.initialize(…) before",
         )
     raise HpcrunError(
-        "session.micro_batches() needs the batch sizes of a run; this is outside hpcrun",
-        hint="start it with `hpcrun run SPEC`",
+        "session.micro_batches() needs the batch sizes, and this run has none; or this is outside "
+        "hpcrun",
+        hint="set deepspeed.train_batch_size in the spec, and start it with `hpcrun run SPEC`",
     )
 
 

@@ -7,6 +7,7 @@ what no test covers; tests/run/rank/test_sharded_engine.py trains the rest, in p
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,32 +20,16 @@ from hpcrun.run.parallel import engine_setup, tensor_shards
 from hpcrun.run.parallel import tensor_plan as divided_modules
 from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.rank import model_blocks, optimization
-from hpcrun.run.rank.torch_engine import TorchEngine, batch_options
+from hpcrun.run.rank.torch_engine import TorchEngine, batch_options, check_model, unmet
 from hpcrun.state.spec.run_blocks import Optimization
 from hpcrun.text import listed
 
 _SHOWN = 3
 _TENSOR = "tensor"
+_CALLS = (1 << 61) - 1
 # How far gradients of ranks with the same weights may be apart by rounding, as a part of them.
 _APART = 0.05
 _INSTEAD = "leave it out, or make the engine with session.initialize(…)"
-# Keys of a DeepSpeed configuration that mean the same here, and those that change no number.
-_KNOWN = {
-    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
-    *("gradient_clipping", "optimizer", "bf16.enabled", "zero_optimization.stage"),
-    *("steps_per_print", "wall_clock_breakdown", "dump_state", "memory_breakdown"),
-    *("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"),
-    *(
-        f"zero_optimization.{name}"
-        for name in (
-            *("overlap_comm", "contiguous_gradients", "reduce_scatter", "reduce_bucket_size"),
-            *("allgather_partitions", "allgather_bucket_size", "sub_group_size"),
-            *("stage3_max_live_parameters", "stage3_max_reuse_distance"),
-            *("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"),
-            *("stage3_gather_16bit_weights_on_model_save", "ignore_unused_parameters"),
-        )
-    ),
-}
 
 
 class ShardedEngine(TorchEngine):
@@ -83,6 +68,10 @@ class ShardedEngine(TorchEngine):
         if tensor_group is not None:
             self._world //= tensor_group.size()
             deepspeed_io.note_parallel(self, {_TENSOR: tensor_group.size()})
+        self.calls = 0
+        """Of blocks so far, with their order: ranks that differ mix up what they gather."""
+        for number, block in enumerate(_divided_modules(model)):
+            block.register_forward_pre_hook(functools.partial(self._note_call, number))
         # Buffers as all ranks have them: an object that is kept has its identity for itself.
         self._agreed: dict[str, tuple[Any, int]] = {}
         self._changed_buffers()
@@ -197,24 +186,32 @@ class ShardedEngine(TorchEngine):
         self._changed_buffers()
 
     def _changed_buffers(self) -> list[Any]:
-        """Return the buffers that changed since the last call, the same ones on all ranks."""
+        """Return the buffers that changed since the last call, the same ones on all ranks.
+
+        torch's kernels write statistics of batch norm without a trace.
+        """
+        from torch.nn.modules.batchnorm import _NormBase
+
+        norms = (each for each in self.module.modules() if isinstance(each, _NormBase))
+        written = {id(one) for each in norms if each.training for one in each.buffers()}
         found = []
         for name, buffer in _saved_buffers(self.module):
             before, version = self._agreed.get(name, (None, 0))
-            if buffer is not before or buffer._version != version:
+            if buffer is not before or buffer._version != version or id(buffer) in written:
                 found.append(buffer)
             self._agreed[name] = buffer, buffer._version
         return found
 
+    def _note_call(self, number: int, *_: Any) -> None:
+        self.calls = (31 * self.calls + number + 1) % _CALLS
+
     def _reshard(self, *, only_without_gradients: bool = False) -> None:
         import torch
-        from torch.distributed.fsdp import FSDPModule
 
         if only_without_gradients and torch.is_grad_enabled():
             return
-        for module in self.module.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
+        for module in _divided_modules(self.module):
+            module.reshard()
 
     def _model_state(self) -> dict[str, Any]:
         """Return parameters under their first names, and buffers."""
@@ -293,31 +290,21 @@ def make(
 
     Parameters
     ----------
-    model
-        A ``torch.nn.Module``, whole and in fp32, which goes to the device; rank 0's weights are
-        used.
-    optimizer
-        A torch optimizer of the model's parameters that has taken no step, a function that makes
-        one of parameters, or None for the one that the configuration names.
-    config
-        The DeepSpeed configuration; its ``optimizer`` alone is looked at.
-    wanted
-        The spec's ``optimization``.
+    model, optimizer, loss
+        As of `hpcrun.run.rank.rank_view.RankView.fully_shard`; rank 0's weights are used.
+    config, wanted
+        The DeepSpeed configuration, of which ``optimizer`` counts, and the ``optimization`` block.
     device
         ``torch.device`` of the rank.
-    loss
-        A function of the model's outputs and the labels; None for a model that returns the loss.
     replicas
         Groups of ranks that hold the model each: within one it is divided, between them gradients
         are averaged (torch's hybrid sharding). It divides the number of ranks.
     tensor
         Ranks, neighbours, that hold each matrix of a plan together (``parallel.tensor``).
     tensor_plan
-        Names of modules, with ``*`` for any one part -> how `tensor` ranks divide each; see
-        `hpcrun.run.parallel.tensor_plan.styles_of`.
+        As of `hpcrun.run.parallel.tensor_plan.styles_of`.
     blocks
-        Classes, or their names, of the modules that are gathered one at a time (and compiled); None
-        finds them, as `hpcrun.run.rank.model_blocks.find` does.
+        As of `hpcrun.run.rank.model_blocks.find`: gathered, and compiled, one at a time.
     reshard
         Free a block's weights after its forward pass and gather them again for the backward pass.
     half
@@ -359,19 +346,11 @@ def make(
         options["tensor_group"] = mesh[_TENSOR].get_group()
         mesh = mesh["shard"]
     _divide(model, parts, mesh, reshard=reshard, half=half)
-    parameters = dict(model.named_parameters())
-    if isinstance(optimizer, torch.optim.Optimizer):
+    if hasattr(optimizer, "param_groups"):
+        parameters = dict(model.named_parameters())
         _replace(optimizer, {key: parameters[name] for name, key in before.items()})
-    given = {"config": config, "optimizer": optimizer, "lr_scheduler": lr_scheduler}
-    filled = optimization.fill(model, given, wanted)
-    optimizer = filled["optimizer"]
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        of = optimizer or optimization.torch_optimizer(filled["config"])
-        trained = [one for one in parameters.values() if one.requires_grad]
-        optimizer = of(filled.get("model_parameters") or trained)
-    return ShardedEngine(
-        model, optimizer, half=half, lr_scheduler=filled["lr_scheduler"], **options
-    )
+    optimizer, schedule = optimization.made(model, config, wanted, optimizer, lr_scheduler)
+    return ShardedEngine(model, optimizer, half=half, lr_scheduler=schedule, **options)
 
 
 def options_of(
@@ -422,32 +401,17 @@ def refusals(
     if config.get("scheduler"):
         hint = "use optimization.warmup and .decay, or give it lr_scheduler=…"
         yield Refusal("deepspeed.scheduler", "is a schedule of DeepSpeed's", hint)
-    if (stage := (config.get("zero_optimization") or {}).get("stage")) in (0, 1):
+    if (stage := (config.get("zero_optimization") or {}).get("stage")) not in (None, 2, 3):
         found = f"is {stage}; accepted are 3, and 2, which keeps weights from forward to backward"
         yield Refusal("deepspeed.zero_optimization.stage", found, "take 3, or session.replicas(…)")
-    for key in _asked(config):
-        if key not in _KNOWN and key.partition(".")[0] not in (*_KNOWN, "scheduler", "fp16"):
-            yield Refusal(f"deepspeed.{key}", "means nothing to it", _INSTEAD)
-
-
-def _asked(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys, of two blocks the inner ones, that turn something on."""
-    for key, value in config.items():
-        inner = value if key in ("zero_optimization", "bf16") and value else None
-        if isinstance(inner, Mapping):
-            yield from (f"{key}.{name}" for name, each in inner.items() if _is_on(each))
-        elif _is_on(value):
-            yield key
-
-
-def _is_on(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return bool(value) and value.get("enabled") is not False and value.get("device") != "none"
-    return value not in (None, False)
+    for key in unmet(config, "bf16.enabled", "zero_optimization.stage", "scheduler", "fp16"):
+        yield Refusal(f"deepspeed.{key}", "means nothing to it", _INSTEAD)
 
 
 def _check(model: Any, parts: Sequence[Any]) -> None:
     """Raise UsageError for a model that would fail, or that no test covers."""
+    import torch
+
     owners: dict[int, set[int]] = {}
     for number, part in enumerate(parts):
         for one in part.parameters():
@@ -456,19 +420,15 @@ def _check(model: Any, parts: Sequence[Any]) -> None:
     for module in model.modules():
         for one in module.parameters(recurse=False) if id(module) not in inside else ():
             owners.setdefault(id(one), set()).add(-1)
-    found: dict[str, tuple[Callable[[Any], bool], str]] = {
-        "is on the device meta": (
-            lambda one: one.is_meta,
-            "build the model on the rank's device, such as under torch.device(session.device)",
-        ),
-        "is divided already": (
-            lambda one: tensor_shards.is_divided(one) or hasattr(one, "ds_id"),
-            "give the model whole, without fully_shard, parallelize_module or zero.Init",
-        ),
+    problems: dict[str, tuple[Callable[[Any], bool], str]] = {
         "is of an expert": (lambda one: not getattr(one, "allreduce", True), _INSTEAD),
         "is no fp32": (
             lambda one: one.requires_grad and str(one.dtype) != "torch.float32",
             "give the model in fp32, and set precision: bf16 to compute in that",
+        ),
+        "is not contiguous in memory, such as in channels_last": (
+            lambda one: not one.is_contiguous(),
+            "give it as parameter.data.contiguous(), or use session.replicas(…)",
         ),
         "is a single number without a dimension": (
             lambda one: one.ndim == 0,
@@ -479,17 +439,19 @@ def _check(model: Any, parts: Sequence[Any]) -> None:
             "name larger blocks=… that have all uses of it, or none",
         ),
     }
-    for name, parameter in model.named_parameters():
-        for what, (is_so, hint) in found.items():
-            if is_so(parameter):
-                raise UsageError(f"session.fully_shard: {name} {what}", hint=hint)
+    check_model(model, ShardedEngine.made_by, problems)
     if hasattr(model, "num_stages"):
         raise UsageError("session.fully_shard: the model is a pipeline", hint=_INSTEAD)
-    if model_blocks.is_compiled(model):
-        raise UsageError(
-            "session.fully_shard: the program compiles the model, which nobody has tried with it",
-            hint="leave torch.compile out of it, and set optimization.compile to true in the spec",
-        )
+    for name, module in model.named_modules():
+        if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
+            found = f"{name or 'the model'} has a get_extra_state(), which is not saved"
+            raise UsageError(f"session.fully_shard: {found}", hint=_INSTEAD)
+
+
+def _divided_modules(model: Any) -> list[Any]:
+    from torch.distributed.fsdp import FSDPModule
+
+    return [each for each in model.modules() if isinstance(each, FSDPModule)]
 
 
 def _aliases(model: Any) -> dict[str, str]:
@@ -535,18 +497,13 @@ def _replace(optimizer: Any, divided: Mapping[int, Any]) -> None:
     """Give an optimizer the divided parameters in place of those it was made with."""
     if optimizer.state:
         raise UsageError(
-            "session.fully_shard: the optimizer has taken steps, whose state would not be divided",
-            hint="make it anew, or give a function that makes it",
+            "session.fully_shard: the optimizer has state already, which would not be divided",
+            hint="give a function that makes it: lambda parameters: "
+            f"torch.optim.{type(optimizer).__name__}(parameters, …)",
         )
     for group in optimizer.param_groups:
-        unknown = [one for one in group["params"] if id(one) not in divided]
-        if unknown:
-            raise UsageError(
-                f"session.fully_shard: {len(unknown)} of the optimizer's parameters are not the "
-                "model's",
-                hint="make the optimizer of model.parameters()",
-            )
-        group["params"] = [divided[id(one)] for one in group["params"]]
+        # What is not the model's is refused by the engine.
+        group["params"] = [divided.get(id(one), one) for one in group["params"]]
 
 
 def _saved_buffers(module: Any) -> Iterator[tuple[str, Any]]:

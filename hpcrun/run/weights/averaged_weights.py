@@ -13,6 +13,7 @@ from typing import Any
 
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.run.parallel import tensor_shards
+from hpcrun.run.rank import process_groups
 from hpcrun.state.spec.run_blocks import Optimization
 
 STATE = "hpcrun_averaged_weights"
@@ -107,7 +108,7 @@ class AveragedWeights:
         found: list[Any] = [None]
         if self._rank == 0:
             found = [(list(state[WEIGHTS]), state["steps"])]
-        if _is_distributed():
+        if process_groups.distributed():
             torch.distributed.broadcast_object_list(found, src=0)
         names, self._steps = found[0]
         self._check(names)
@@ -117,7 +118,7 @@ class AveragedWeights:
             whole = torch.empty(like.shape, dtype=torch.float32, device=like.device)
             if self._rank == 0:
                 whole.copy_(state[WEIGHTS][name])
-            if _is_distributed():
+            if process_groups.distributed():
                 torch.distributed.broadcast(whole, 0)
             self._average[name] = tensor_shards.part_like(whole, like)
 
@@ -174,9 +175,3 @@ def _fp32(parameter: Any) -> Any:
         if (found := safe_get_full_fp32_param(parameter)) is not None:
             return found.to(own.device, torch.float32).view_as(own)
     return own.float()
-
-
-def _is_distributed() -> bool:
-    import torch
-
-    return bool(torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1)

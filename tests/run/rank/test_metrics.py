@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from hpcrun.errors import HpcrunError
+from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.run.node.rendezvous_port import PortReservation
 from hpcrun.run.protocol.attempt_fence import AttemptFence
 from hpcrun.run.rank import metrics, process_groups
@@ -191,12 +191,24 @@ def test_lines_of_short_steps_are_written_together(tmp_path: Path) -> None:
     assert [line["step"] for line in files.read_lines(path)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_what_is_not_one_number_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", ["good", None, torch.ones(3), [1.0, 2.0]])
+def test_what_is_not_one_number_is_refused(tmp_path: Path, value: Any) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl", 0, 1, _fence(tmp_path))
-    with pytest.raises((RuntimeError, ValueError)):
-        log.log({"loss": torch.zeros(2)}, 1)
-    with pytest.raises((TypeError, ValueError)):
-        log.log({"loss": "high"}, 1)
+    with pytest.raises(UsageError, match=r"session.log: 'note' is .*accepted are numbers and ten"):
+        log.log({"loss": 1.0, "note": value}, 1)
+
+
+@pytest.mark.parametrize("name", ["loss", "other"])
+def test_tensors_that_one_rank_alone_logs_are_an_error(tmp_path: Path, name: str) -> None:
+    """Their all-reduce would hang, or average one thing with another."""
+    log = f"log.log({{'{name}': torch.tensor(1.0)}}, 41 if rank else 40); "
+    body = "pass\n    if step == 40:\n        said = Path(directory, f'said-{rank}')\n"
+    body += f"        try:\n            {log}log.flush()\n"
+    body += "        except Exception as error:\n            said.write_text(str(error))"
+    _two_ranks(tmp_path, body)
+    for rank in (0, 1):
+        said = (tmp_path / f"said-{rank}").read_text()
+        assert "averaged over all ranks, which gave different ones; this rank gave" in said
 
 
 def test_a_rank_that_fails_in_its_first_step_forms_no_group_as_it_leaves(

@@ -68,10 +68,10 @@ def _refusal(way: Way) -> str | None:
     name, half, _, _, compiled = way
     engine, options = ENGINES[name]
     config: dict[str, Any] = {"bf16": {"enabled": half}}
-    layout, wanted = RankLayout({}, 2), Optimization(compile=compiled)
+    layout = RankLayout({}, 2)
     try:
         if engine == "replicas":
-            replica_engine.options_of(config, wanted, layout)
+            replica_engine.options_of(config, layout)
         elif engine == "fully_shard":
             sharded_engine.options_of(config, {}, layout)
         stage = options.get("stage")

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -14,7 +15,6 @@ from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.rank.replica_engine import ReplicaEngine, options_of
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
-from hpcrun.state.spec.experiment import Optimization
 from tests.run.ranks import THREE, Worlds
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -59,6 +59,56 @@ def test_gradients_are_reduced_once_a_step(worlds: Worlds) -> None:
     assert first == second
 
 
+@pytest.mark.training
+def test_parameters_that_have_no_part_in_the_loss(worlds: Worlds) -> None:
+    """DDP leaves gradients unreduced that it sends together with theirs."""
+    ranks = worlds(2)
+    ranks.tell("replicas", kind="unused")
+    for said in ranks.tell("train_mixed", steps=1):
+        assert "1.never.weight, 1.never.bias had no part in the loss" in said
+    ranks.tell("replicas", kind="unused", find_unused_parameters=True)
+    ranks.tell("train_mixed", steps=2)
+    first, second = ranks.tell("replica")
+    assert first == second
+
+
+@pytest.mark.training
+def test_weights_of_several_types_keep_them(worlds: Worlds) -> None:
+    ranks = worlds(2)
+    ranks.tell("replicas", kind="half", every=2)
+    types = ranks.tell("types")
+    ranks.tell("train_mixed", steps=2)
+    assert ranks.tell("types") == types
+    assert len(set(types[0])) == 2
+
+
+class Tabled(torch.optim.lr_scheduler.LRScheduler):
+    """A schedule of a program's own, with numbers of NumPy."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.table = numpy.linspace(1, 0, 9)
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float]:
+        return [rate * float(self.table[self.last_epoch]) for rate in self.base_lrs]
+
+
+def test_a_schedule_that_keeps_what_it_likes_goes_on(tmp_path: Path) -> None:
+    def made() -> ReplicaEngine:
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        return ReplicaEngine(model, optimizer, lr_scheduler=Tabled)
+
+    engine = made()
+    engine.backward(engine(torch.ones(3)).sum())
+    engine.step()
+    (tmp_path / "1").mkdir()
+    engine.save_checkpoint(str(tmp_path), "1", {}, save_latest=False)
+    restored = made()
+    restored.load_checkpoint(str(tmp_path), "1")
+    assert restored.lr_scheduler.get_last_lr() == [0.875]
+
+
 def test_gradients_are_cut_and_the_schedule_goes_on(tmp_path: Path) -> None:
     def made(seed: int) -> ReplicaEngine:
         torch.manual_seed(seed)
@@ -95,20 +145,16 @@ BATCH = {
 
 def test_batch_clipping_and_schedule_come_from_the_spec() -> None:
     config = {**BATCH, "gradient_clipping": 0.5, "zero_optimization": {"stage": 0}}
-    wanted = Optimization(warmup=4, total_steps=8)
-    found = options_of(config, wanted, RankLayout({}, 2))
-    schedule = found.pop("lr_scheduler")
+    found = options_of(config, RankLayout({}, 2))
     assert found == {"accumulation": 2, "train_batch": 8, "gradient_clipping": 0.5}
-    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=1.0)
-    assert schedule(optimizer).get_last_lr() == [0.25]
-    assert options_of({}, Optimization(), RankLayout({}, 2)) == {}
+    assert options_of({}, RankLayout({}, 2)) == {}
 
 
 @pytest.mark.parametrize(
     ("config", "parallel", "named"),
     [
         ({"bf16": {"enabled": True}}, {}, "deepspeed.bf16.enabled"),
-        ({"torch_autocast": {"enabled": True}}, {}, "deepspeed.torch_autocast.enabled"),
+        ({"torch_autocast": {"enabled": True}}, {}, "deepspeed.torch_autocast"),
         ({"zero_optimization": {"stage": 2}}, {}, "deepspeed.zero_optimization.stage"),
         ({"scheduler": {"type": "WarmupLR"}}, {}, "deepspeed.scheduler"),
         ({}, {"tensor": 2}, "parallel"),
@@ -119,7 +165,7 @@ def test_what_it_does_not_do_is_refused(
     config: dict[str, Any], parallel: dict[str, int], named: str
 ) -> None:
     with pytest.raises(UsageError, match=f"the spec has {named}, which it does not know"):
-        options_of({**BATCH, **config}, Optimization(), RankLayout(parallel, 2))
+        options_of({**BATCH, **config}, RankLayout(parallel, 2))
 
 
 @pytest.mark.training
