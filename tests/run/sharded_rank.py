@@ -136,6 +136,16 @@ MODELS: dict[str, Any] = {
 }
 
 
+class Factored(torch.optim.SGD):
+    """Keeps something of each row, as Adafactor does."""
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for one in group["params"]:
+                self.state[one]["rows"] = torch.zeros((*one.shape[:1], 2))
+        super().step(closure)
+
+
 class Plain:
     """What a script does with DDP by hand."""
 
@@ -181,6 +191,7 @@ class ShardedRank(Rank):
         recomputes: bool = False,
         optimization: dict[str, Any] | None = None,
         foreach: bool = False,
+        factored: bool = False,
         **options: Any,
     ) -> None:
         """Begin with a model that FSDP2 divides; rank 0's weights are those of the seed."""
@@ -193,8 +204,12 @@ class ShardedRank(Rank):
         if options.get("tensor_plan") == "sequence":
             options["tensor_plan"] = _of_sequences()
         # What torch takes on a GPU.
-        optimizer = functools.partial(torch.optim.AdamW, lr=0.01, foreach=True) if foreach else None
-        config = {} if foreach else CONFIG
+        optimizer: Any = None
+        if foreach:
+            optimizer = functools.partial(torch.optim.AdamW, lr=0.01, foreach=True)
+        if factored:
+            optimizer = functools.partial(Factored, lr=0.01)
+        config = {} if optimizer else CONFIG
         self._engine = sharded_engine.make(made, optimizer, config, wanted, **options)
         self._dtype, self._others = torch.float32, {}
 

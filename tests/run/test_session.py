@@ -177,6 +177,7 @@ OPTIMIZER = {"optimizer": {"type": "SGD", "params": {"lr": 0.5}}}
         ({}, {"weight_decay_on": "matrices"}, "optimizer", "makes parameter groups, and the prog"),
         (OPTIMIZER, {"warmup": 4}, "lr_scheduler", "makes a schedule, and the program gives an"),
         ({}, {}, None, "neither the spec .deepspeed.optimizer. nor the program gives an optimizer"),
+        ({}, {}, "word", "the optimizer is 'AdamW'; accepted are a torch optimizer, a function"),
     ],
 )
 def test_what_spec_and_program_both_say_is_refused(
@@ -189,9 +190,13 @@ def test_what_spec_and_program_both_say_is_refused(
     session, model = start(deepspeed=deepspeed, optimization=optimization), torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-    options = {"optimizer": optimizer, "lr_scheduler": schedule}
+    options: dict[str, Any] = {
+        "optimizer": {"optimizer": optimizer},
+        "lr_scheduler": {"lr_scheduler": schedule},
+        "word": {"optimizer": "AdamW"},
+    }
     with pytest.raises(UsageError, match=said):
-        session.replicas(model, **({given: options[given]} if given else {}))
+        session.replicas(model, **(options[given] if given else {}))
 
 
 def test_replicas_take_optimizer_groups_and_schedule_of_the_spec(start: Start) -> None:

@@ -440,7 +440,9 @@ def _replicas(case: _Case) -> str:
         "gradients on some ranks alone (after `if rank == 0`), or draws random numbers for them. "
         "Where it follows one node, its memory or a link is broken: leave it out with "
         "resources.exclude, and tell the site. Without ZeRO, unlike processors or GPUs may "
-        "round an optimizer's step unlike: take deepspeed.zero_optimization.stage 1. "
+        "round an optimizer's step unlike: take deepspeed.zero_optimization.stage 1. Where it is "
+        "the calls: ranks of session.fully_shard call its blocks in orders of their own (a layer "
+        "that is dropped, an if on a rank's data), and gather parts of several as one. "
         f"{case.go_on}."
     )
 

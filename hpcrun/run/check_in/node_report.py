@@ -38,22 +38,11 @@ def report(
 ) -> dict[str, Any]:
     """Return the report of this node for its supervisor; raise OSError of shared storage.
 
-    Parameters
-    ----------
-    shared, scratch
-        The attempt's directories on shared and on node-local storage.
-    devices
-        CUDA_VISIBLE_DEVICES of the node's ranks, None where Slurm has set it here.
-    wants
-        GPUs that the run asked for on each node.
-    first_time
-        No rank of this job has been on the node before.
-
-    Returns
-    -------
-    dict
-        ``findings`` (kind and message of each), ``gpus`` (how many this job can see; None where
-        that does not matter, or cannot be told), ``clock`` (seconds since the epoch).
+    It has ``findings`` (kind and message of each), ``gpus`` (how many this job can see; None where
+    that does not matter, or cannot be told) and ``clock`` (seconds since the epoch). ``shared`` and
+    ``scratch`` are the attempt's directories, ``devices`` CUDA_VISIBLE_DEVICES of the node's ranks
+    (None where Slurm has set it here), ``wants`` the GPUs that the run asked for on each node;
+    ``first_time``: no rank of this job has been on the node before.
     """
     found: list[Finding] = []
     looks: list[tuple[Callable[[], list[Finding]], Finding]] = [

@@ -47,19 +47,10 @@ class SharedCopy:
     def provide(self, meter: CopyMeter, waits: Callable[[], None], room: Callable[[], None]) -> str:
         """Have the copy complete, and hold it; return ``copied``, ``kept`` or ``shared``.
 
-        Parameters
-        ----------
-        meter
-            Counts the bytes.
-        waits
-            Called when another job is copying the same.
-        room
-            Called before bytes are copied; raises OSError where the disk has too little room.
-
-        Raises
-        ------
-        OSError, SourceChanged
-            It could not be copied; what there is of it is removed, unless another job uses it.
+        ``meter`` counts the bytes, ``waits`` is called when another job is copying the same, and
+        ``room`` before bytes are copied: it raises OSError where the disk has too little. Raises
+        OSError or SourceChanged if it could not be copied; what there is of it is removed,
+        unless another job uses it.
         """
         how = "shared" if self._lock is None else "kept"
         for tried in range(_TRIES):

@@ -50,18 +50,10 @@ def partial_sums(values: Any) -> list[float]:
 
 
 def totals(said: Sequence[tuple[int, Mapping[str, list[float]]]]) -> dict[str, float]:
-    """Return the sums over all ranks.
+    """Return the sums over all ranks; raise HpcrunError if these gave different names.
 
-    Parameters
-    ----------
-    said
-        Of each rank: its place, and the partial sums by name. Ranks that share a place hold the
-        same samples, which count once.
-
-    Raises
-    ------
-    HpcrunError
-        Ranks gave different names.
+    ``said`` has each rank's place and its partial sums by name. Ranks that share a place hold the
+    same samples, which count once.
     """
     for rank, (_, parts) in enumerate(said):
         if parts.keys() != said[0][1].keys():

@@ -26,21 +26,11 @@ _ORDER = -1
 def examples_of(
     samples: Sequence[int], count: int, seed: int, *, shuffle: bool = True
 ) -> list[int]:
-    """Return the indices of the examples that are samples of the run.
+    """Return the indices of the examples that are samples of the run, by their numbers in it.
 
-    Epochs follow each other without a gap: sample ``s`` (from 0) belongs to epoch ``s // count``.
-    A few hundred samples take little longer than one.
-
-    Parameters
-    ----------
-    samples
-        The numbers of the samples, counted over the whole run.
-    count
-        The number of examples in an epoch, at least 1.
-    seed
-        Each epoch's order is a function of (seed, epoch).
-    shuffle
-        False for the dataset's own order in each epoch.
+    Epochs of ``count`` examples follow each other without a gap: sample ``s`` (from 0) belongs to
+    epoch ``s // count``. Each epoch's order is a function of (seed, epoch), without ``shuffle`` the
+    dataset's own. A few hundred samples take little longer than one.
     """
     import numpy
 

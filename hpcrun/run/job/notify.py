@@ -119,19 +119,11 @@ def _text(value: Any) -> str:
 
 
 def event_of(last: ledger.Attempt, *, goes_on: bool) -> str | None:
-    """Decide the event that the end of an attempt is.
+    """Decide the event that the end of an attempt is; ``goes_on``: it is started again by itself.
 
-    Parameters
-    ----------
-    goes_on
-        It will be started again by itself.
-
-    Returns
-    -------
-    str or None
-        ``finished``; ``failed``, where it stops for what it did itself; ``needs_person``, where it
-        stops for what it could not help, or was to be started again and is not. None while it goes
-        on, and where a person has ended it.
+    Return ``finished``; ``failed``, where it stops for what it did itself; ``needs_person``, where
+    it stops for what it could not help, or was to be started again and is not. None while it goes
+    on, and where a person has ended it.
     """
     if last.outcome in causes.GOOD_ENDS:
         return FINISHED

@@ -127,17 +127,9 @@ def agree(
 ) -> tuple[dict[str, str], str | None]:
     """Choose one interface for all nodes of an attempt, where the profile names none.
 
-    Parameters
-    ----------
-    found
-        Node -> its `candidates`.
-
-    Returns
-    -------
-    choice
-        Node -> the name of its interface; nodes that are not in it choose by themselves, alike.
-    notice
-        What was guessed, and what to write; None where there was nothing to guess.
+    ``found`` has each node's `candidates`. Return node -> the name of its interface (nodes that are
+    not in it choose by themselves, alike), and what was guessed, with what to write: None where
+    there was nothing to guess.
     """
     if fabric.get("fast_interface") or len(found) < 2 or not all(found.values()):
         return {}, None

@@ -47,19 +47,9 @@ def initialize(
 ) -> Engine:
     """Divide a model by a layout, and make DeepSpeed's engine of it; collective.
 
-    Parameters
-    ----------
-    model
-        A ``torch.nn.Module`` that returns the loss; with ``loss``, one that returns outputs.
-    loss
-        A function of outputs and labels, or None.
-    arguments
-        Those of ``deepspeed.initialize``, with the configuration as ``config``.
-
-    Raises
-    ------
-    UsageError
-        The model cannot be divided so, or the engine would train wrong without a word.
+    The model returns the loss, or with ``loss``, a function of outputs and labels, outputs;
+    ``arguments`` are those of ``deepspeed.initialize``, with the configuration as ``config``.
+    Raises UsageError if the model cannot be divided so, or would train wrong without a word.
     """
     import deepspeed
 

@@ -20,19 +20,9 @@ def staged(
     """Return a ``torch.nn.Sequential`` and its loss as a PipelineModule over the layout's stages.
 
     A layer that has an earlier layer of the sequence inside (``self.embedding``), and no parameter
-    of its own, is tied to it.
-
-    Parameters
-    ----------
-    config
-        The block ``pipeline`` of DeepSpeed's configuration: ``partition`` and
-        ``activation_checkpoint_interval``.
-
-    Raises
-    ------
-    UsageError
-        The model is no Sequential, has fewer layers than there are stages, or ties parameters in
-        another way.
+    of its own, is tied to it. ``config`` is the block ``pipeline`` of DeepSpeed's configuration.
+    Raises UsageError if the model is no Sequential, has fewer layers than there are stages, or ties
+    parameters in another way.
     """
     import torch
     from deepspeed.checkpoint.constants import (

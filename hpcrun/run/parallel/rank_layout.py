@@ -13,17 +13,8 @@ from hpcrun.state.spec.parallel_block import AXES, EXPERT, divided, laid_out, mo
 class RankLayout:
     """The places of ranks along `AXES`; the last axis changes fastest.
 
-    Parameters
-    ----------
-    parallel
-        The spec's block; an axis that is absent is 1.
-    world_size
-        All ranks.
-
-    Raises
-    ------
-    UsageError
-        The ranks that hold one copy of the model together do not divide all of them.
+    ``parallel`` is the spec's block, in which an axis that is absent is 1; ``world_size`` are all
+    ranks. Raises UsageError if those that hold one copy of the model together do not divide them.
     """
 
     def __init__(self, parallel: Mapping[str, Any], world_size: int) -> None:

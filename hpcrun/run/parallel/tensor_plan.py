@@ -29,20 +29,9 @@ _HINT = (
 def styles_of(model: Any, given: Mapping[str, Any] | None, size: int) -> list[tuple[Any, Any]]:
     """Return the modules that a plan divides, each with its style.
 
-    Parameters
-    ----------
-    model
-        Whole, as the program has it.
-    given
-        The program's plan; None takes that of the modules (``tensor_parallel_plan``), else that of
-        a Hugging Face model.
-    size
-        Ranks of a tensor group.
-
-    Raises
-    ------
-    UsageError
-        There is no plan, or it does not fit the model or the size.
+    The model is whole, as the program has it; ``given`` is the program's plan, None for that of the
+    modules (``tensor_parallel_plan``), else of a Hugging Face model; ``size`` are the ranks of a
+    tensor group. Raises UsageError if there is no plan, or it does not fit the model or the size.
     """
     if size == 1 and given is None:
         return []

@@ -33,18 +33,10 @@ _current: StepRecorder | None = None
 
 
 class StepRecorder:
-    """The profile of this process's rank.
+    """The profile of this process's rank, as the program's framework counts it.
 
-    Parameters
-    ----------
-    attempt
-        Where its files go.
-    node
-        The name of its node.
-    rank
-        The rank, as the program's framework counts.
-    steps, warmup
-        Optimizer steps that are profiled, and that pass before.
+    ``attempt`` says where its files go, ``node`` is its node's name; ``steps`` and ``warmup`` are
+    the optimizer steps that are profiled, and that pass before.
     """
 
     def __init__(

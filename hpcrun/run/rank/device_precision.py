@@ -33,16 +33,8 @@ def variables(spec: Mapping[str, Any]) -> dict[str, str]:
 def check(spec: Mapping[str, Any], config: Any, device: Any) -> None:
     """Raise UsageError if this rank's GPU has no units for what the run computes in.
 
-    torch would emulate bf16 there, many times slower, and DeepSpeed takes that for support.
-
-    Parameters
-    ----------
-    spec
-        The run's spec.
-    config
-        The DeepSpeed configuration; only a mapping is looked at.
-    device
-        ``torch.device`` of the rank.
+    torch would emulate bf16 there, many times slower, and DeepSpeed takes that for support. Of a
+    DeepSpeed configuration a mapping alone is looked at; ``device`` is the rank's.
     """
     if device.type != "cuda":
         return

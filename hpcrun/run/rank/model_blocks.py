@@ -25,18 +25,9 @@ _FORMS = 8
 def find(model: Any, given: Sequence[Any] | None = None) -> list[Any]:
     """Return the blocks of a model, in its order; the model itself is none.
 
-    Parameters
-    ----------
-    model
-        A ``torch.nn.Module``.
-    given
-        Their classes, or the names of these; None takes those that Hugging Face models name, else
-        the children of lists of equal modules, else equal ones of a Sequential with others.
-
-    Raises
-    ------
-    UsageError
-        A class is named that the model does not have.
+    ``given`` has their classes, or the names of these; None takes those that Hugging Face models
+    name, else the children of lists of equal modules, else equal ones of a Sequential with others.
+    Raises UsageError for a class that the model does not have.
     """
     wanted = given if given is not None else getattr(model, "_no_split_modules", None)
     if not wanted:
@@ -83,22 +74,10 @@ def compile_each(
 ) -> None:
     """Compile a model's blocks in place where the spec asks for that; before its engine is made.
 
-    Parameters
-    ----------
-    model, given
-        As of `find`.
-    wanted
-        The spec's ``optimization``.
-    device
-        ``torch.device`` of the rank.
-    stage
-        ZeRO's, where DeepSpeed is to make the engine.
-
-    Raises
-    ------
-    UsageError
-        The model has no blocks, is of a kind that was never trained so, or the node lacks a
-        compiler. A block raises it that meets more forms than torch compiles.
+    ``model`` and ``given`` are as of `find`, ``device`` is the rank's, ``stage`` ZeRO's where
+    DeepSpeed is to make the engine. Raises UsageError if the model has no blocks, is of a kind that
+    was never trained so, or the node lacks a compiler; a block raises it that meets more forms than
+    torch compiles.
     """
     if not wanted.compile:
         return

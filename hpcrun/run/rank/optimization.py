@@ -93,24 +93,11 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Return the trainable parameters as groups for an optimizer, in a fixed order.
 
-    Parameters
-    ----------
-    model
-        A ``torch.nn.Module`` that is whole on this rank, or divided by ZeRO 3.
-    lr
-        The learning rate of what comes after the last layer; needed for ``layer_decay``.
-    layer_decay
-        The last layer has ``lr * layer_decay``, the one before ``lr * layer_decay ** 2``, …, what
-        comes before the first the least.
-    matrices_only
-        Weights of less than two dimensions do not decay.
-    layers
-        The name of the module whose children are the layers; None finds it.
-
-    Raises
-    ------
-    UsageError
-        The layers are not known.
+    The model is whole on this rank, or divided by ZeRO 3. With ``layer_decay``, what comes after
+    the last layer has the learning rate ``lr``, that layer ``lr * layer_decay``, the one before
+    ``lr * layer_decay ** 2``, …, what comes before the first the least; ``layers`` names the module
+    whose children they are, None finds it. With ``matrices_only`` weights of less than two
+    dimensions do not decay. Raises UsageError where the layers are not known.
     """
     depth = _depths(model, layers) if layer_decay is not None else None
     most = max(depth.values(), default=0) if depth else 0
@@ -234,6 +221,12 @@ def made(
     if not hasattr(found, "param_groups"):
         trained = [one for one in model.parameters() if one.requires_grad]
         of = found or torch_optimizer(filled["config"])
+        if not callable(of):
+            raise UsageError(
+                f"the optimizer is {of!r:.80}; accepted are a torch optimizer, a function that "
+                "makes one of parameters, and None for deepspeed.optimizer",
+                hint="torch.optim.AdamW(model.parameters(), lr=1e-3)",
+            )
         found = of(filled.get("model_parameters") or trained)
     return found, filled["lr_scheduler"]
 

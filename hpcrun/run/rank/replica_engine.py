@@ -9,7 +9,8 @@ from typing import Any
 
 from hpcrun.errors import UsageError
 from hpcrun.run.parallel.rank_layout import RankLayout
-from hpcrun.run.rank.torch_engine import TorchEngine, batch_options, unmet
+from hpcrun.run.rank.torch_engine import TorchEngine, batch_options, saved_buffers, unmet
+from hpcrun.run.weights.saved_weights import REPLICA
 from hpcrun.text import listed
 
 AVERAGE, DILOCO = "average", "diloco"
@@ -99,6 +100,7 @@ class ReplicaEngine(TorchEngine):
             "model": self.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "outer": [self._anchor, self._velocity],
+            "buffers": [name for name, _ in saved_buffers(self.module)],
             **self._course(),
         }
         self.checkpoint_engine.save(state, str(self._file(directory, tag)))
@@ -116,7 +118,7 @@ class ReplicaEngine(TorchEngine):
         return path, {}
 
     def _file(self, directory: str, tag: str) -> Path:
-        return Path(directory, tag, f"replica-{self._rank if self._own else 0:05d}.pt")
+        return Path(directory, tag, f"{REPLICA}{self._rank if self._own else 0:05d}.pt")
 
     def _exchange(self) -> contextlib.AbstractContextManager[None]:
         if self._is_last or not hasattr(self._forward, "no_sync"):
@@ -174,17 +176,8 @@ class ReplicaEngine(TorchEngine):
 def options_of(config: Mapping[str, Any], layout: RankLayout) -> dict[str, Any]:
     """Return the arguments of a `ReplicaEngine` by a spec: batch and clipping.
 
-    Parameters
-    ----------
-    config
-        The DeepSpeed configuration, which may be empty.
-    layout
-        The spec's ``parallel``.
-
-    Raises
-    ------
-    UsageError
-        It says what only an engine of `Session.initialize` does.
+    The DeepSpeed configuration may be empty; ``layout`` is the spec's ``parallel``. Raises
+    UsageError for what only an engine of `Session.initialize` does.
     """
     asked = ["parallel"] if layout.asked else []
     if asked := [*asked, *(f"deepspeed.{key}" for key in unmet(config))]:

@@ -20,7 +20,13 @@ from hpcrun.run.parallel import engine_setup, tensor_shards
 from hpcrun.run.parallel import tensor_plan as divided_modules
 from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.rank import model_blocks, optimization
-from hpcrun.run.rank.torch_engine import TorchEngine, batch_options, check_model, unmet
+from hpcrun.run.rank.torch_engine import (
+    TorchEngine,
+    batch_options,
+    check_model,
+    saved_buffers,
+    unmet,
+)
 from hpcrun.state.spec.run_blocks import Optimization
 from hpcrun.text import listed
 
@@ -64,7 +70,7 @@ class ShardedEngine(TorchEngine):
     ) -> None:
         super().__init__(model, optimizer, **options)
         self._half, self._exchanges = half, True
-        self._tensor, self._compared = tensor_group, False
+        self._tensor, self._compared, self._is_savable = tensor_group, False, False
         if tensor_group is not None:
             self._world //= tensor_group.size()
             deepspeed_io.note_parallel(self, {_TENSOR: tensor_group.size()})
@@ -100,7 +106,7 @@ class ShardedEngine(TorchEngine):
                     self.optimizer.param_groups, self._grouped_names(), strict=True
                 )
             ]
-            buffers = [name for name, _ in _saved_buffers(self.module)]
+            buffers = [name for name, _ in saved_buffers(self.module)]
             course = {"groups": groups, "rest": rest, "buffers": buffers, **self._course()}
             course["tied"] = _aliases(self.module)
             self.checkpoint_engine.save(course, str(place / shard_files.COURSE))
@@ -181,6 +187,9 @@ class ShardedEngine(TorchEngine):
         """Have all ranks take rank 0's buffers, of those that the step has changed."""
         import torch
 
+        if not self._is_savable:
+            # What is refused is so after the first step, not at a save an hour later.
+            self._is_savable = bool(self._optimizer_state())
         for buffer in self._changed_buffers():
             torch.distributed.broadcast(buffer, 0)
         self._changed_buffers()
@@ -195,7 +204,7 @@ class ShardedEngine(TorchEngine):
         norms = (each for each in self.module.modules() if isinstance(each, _NormBase))
         written = {id(one) for each in norms if each.training for one in each.buffers()}
         found = []
-        for name, buffer in _saved_buffers(self.module):
+        for name, buffer in saved_buffers(self.module):
             before, version = self._agreed.get(name, (None, 0))
             if buffer is not before or buffer._version != version or id(buffer) in written:
                 found.append(buffer)
@@ -215,7 +224,7 @@ class ShardedEngine(TorchEngine):
 
     def _model_state(self) -> dict[str, Any]:
         """Return parameters under their first names, and buffers."""
-        named = (*self.module.named_parameters(), *_saved_buffers(self.module))
+        named = (*self.module.named_parameters(), *saved_buffers(self.module))
         return {name: one.detach() for name, one in named}
 
     def _names(self) -> dict[int, str]:
@@ -358,19 +367,8 @@ def options_of(
 ) -> dict[str, Any]:
     """Return the arguments of a `ShardedEngine` by a spec: batch, clipping, precision and stage.
 
-    Parameters
-    ----------
-    config
-        The DeepSpeed configuration, which may be empty.
-    spec
-        All of the spec.
-    layout
-        Its ``parallel``.
-
-    Raises
-    ------
-    UsageError
-        It says what this engine does not do.
+    The DeepSpeed configuration may be empty; ``spec`` is all of the spec, ``layout`` its
+    ``parallel``. Raises UsageError for what this engine does not do.
     """
     for each in refusals(config, spec, layout):
         raise UsageError(f"session.fully_shard: {each.key} {each.found}", hint=each.hint)
@@ -504,14 +502,6 @@ def _replace(optimizer: Any, divided: Mapping[int, Any]) -> None:
     for group in optimizer.param_groups:
         # What is not the model's is refused by the engine.
         group["params"] = [divided.get(id(one), one) for one in group["params"]]
-
-
-def _saved_buffers(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the buffers that are in the module's state."""
-    for prefix, owner in module.named_modules():
-        for name, buffer in owner.named_buffers(prefix, recurse=False):
-            if name.rpartition(".")[2] not in owner._non_persistent_buffers_set:
-                yield name, buffer
 
 
 def _compare(model: Mapping[str, Any], sizes: Mapping[str, Any]) -> None:

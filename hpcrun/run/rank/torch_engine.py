@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.policy.batch import AUTO, Triple
+from hpcrun.policy.batch import Triple
 from hpcrun.run.parallel import tensor_shards
 from hpcrun.run.rank import model_blocks
 
@@ -236,6 +236,14 @@ class TorchCheckpointEngine:
         return torch.load(path, map_location=map_location, weights_only=False)
 
 
+def saved_buffers(module: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the buffers that are in the module's state."""
+    for prefix, owner in module.named_modules():
+        for name, buffer in owner.named_buffers(prefix, recurse=False):
+            if name.rpartition(".")[2] not in owner._non_persistent_buffers_set:
+                yield name, buffer
+
+
 def check_model(
     model: Any, made_by: str, more: Mapping[str, tuple[Callable[[Any], bool], str]]
 ) -> None:
@@ -282,20 +290,16 @@ def batch_options(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unmet(config: Mapping[str, Any], *known: str) -> Iterator[str]:
-    """Yield the keys, of two blocks the inner ones, that ask for what is done by none, or are auto.
+    """Yield the keys, of two blocks the inner ones, that turn on what an engine does not do.
 
     Besides those of ``known``, some are for all engines without DeepSpeed.
     """
-    of_zero = (f"zero_optimization.{name}" for name in _KNOWN_OF_ZERO)
-    meant = {*_KNOWN, *of_zero, *known}
+    meant = {*_KNOWN, *known, *(f"zero_optimization.{name}" for name in _KNOWN_OF_ZERO)}
     for key, value in config.items():
-        is_block = key in ("zero_optimization", "bf16") and value
-        for name, each in value.items() if is_block else [(key, value)]:
-            full = f"{key}.{name}" if is_block else key
-            if each == AUTO:
-                yield f"{full}: {AUTO}"
-            elif _is_on(each) and full not in meant:
-                yield full
+        found = {key: value}
+        if key in ("zero_optimization", "bf16") and value:
+            found = {f"{key}.{name}": each for name, each in value.items()}
+        yield from (name for name, each in found.items() if _is_on(each) and name not in meant)
 
 
 def _is_on(value: Any) -> bool:

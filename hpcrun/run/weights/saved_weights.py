@@ -25,6 +25,8 @@ _OPTIMIZER = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_state
 _LAYER = re.compile(r"layer_(\d+)-(?:model_(\d+)-)?model_states\.pt")
 _EXPERT = re.compile(r"layer_.*_?expert_\d+_mp_rank_\d+_model_states\.pt")
 _TIED = "tied_modules."
+REPLICA = "replica-"
+"""What names of files begin with that an engine of ``session.replicas`` saves."""
 _SHOWN = 3
 
 
@@ -55,6 +57,8 @@ def collect(directory: Path, names: Iterable[str], *, masters: bool = True) -> S
     names = [*names]
     if shard_files.INDEX in names:
         return _of_shards(directory)
+    if replicas := [name for name in names if name.startswith(REPLICA)]:
+        return _of_replicas(directory, replicas)
     found = _Files.of(directory, names)
     if found.layers:
         return _pipeline(found, masters)
@@ -84,6 +88,21 @@ def _of_shards(directory: Path) -> SavedWeights:
         if first in found:
             weights.tensors[name] = found[first]
             weights.tied[name] = first
+    return weights
+
+
+def _of_replicas(directory: Path, names: Sequence[str]) -> SavedWeights:
+    """Return what an engine of ``session.replicas`` saved on its first rank."""
+    saved = trust.load_tensors(directory / min(names))
+    found = {name: one for name, one in saved["model"].items() if hasattr(one, "data_ptr")}
+    weights = SavedWeights(dict(found), buffers={*saved.get("buffers", ())})
+    first: dict[Any, str] = {}
+    for name, one in found.items():
+        earlier = first.setdefault((one.data_ptr() or name, one.shape), name)
+        if earlier != name:
+            weights.tied[name] = earlier
+    if len(names) > 1:
+        weights.notes.append("rank 0's: each rank has its own between two agreements")
     return weights
 
 

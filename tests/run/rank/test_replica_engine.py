@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from hpcrun.errors import UsageError
 from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.rank.replica_engine import ReplicaEngine, options_of
+from hpcrun.run.weights import saved_weights
 from hpcrun.state import manifest
 from hpcrun.state.layout import RunPaths
 from tests.run.ranks import THREE, Worlds
@@ -107,6 +109,25 @@ def test_a_schedule_that_keeps_what_it_likes_goes_on(tmp_path: Path) -> None:
     restored = made()
     restored.load_checkpoint(str(tmp_path), "1")
     assert restored.lr_scheduler.get_last_lr() == [0.875]
+
+
+def test_its_weights_are_exported(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 3)
+    )
+    model[2].weight = model[0].weight
+    (tmp_path / "1").mkdir()
+    engine = ReplicaEngine(model, torch.optim.SGD(model.parameters(), lr=1.0))
+    engine.save_checkpoint(str(tmp_path), "1", {}, save_latest=False)
+    found = saved_weights.collect(tmp_path / "1", ["replica-00000.pt"])
+    assert found.tied == {"2.weight": "0.weight"}
+    assert found.buffers == {name for name, _ in model.named_buffers()}
+    state = model.state_dict()
+    assert found.tensors.keys() == state.keys()
+    assert all(torch.equal(one.contiguous(), state[n]) for n, one in found.tensors.items())
+    shutil.copy(tmp_path / "1/replica-00000.pt", tmp_path / "1/replica-00001.pt")
+    found = saved_weights.collect(tmp_path / "1", ["replica-00001.pt", "replica-00000.pt"])
+    assert "each rank has its own" in found.notes[0]
 
 
 def test_gradients_are_cut_and_the_schedule_goes_on(tmp_path: Path) -> None:

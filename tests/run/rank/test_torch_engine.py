@@ -101,10 +101,6 @@ def test_models_that_something_else_has_in_hand(make: Callable[[], Any], said: s
         ({"zero_optimization": {"stage": 1, "offload_param": {"device": "none"}}}, ["stage"]),
         ({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, ["offload_optimizer"]),
         ({"bf16": {"enabled": True}, "amp": {"enabled": True}}, ["bf16.enabled", "amp"]),
-        (
-            {"gradient_clipping": "auto", "amp": {"enabled": True}},
-            ["gradient_clipping: auto", "amp"],
-        ),
     ],
 )
 def test_keys_that_would_do_nothing(config: Mapping[str, Any], found: list[str]) -> None:
