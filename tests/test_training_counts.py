@@ -13,9 +13,9 @@ from bench.training import ENGINES
 from tests.support.nursery import Child, nursery
 
 TINY = {"layers": 2, "width": 32, "heads": 2, "context": 16}
-# In all counted steps, whatever the model: the loss goes through an all-reduce of its own, with room
-# for more, a mark of its names, the votes on a stop and rank 0's word, 280 bytes; the norm of the
-# gradients is read, and the program reads a loss at each tenth step.
+# In all counted steps, whatever the model: the loss goes through an all-reduce of its own, with
+# room for more, a mark of its names, the votes on a stop and rank 0's word, 280 bytes; the norm of
+# the gradients is read, and the program reads a loss at each tenth step.
 MORE = {"gloo.allreduce": STEPS, "aten.lift_fresh": STEPS, "aten._local_scalar_dense": STEPS + 1}
 BYTES = 280 * STEPS
 # The norm, of which ranks hold parts, is made whole to be told. And as the first micro batch is not
