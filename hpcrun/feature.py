@@ -79,6 +79,9 @@ class Feature:
     """``module:attribute`` of the block's dataclass, made by `spec_dataclass`; empty for none."""
     absent: Mapping[str, Any] = {}
     """Values of the block for a plan that was frozen before there was one, if not the defaults."""
+    asked_by: tuple[str, ...] = ()
+    """The key of a run's spec that has a value where the run asks for the feature; hooks that say
+    so are called for such runs alone."""
     of_sessions = False
     """It acts on what ``hpcrun.session()`` does, and does nothing for other programs."""
     at_least: Mapping[str, int] = {}
@@ -88,8 +91,6 @@ class Feature:
     session: Mapping[str, str] = {}
     """Name of a method of ``hpcrun.session()`` -> ``module:function``, which takes the launch file
     (None outside hpcrun) and the arguments."""
-    looks_up_for = ""
-    """The key of a run's spec for which `look_up` is asked; empty for none."""
     events: Mapping[str, Event] = {}
     """Its records in the ledger, the newest of which an attempt has in ``of_features``."""
 
@@ -97,22 +98,23 @@ class Feature:
         """Report what is wrong in a resolved spec's data, beyond its types."""
 
     def settle(self, data: dict[str, Any], report: Reporter) -> None:
-        """Make paths in a resolved spec's data absolute, in place; report what is wrong."""
+        """Make paths absolute in the data of a spec that asks for this; report what is wrong."""
 
     def look_up(self, runs: Sequence[CompiledRun], root: Path, say: Say) -> Sequence[CompiledRun]:
-        """Return the runs of an experiment with what is frozen of other ones; raise UsageError."""
+        """Return runs that ask for this with what is frozen of others; raise UsageError."""
         return runs
 
     def preflight(
         self, runs: Sequence[RunPlan], coming: Collection[str], say: Callable[[str], object]
     ) -> None:
-        """Look before submission whether runs will find what they need; raise UsageError.
+        """Look before submission whether runs, of which some ask for this, find what they need.
 
-        ``coming`` are the experiments that they wait for; ``say`` tells what may yet be mended.
+        Raise UsageError if not. ``coming`` are the experiments that they wait for; ``say`` tells
+        what may yet be mended.
         """
 
     def needs(self, run: RunPlan) -> Mapping[str, str]:
-        """Return the packages that the job's Python must have -> what needs them."""
+        """Return the packages that the Python of a run that asks for this needs -> for what."""
         return {}
 
     def complete(self, run: RunPlan, submission: SubmissionPaths) -> bool:
@@ -181,6 +183,15 @@ def names() -> tuple[str, ...]:
 def every() -> dict[str, Feature]:
     """Return the features that are there, by name."""
     return {name: importlib.import_module(f"hpcrun.features.{name}").FEATURE for name in names()}
+
+
+def asked(spec: Mapping[str, Any]) -> list[Feature]:
+    """Return the features that a run's spec asks for."""
+    return [
+        one
+        for one in every().values()
+        if functools.reduce(lambda found, key: (found or {}).get(key), one.asked_by, spec)
+    ]
 
 
 @functools.cache

@@ -186,7 +186,7 @@ def check_runs(
     ``sources``, and their code is below ``code_root``.
     """
     check_time_limits(runs, experiment)
-    for one in feature.every().values():
+    for one in dict.fromkeys(one for run in runs for one in feature.asked(run.spec)):
         one.preflight(runs, coming, say)
     check_initial_weights(runs, experiment, coming)
     check_world_sizes([run for run in runs if run.number in resumed], experiment, say)
@@ -340,7 +340,7 @@ def check_python(
         trains = run.entry.kind == "function" and own.lock is None
         needs = dict.fromkeys(("torch", "deepspeed") if trains else (), "a function entry")
         needs |= _libraries_of_trackers(run)
-        for one in feature.every().values():
+        for one in feature.asked(run.spec):
             needs |= one.needs(run)
         modules: dict[str, str] = {}
         asked = code_root if own.lock is None else None

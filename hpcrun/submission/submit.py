@@ -240,9 +240,8 @@ def prepare(
 def _looked_up(compiled: Compiled, say: Say) -> Compiled:
     """Return an experiment with what features look up for its runs."""
     runs: Sequence[CompiledRun] = compiled.runs
-    for one in feature.every().values():
-        if one.looks_up_for in runs[0].spec:
-            runs = one.look_up(runs, compiled.root, say)
+    for one in feature.asked(runs[0].spec):
+        runs = one.look_up(runs, compiled.root, say)
     return compiled if runs is compiled.runs else dataclasses.replace(compiled, runs=tuple(runs))
 
 

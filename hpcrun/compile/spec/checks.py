@@ -163,7 +163,7 @@ def settle_paths(data: dict[str, Any], directory: Path, report: Reporter) -> Non
             )
     batch_script_key.check(data, directory, report)
     container_keys.settle(environment["container"], report.below("environment.container"))
-    for one in feature.every().values():
+    for one in feature.asked(data):
         one.settle(data, report)
     command = data["notify"]["command"]
     if command and "/" in command[0]:

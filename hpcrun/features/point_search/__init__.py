@@ -40,7 +40,7 @@ _COPIES = 3600.0
 class SearchFeature(Feature):
     """Values that are chosen as runs start."""
 
-    looks_up_for = "search"
+    asked_by = ("search",)
 
     @property
     def events(self) -> Mapping[str, Event]:  # type: ignore[override]
@@ -51,7 +51,7 @@ class SearchFeature(Feature):
         return {PRUNED: Event({"step": INDEX, "message": TEXT}, ("step", "message"))}
 
     def look_up(self, runs: Sequence[CompiledRun], root: Path, say: Say) -> Sequence[CompiledRun]:
-        if not runs[0].spec[self.looks_up_for].get("learn_from"):
+        if not runs[0].spec["search"].get("learn_from"):
             return runs
         from hpcrun.features.point_search import earlier_trials
 

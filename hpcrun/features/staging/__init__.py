@@ -30,6 +30,7 @@ class StagingFeature(Feature):
     about = "Data that each node copies to its own disk."
     after = "progress"
     block = "hpcrun.features.staging.staging_block:Staging"
+    asked_by = ("staging", "paths")
     placeholders = ("staged",)
     session: Mapping[str, str] = {"staged": "hpcrun.features.staging.staged_data:local"}
 
