@@ -16,8 +16,6 @@ from hpcrun.state.spec.blocks import RANKS
 def check(data: dict[str, Any], directory: Path, report: Reporter) -> None:
     """Report a file that is not there, or that starts no ranks, and keys that exclude it."""
     name, line = data["batch_script"], f'sh "${RANKS}" || exit'
-    if name is None:
-        return
     text = b""
     if not Path(name).is_absolute() and ".." not in Path(name).parts:
         with contextlib.suppress(OSError, ValueError):

@@ -90,24 +90,27 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
     _check_checkpoint(data["checkpoint"], report.below("checkpoint"))
     check_variables(data["environment"]["variables"], report.below("environment.variables"))
     check_setup(data["environment"]["setup"], report.below("environment.setup"))
-    _check_python(data["environment"]["python"], report)
+    if data["environment"]["python"] is not None:
+        _check_python(data["environment"]["python"], report)
     _check_recovery(data, report.below("recovery"))
     _check_progress(data["progress"], report.below("progress"))
     _check_notify(data["notify"], report.below("notify"))
     _check_arguments(data, report)
-    _check_tracking(data["tracking"], report.below("tracking.wandb.project"))
-    _check_mlflow(data["tracking"]["mlflow"], report.below("tracking.mlflow.uri"))
+    if (wandb := data["tracking"]["wandb"]) and wandb["project"] is not None:
+        _check_project(wandb["project"], report.below("tracking.wandb.project"))
+    if data["tracking"]["mlflow"] is not None:
+        _check_mlflow(data["tracking"]["mlflow"]["uri"], report.below("tracking.mlflow.uri"))
     if data["objective"] is not None and not data["objective"]["metric"].strip():
         report.at("objective.metric", "is empty; accepted is a metric's name")
 
 
-def _check_python(python: str | None, report: Reporter) -> None:
+def _check_python(python: str, report: Reporter) -> None:
     """Report a directory in place of the Python in it."""
-    place = None if python is None else report.mark("environment.python").path(python)
-    if place is not None and is_there(place.is_dir):
+    place = report.mark("environment.python").path(python)
+    if is_there(place.is_dir):
         found = f"found {python}, a directory; accepted is a Python"
         near = [one for one in ("bin/python", "python") if is_there((place / one).exists)]
-        hint = f"write {str(python).rstrip('/')}/{near[0]}" if near else "such as DIR/bin/python"
+        hint = f"write {python.rstrip('/')}/{near[0]}" if near else "such as DIR/bin/python"
         report.at("environment.python", found, hint)
 
 
@@ -161,8 +164,10 @@ def settle_paths(data: dict[str, Any], directory: Path, report: Reporter) -> Non
             report.at(
                 secrets_file.KEY, error.message.removeprefix(f"{secrets_file.KEY}: "), error.hint
             )
-    batch_script_key.check(data, directory, report)
-    container_keys.settle(environment["container"], report.below("environment.container"))
+    if data["batch_script"] is not None:
+        batch_script_key.check(data, directory, report)
+    if environment["container"] is not None:
+        container_keys.settle(environment["container"], report.below("environment.container"))
     for one in feature.asked(data):
         one.settle(data, report)
     command = data["notify"]["command"]
@@ -226,9 +231,12 @@ def _check_recovery(data: dict[str, Any], report: Reporter) -> None:
     recovery = data["recovery"]
     if recovery["budgets"]:
         _check_budgets(recovery["budgets"], report.below("budgets"))
-    check_grow(recovery["grow"], data["resources"], report.below("grow"))
-    _check_signal(recovery, report)
-    resume_keys.check(recovery, report)
+    if recovery["grow"] is not None:
+        check_grow(recovery["grow"], data["resources"], report.below("grow"))
+    if recovery["stop_signal"] is not None:
+        _check_signal(recovery, report)
+    if recovery["resume"] is not None or recovery["resume_args"]:
+        resume_keys.check(recovery, report)
     for name, example in (("hang_after", "00:05:00"), ("warm_after", "00:01:00")):
         after = recovery[name]
         if after is not None and not 0 < (parse_duration(after) or 0) <= LONGEST_TIME:
@@ -285,8 +293,6 @@ def _check_notify(notify: dict[str, Any], report: Reporter) -> None:
 
 def _check_signal(recovery: dict[str, Any], report: Reporter) -> None:
     wanted = recovery["stop_signal"]
-    if wanted is None:
-        return
     name = wanted.upper() if wanted.upper().startswith("SIG") else f"SIG{wanted.upper()}"
     known = sorted(one.name for one in signal.Signals if one.name not in ("SIGKILL", "SIGSTOP"))
     if name not in known:
@@ -296,10 +302,7 @@ def _check_signal(recovery: dict[str, Any], report: Reporter) -> None:
     recovery["stop_signal"] = name
 
 
-def _check_tracking(tracking: dict[str, Any], report: Reporter) -> None:
-    project = tracking["wandb"] and tracking["wandb"]["project"]
-    if project is None:
-        return
+def _check_project(project: str, report: Reporter) -> None:
     if wrong := [one for one in project if one in NOT_IN_PROJECTS]:
         accepted = f"a name without any of {' '.join(NOT_IN_PROJECTS)}"
         found = f"found {project!r}, with {wrong[0]!r}; accepted is {accepted}"
@@ -308,10 +311,7 @@ def _check_tracking(tracking: dict[str, Any], report: Reporter) -> None:
         report.at((), f"found {len(project)} characters; accepted are 1 to 128")
 
 
-def _check_mlflow(mlflow: dict[str, Any] | None, report: Reporter) -> None:
-    if mlflow is None:
-        return
-    uri = mlflow["uri"]
+def _check_mlflow(uri: str, report: Reporter) -> None:
     scheme, separator, rest = uri.partition("://")
     user = rest.partition("/")[0].rpartition("@")[0]
     if not separator or scheme.partition("+")[0] not in _MLFLOW:

@@ -14,10 +14,8 @@ from hpcrun.host import is_there
 _ANY = "command"
 
 
-def settle(container: dict[str, Any] | None, report: Reporter) -> None:
+def settle(container: dict[str, Any], report: Reporter) -> None:
     """Make the paths of a container absolute, in place, and report what it lacks."""
-    if container is None:
-        return
     name = container["runtime"]
     if name is None:
         report.at(

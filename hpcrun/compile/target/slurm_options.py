@@ -160,7 +160,9 @@ def check_resources(
     check_time(resources["time"], "time", report)
     for name, (form, accepted) in FORMS.items():
         value = resources[name]
-        if value is not None and not form.fullmatch(value):
+        if value is None:
+            continue
+        if not form.fullmatch(value):
             better = size_form(value) if name == "mem" else None
             hint = f"write {better}" if better else None
             report.at(name, f"found {value!r}; accepted is {accepted}", hint)
@@ -267,10 +269,8 @@ def _check_nodes(name: str, value: Any, report: Reporter) -> None:
         report.at((name,), f"{error.message}; accepted is {FORMS['exclude'][1]}")
 
 
-def check_grow(grow: dict[str, Any] | None, resources: dict[str, Any], report: Reporter) -> None:
+def check_grow(grow: dict[str, Any], resources: dict[str, Any], report: Reporter) -> None:
     """Report growth (``recovery.grow``) of what cannot grow, or by what is no factor."""
-    if grow is None:
-        return
     readers = {"mem": megabytes, "time": parse_duration}
     if grow["mem"] is None and grow["time"] is None:
         report.at((), "says of neither mem nor time how much more is asked for", "as in mem: 1.5")
