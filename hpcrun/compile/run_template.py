@@ -29,9 +29,10 @@ from hpcrun.compile.target import (
 )
 from hpcrun.compile.target.draft import SpecDraft
 from hpcrun.errors import Problem, UsageError
-from hpcrun.policy import frameworks
+from hpcrun.policy import batch, frameworks
 from hpcrun.state.role_plan import ROLES
 from hpcrun.state.spec.experiment import Spec
+from hpcrun.state.spec.run_blocks import Optimization
 from hpcrun.text import size
 
 MOST_TEXT = 500_000_000
@@ -95,7 +96,7 @@ class RunTemplate:
             return None
         if self._digest is None:
             self._digest = identity.digester(found, self.root, self.directory, spec, self.count)
-        computed = role_layout.computed(others, self.root, self.directory)
+        computed = role_layout.computed(others, self.root, self.directory) if others else {}
         digest = self._digest(argv, config, swept, computed)
         return CompiledRun(digest, label, swept, found, {**spec, "config": config})
 
@@ -136,7 +137,7 @@ class RunTemplates:
         spec = schema.SchemaChecker(report, Spec).block(data, Spec)
         if not self._is_slurm:
             slurm_options.settle_here(spec["resources"], note)
-        below_entry = role_layout.take_place(spec, report)
+        below_entry = role_layout.take_place(spec, report) if spec[ROLES] else report
         checks.check(spec, self._site["limits"], report)
         checks.settle_paths(spec, self._directory, report)
         located = self._locate(spec, below_entry)
@@ -148,10 +149,10 @@ class RunTemplates:
         objective.settle(spec, report, note)
         framework, recipe = self._framework(located, spec, report)
         draft = SpecDraft(spec, kind, framework, report, note)
-        self._settle_deepspeed(draft, of_file)
+        self._settle_engine(draft, of_file)
         if self._is_slurm and not frameworks.of(framework).one_per_run:
             slurm_options.tell_cpus(spec, note)
-        roles = role_layout.settle(spec, self._locate, report)
+        roles = role_layout.settle(spec, self._locate, report) if spec[ROLES] else {}
         packing.check(draft, self._site["sbatch"])
         if self._is_slurm and not problems.under("resources", ROLES):
             slurm_options.tell_whole_nodes(spec, note)
@@ -173,23 +174,29 @@ class RunTemplates:
             roles=roles,
         )
 
-    def _settle_deepspeed(self, draft: SpecDraft, of_file: Callable[[Key], bool]) -> None:
+    def _settle_engine(self, draft: SpecDraft, of_file: Callable[[Key], bool]) -> None:
         """Check and complete the DeepSpeed configuration, and what depends on it."""
-        deepspeed.check(draft)
-        optimizers.check(draft)
-        engine_settings.fill_in(draft)
-        engine_settings.check_gpu(draft)
-        ranks = None
-        if not draft.report.problems.under(*_SHAPE):
+        spec, ranks = draft.spec, None
+        if spec["deepspeed"]:
+            deepspeed.check(draft)
+            optimizers.check(draft)
+        if spec["precision"] != batch.AUTO:
+            engine_settings.fill_in(draft)
+        if spec["resources"]["gpu_type"] is not None:
+            engine_settings.check_gpu(draft)
+        is_shared = spec["deepspeed"] or spec["parallel"] or spec["model_parallel_size"] is not None
+        if is_shared and not draft.report.problems.under(*_SHAPE):
             # Also where one process of a node has all its GPUs, and starts the others.
-            per_node = draft.gpus or draft.spec["resources"]["ntasks_per_node"] or 1
+            per_node = draft.gpus or spec["resources"]["ntasks_per_node"] or 1
             ranks = parallel_layout.data_parallel(draft, per_node)
             if ranks is not None:
-                draft.spec["deepspeed"] = deepspeed.solve_batch(draft, ranks, of_file)
+                spec["deepspeed"] = deepspeed.solve_batch(draft, ranks, of_file)
                 parallel_layout.tell(draft, per_node)
-        engine_settings.check(draft, ranks)
+        if spec["deepspeed"]:
+            engine_settings.check(draft, ranks)
         recovery_checks.check(draft)
-        learning_rate.settle(draft)
+        if spec["optimization"] != vars(Optimization()):
+            learning_rate.settle(draft)
 
     def _framework(
         self, located: entry.LocatedEntry | None, spec: dict[str, Any], report: Reporter
