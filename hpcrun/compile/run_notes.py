@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from hpcrun.compile.source.marked_tree import Key, get_at, leaves
 from hpcrun.compile.target import command_line
 from hpcrun.compile.target.entry import program_text
 from hpcrun.state.plan import SEARCH
-from hpcrun.state.spec.executors import Executor
 from hpcrun.text import listed, plural, short_ends, shortened
 
 _MOST_NOTES = 3
@@ -80,22 +79,6 @@ def started_alike(runs: Sequence[CompiledRun]) -> list[str]:
     return [*notes[:_MOST_NOTES], *([f"and so are {left:,} more"] if left > 0 else [])]
 
 
-def missing_gpus(cluster: Mapping[str, Any], runs: Sequence[CompiledRun]) -> Iterator[str]:
-    """Yield a note if runs on this machine ask for more GPUs than it has."""
-    asked = max(run.spec["resources"]["gpus_per_node"] for run in runs)
-    is_here = Executor.of(cluster).is_here
-    if not is_here or not asked or any((_DEVICES / name).exists() for name in _UNCOUNTED):
-        return
-    there = len(list(_DEVICES.glob("nvidia[0-9]*")))
-    if there < asked:
-        found = plural(there, "GPU") if there else "no GPU"
-        yield (
-            f"resources.gpus_per_node: found {asked}, and cluster {cluster['name']} is this "
-            f"machine, which has {found}: "
-            f"type gpus_per_node={there}, or cluster=NAME for one that has them"
-        )
-
-
 def _values(runs: Sequence[CompiledRun]) -> Iterator[tuple[CompiledRun, str, Any]]:
     """Yield the values of the first run's ``config``, and those that are swept of the others."""
     for run in runs[:1]:
@@ -141,15 +124,27 @@ def written_outside(runs: Sequence[CompiledRun]) -> Iterator[str]:
         )
 
 
-def unused_here(cluster: Mapping[str, Any], runs: Sequence[CompiledRun]) -> Iterator[str]:
-    """Yield notes of what does nothing on this machine, which has no limits and sends no mail."""
-    is_here = Executor.of(cluster).is_here
-    if is_here and any(run.spec["recovery"]["grow"] for run in runs):
+def on_this_machine(cluster: str, runs: Sequence[CompiledRun]) -> Iterator[str]:
+    """Yield notes on what is Slurm's alone, and on more GPUs than this machine has.
+
+    ``cluster`` is the name of its profile.
+    """
+    if any(run.spec["recovery"]["grow"] for run in runs):
         yield "recovery.grow does nothing on this machine, where Slurm is not asked for anything"
-    if is_here and any(run.spec["notify"]["mail"] for run in runs):
+    if any(run.spec["notify"]["mail"] for run in runs):
         yield (
             "notify.mail does nothing on this machine, as Slurm sends it; notify.command is run "
             "here too"
+        )
+    asked = max(run.spec["resources"]["gpus_per_node"] for run in runs)
+    if not asked or any((_DEVICES / name).exists() for name in _UNCOUNTED):
+        return
+    there = len(list(_DEVICES.glob("nvidia[0-9]*")))
+    if there < asked:
+        found = plural(there, "GPU") if there else "no GPU"
+        yield (
+            f"resources.gpus_per_node: found {asked}, and cluster {cluster} is this machine, which "
+            f"has {found}: type gpus_per_node={there}, or cluster=NAME for one that has them"
         )
 
 
