@@ -8,10 +8,10 @@ import os
 from collections import Counter
 from collections.abc import Sequence, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcrun.compile import chain, identity, run_notes
-from hpcrun.compile.freeze import Compiled, CompiledRun
+from hpcrun.compile.freeze import Compiled, CompiledRun, Prerequisite
 from hpcrun.compile.run_template import RunTemplate, RunTemplates
 from hpcrun.compile.source.interpolate import interpolate_one, variables_read
 from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted, get_at
@@ -21,9 +21,10 @@ from hpcrun.compile.spec.short_keys import ShortKeys
 from hpcrun.compile.spec.spec_text import TypedSpec
 from hpcrun.compile.sweep import late_values
 from hpcrun.compile.sweep.expansion import Expansion
-from hpcrun.compile.sweep.point import Assignment, Point, keys_of, label, short_names
+from hpcrun.compile.sweep.point import Assignment, KeyExists, Point, keys_of, label, short_names
 from hpcrun.compile.sweep.references import has_interpolation, interpolations, overlap, referred
 from hpcrun.compile.sweep.resolver import Resolver
+from hpcrun.compile.sweep.search_space import Space
 from hpcrun.compile.target import command_line, deepspeed
 from hpcrun.errors import Problem, UsageError
 from hpcrun.host import expand_home
@@ -90,6 +91,16 @@ def default_root(cluster: dict[str, Any]) -> Path:
     return expand_home(cluster["root"]).absolute()
 
 
+class _Swept(NamedTuple):
+    """What is swept: by default nothing."""
+
+    points: Sequence[Point] = ((),)
+    repeats: tuple[str, ...] = ()
+    max_parallel: int | None = None
+    search: dict[str, Any] | None = None
+    space: Space | None = None
+
+
 class _Compiler:
     """One compilation; holds what its steps share."""
 
@@ -105,18 +116,15 @@ class _Compiler:
     ) -> Compiled:
         problems = self.problems
         tree, known, applied = self._compose(overrides)
-        tree.data["depends_on"] = chain.spelled_out(tree.data.get("depends_on"))
+        if "depends_on" in tree.data:
+            tree.data["depends_on"] = chain.spelled_out(tree.data["depends_on"])
         loaded = self._profile(tree)
         site = loaded.data if loaded is not None else schema.defaults(Profile)
         if loaded is not None:
             tree = tree.over(loaded.resources)
             tree.data["cluster"] = loaded.data["name"]
         report = Reporter(tree, problems)
-        block = tree.data.pop("sweep", None) or {}
-        block = schema.SchemaChecker(report, Spec).block(block, Sweep, ("sweep",))
-        report.at_least("sweep.max_parallel", block["max_parallel"], 1)
-        short_keys = ShortKeys(known.data, lambda key: compose.has_key(known, key))
-        block = short_keys.spell_out(block, ("sweep",), report)
+        block = tree.data.pop("sweep", None)
         base = tree.over(Tree(schema.defaults(Spec)))
         del base.data["sweep"]
         base.marks = {key: mark for key, mark in base.marks.items() if key[:1] != ("sweep",)}
@@ -125,19 +133,19 @@ class _Compiler:
             return compose.check_exists(key, known, problems, mark)
 
         resolve = Resolver(base, self._with_deepspeed)
-        expansion = Expansion(report, exists, resolve, short_keys.full)
-        search, space = block.pop("search"), None
-        if search is None:
-            points = expansion.expand(block, sweeps, self.directory)
-        else:
-            space = expansion.space(search, block, sweeps)
-            points = [*space.samples] or [()]
+        swept = _Swept()
+        if block or sweeps:
+            keys = ShortKeys(known.data, lambda key: compose.has_key(known, key))
+            swept = self._swept(block or {}, sweeps, keys, report, exists, resolve)
+        points, search, space = swept.points, swept.search, swept.space
         if any(points):
             if not problems:
                 misreadings.check_swept_overrides(applied, points, problems, is_search=bool(space))
             misreadings.note_swept(points, known, problems)
         misreadings.note_values(base, problems)
-        prerequisites = chain.prerequisites(Reporter(base, problems), points)
+        prerequisites: tuple[Prerequisite, ...] = ()
+        if base.data["depends_on"] or any(points):
+            prerequisites = chain.prerequisites(Reporter(base, problems), points)
         extendable_keys: tuple[Key, ...] = ()
         if base.data["extendable"]:
             whole = Reporter(self._with_deepspeed(base, Problems()), problems)
@@ -147,7 +155,7 @@ class _Compiler:
         templates = RunTemplates(self.directory, site, arrived, is_slurm=is_slurm)
         runs = self._runs(resolve, points, templates)
         problems.check()
-        if space is not None:
+        if space is not None and search is not None:
 
             def template_of(point: Point) -> RunTemplate:
                 return templates.of(resolve(point, problems))
@@ -168,9 +176,9 @@ class _Compiler:
             code_root=str(code_root),
             directory=os.path.relpath(self.directory, code_root) if inside else ".",
             cluster=loaded.data,
-            max_parallel=search["parallel"] if search else block["max_parallel"],
+            max_parallel=swept.max_parallel,
             has_default_cluster=self.has_default_cluster,
-            repeats=expansion.repeats,
+            repeats=swept.repeats,
             extendable=extendable_keys,
             prerequisites=prerequisites,
             sources=sources,
@@ -196,6 +204,28 @@ class _Compiler:
             no_flags=_no_flags(runs, arrived),
             runs=tuple(runs),
         )
+
+    def _swept(
+        self,
+        block: Any,
+        sweeps: Sequence[str],
+        keys: ShortKeys,
+        report: Reporter,
+        exists: KeyExists,
+        resolve: Resolver,
+    ) -> _Swept:
+        """Expand the spec's ``sweep`` and those of the command line; report what is wrong."""
+        block = schema.SchemaChecker(report, Spec).block(block, Sweep, ("sweep",))
+        report.at_least("sweep.max_parallel", block["max_parallel"], 1)
+        block = keys.spell_out(block, ("sweep",), report)
+        expansion = Expansion(report, exists, resolve, keys.full)
+        search = block.pop("search")
+        if search is None:
+            points = expansion.expand(block, sweeps, self.directory)
+            return _Swept(points, expansion.repeats, block["max_parallel"])
+        space = expansion.space(search, block, sweeps)
+        points = [*space.samples] or [()]
+        return _Swept(points, expansion.repeats, search["parallel"], search, space)
 
     def _compose(self, overrides: Sequence[str]) -> tuple[Tree, Tree, dict[Key, compose.Override]]:
         """Return the spec with overrides, the same with all keys that may be overridden, and them.
@@ -264,7 +294,7 @@ class _Compiler:
         return tree.over(file.below(("deepspeed",))) if file is not None else tree
 
     def _runs(
-        self, resolve: Resolver, points: list[Point], templates: RunTemplates
+        self, resolve: Resolver, points: Sequence[Point], templates: RunTemplates
     ) -> list[CompiledRun]:
         names = short_names(points)
         runs: dict[str, CompiledRun] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -105,7 +105,11 @@ def note_swept(points: Iterable[Point], known: Tree, problems: Problems) -> None
 
 
 def check_swept_overrides(
-    overrides: Mapping[Key, Override], points: list[Point], problems: Problems, *, is_search: bool
+    overrides: Mapping[Key, Override],
+    points: Sequence[Point],
+    problems: Problems,
+    *,
+    is_search: bool,
 ) -> None:
     """Report values of the command line that no run has, as each sweeps the key."""
     for key, override in overrides.items():
