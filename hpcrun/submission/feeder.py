@@ -72,7 +72,8 @@ class _Feed:
             with interrupted_from_outside():
                 for index, array in enumerate(self._arrays):
                     wanted = self._still_wanted(array.runs)
-                    for runs in self._waits().groups(array, wanted):
+                    waits = self._waits()
+                    for runs in [wanted] if waits is None else waits.groups(array, wanted):
                         self._feed(index, array, runs)
         except (HpcrunError, KeyboardInterrupt) as error:
             raise self._given_up(error) from None
@@ -82,8 +83,10 @@ class _Feed:
     def _has_waited(self) -> bool:
         return bool(self._why)
 
-    def _waits(self) -> JobDependencies:
-        return JobDependencies(self._prepared.plan, self._prepared.experiment)
+    def _waits(self) -> JobDependencies | None:
+        """Return the jobs that the runs have to wait for now; None if they depend on nothing."""
+        plan = self._prepared.plan
+        return JobDependencies(plan, self._prepared.experiment) if plan.depends_on else None
 
     def _feed(self, index: int, array: Array, rest: tuple[int, ...]) -> None:
         size, in_a_row = len(rest), 0
@@ -213,7 +216,8 @@ class _Feed:
 
     def _dependency(self, index: int, array: Array, runs: tuple[int, ...]) -> str | None:
         """Return sbatch's ``--dependency`` with the spec's own; None to leave it to the script."""
-        ours = [self._waits().option(runs), self._turn(index, array, runs)]
+        waits = self._waits()
+        ours = [waits and waits.option(runs), self._turn(index, array, runs)]
         if not any(ours):
             return None
         plan = self._prepared.plan

@@ -185,11 +185,14 @@ def check_runs(
     ``coming``, whose checkpoints exist by the time they start. They are compiled from the files
     ``sources``, and their code is below ``code_root``.
     """
-    check_time_limits(runs, experiment)
+    going_on = [run for run in runs if run.number in resumed]
+    if going_on:
+        check_time_limits(going_on, experiment)
     for one in dict.fromkeys(one for run in runs for one in feature.asked(run.spec)):
         one.preflight(runs, coming, say)
     check_initial_weights(runs, experiment, coming)
-    check_world_sizes([run for run in runs if run.number in resumed], experiment, say)
+    if going_on:
+        check_world_sizes(going_on, experiment, say)
     check_images(runs, cluster, coming, say)
     unchecked = permissions.foreign(sources)
     return check_python(runs, cluster, unchecked=unchecked, say=say, code_root=code_root)

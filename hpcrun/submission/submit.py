@@ -181,7 +181,8 @@ def prepare(
     numbers = _numbers(compiled, plans, request.new)
     frozen = freeze(compiled, numbers=numbers, select=(), depends_on=depends_on)
     plan = chosen_point.applied(frozen, paths)
-    preflight.check_counterparts(plan)
+    if depends_on:
+        preflight.check_counterparts(plan)
     if plans:
         preflight.tell_earlier(plan, plans.values(), say)
     wanted = [run.number for run in plan.runs]
