@@ -150,11 +150,11 @@ class Feature:
         return None
 
     def tell(self, attempt: Attempt) -> Sequence[str]:
-        """Return the sentences of ``hpcrun why`` about an attempt."""
+        """Return the sentences of ``hpcrun why`` about an attempt with records of `events`."""
         return ()
 
     def notice(self, attempt: Attempt) -> str | None:
-        """Return a clause for ``hpcrun status`` of a run, from its newest attempt."""
+        """Return a clause for ``hpcrun status``, where the newest attempt has such records."""
         return None
 
 

@@ -383,18 +383,19 @@ _WORDS = {
 }
 
 
-def _kind(decision: Decision, resumes: bool) -> str:
-    """Return the key of `_WORDS`: what was submitted before begins in one of three ways."""
-    if decision.action != run_actions.RESUMED or decision.has_checkpoints:
-        return decision.action
-    return _RESUMES if resumes else _STARTS_AGAIN
+
 
 
 def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
     """Return one line: numbers of runs and arrays, and the most hours that they use."""
-    resumes = {run.number for run in plan.runs if resume.of_run(run)}
     number = Counter(decision.action for decision in decisions)
-    kinds = Counter(_kind(decision, decision.run in resumes) for decision in decisions)
+    resumed = (one for one in decisions if one.action == run_actions.RESUMED)
+    again = {one.run for one in resumed if not one.has_checkpoints}
+    resumes = {run.number for run in plan.runs if run.number in again and resume.of_run(run)}
+    kinds = Counter(
+        (_RESUMES if one.run in resumes else _STARTS_AGAIN) if one.run in again else one.action
+        for one in decisions
+    )
     parts = [f"{kinds[kind]} {_WORDS[kind][kinds[kind] > 1]}" for kind in _WORDS if kinds[kind]]
     text = f"{plan.name}: {plural(len(decisions), 'run')} ({', '.join(parts)})"
     if not plan.arrays:

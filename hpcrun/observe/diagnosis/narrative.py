@@ -71,6 +71,7 @@ def changed(run: RunStory) -> str:
 def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
     """Describe an attempt: its end, how far it came, what went wrong before, what followed."""
     spares, is_newest = one.attempt.spare_nodes, one is run.attempts[-1]
+    features = feature.every().values() if one.attempt.of_features else ()
     parts = [
         _beginning(one, run),
         _packages(one),
@@ -82,7 +83,7 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
         _alone(one, run),
         _health(one),
         *_copied(one),
-        *(line for each in feature.every().values() for line in each.tell(one.attempt)),
+        *(line for each in features for line in each.tell(one.attempt)),
         _straggler(one),
         bad_batches.of_attempt(one.attempt),
         data_wait(run.selected.paths.attempt(one.attempt.number)) if is_newest else "",

@@ -270,7 +270,8 @@ def _attempt_open(evidence: RunEvidence, last: Attempt) -> Verdict:
 
 
 def _of_features(attempt: Attempt) -> list[str | None]:
-    return [one.notice(attempt) for one in feature.every().values()]
+    every = feature.every().values() if attempt.of_features else ()
+    return [one.notice(attempt) for one in every]
 
 
 def _notices(*sentences: str | None, sign: str = "; ") -> str | None:
