@@ -189,7 +189,6 @@ COVERED_BY: dict[str, str] = {
     "state/spec/parallel_block": "compile/target/test_parallel_layout.py",
     "state/spec/recovery_block": "compile/spec/test_reference.py",
     "state/spec/sweep_block": "compile/spec/test_reference.py",
-    "compile/spec/resume_keys": "compile/spec/test_checks.py",
     "testing/expectation": "testing/test_tracker_suite.py",
     "submission/code/frozen_code": "security/test_archives.py",
     **dict.fromkeys(("control/beside_rank", "run/beside"), "cli/test_exec.py"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -10,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun import feature
+from hpcrun.compile.source.limits import LARGEST_FILE
 from hpcrun.compile.source.marked_tree import get_at, leaves
 from hpcrun.compile.source.problems import Reporter, did_you_mean
-from hpcrun.compile.spec import batch_script_key, container_keys, resume_keys
 from hpcrun.compile.target.slurm_options import (
     LONGEST_TIME,
     MAIL_TYPES,
@@ -24,15 +25,19 @@ from hpcrun.compile.target.slurm_options import (
     check_words,
     time_hint,
 )
+from hpcrun.container import runtimes
+from hpcrun.container.runtimes import ContainerRuntime, Mount
 from hpcrun.errors import HpcrunError
+from hpcrun.extensions import RECIPES, RUNTIMES
 from hpcrun.host import is_there
-from hpcrun.policy import frameworks, stop_lead_time
+from hpcrun.policy import frameworks, resume, stop_lead_time
 from hpcrun.slurm.parse import parse_duration
-from hpcrun.state import annotation_log
+from hpcrun.state import annotation_log, files
 from hpcrun.state.environment import secrets_file
-from hpcrun.state.spec.blocks import is_late
+from hpcrun.state.spec.blocks import RANKS, is_late
 from hpcrun.state.spec.notify_block import EVENTS
 from hpcrun.state.spec.parallel_block import DIVIDING, EXPERT
+from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY, NEWEST_STEP
 
 ADDRESS = re.compile(r"[^\s,@]+(?:@[^\s,@]+)?")
 # Blocks that are used before an attempt starts.
@@ -66,6 +71,8 @@ AT_LEAST = {
 _PLACEHOLDER = re.compile(r"\$\{hpcrun:(\w+)\}")
 # In a project's name, where Weights & Biases puts it into addresses.
 NOT_IN_PROJECTS = "/\\#?%:"
+# The container runtime whose words stand in the spec.
+_ANY_RUNTIME = "command"
 # Where MLflow keeps runs.
 _MLFLOW = ("https", "http", "sqlite", "postgresql", "mysql", "mssql")
 
@@ -75,7 +82,7 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
     for name in _PLAN_TIME:
         _no_placeholders(data[name], report.below(name))
     for name in ("entry", "args", "deepspeed", "environment", "roles"):
-        resume_keys.only_where_it_resumes(data[name], report.below(name))
+        _only_where_it_resumes(data[name], report.below(name))
     for one in feature.every().values():
         one.check(data, report)
     check_name(data["name"], report)
@@ -165,9 +172,9 @@ def settle_paths(data: dict[str, Any], directory: Path, report: Reporter) -> Non
                 secrets_file.KEY, error.message.removeprefix(f"{secrets_file.KEY}: "), error.hint
             )
     if data["batch_script"] is not None:
-        batch_script_key.check(data, directory, report)
+        _check_batch_script(data, directory, report)
     if environment["container"] is not None:
-        container_keys.settle(environment["container"], report.below("environment.container"))
+        _settle_container(environment["container"], report.below("environment.container"))
     for one in feature.asked(data):
         one.settle(data, report)
     command = data["notify"]["command"]
@@ -181,6 +188,81 @@ def settle_paths(data: dict[str, Any], directory: Path, report: Reporter) -> Non
         for index, path in enumerate(code[name]):
             if not is_there((directory / path).exists):
                 report.at(f"code.{name}.{index}", f"there is no {path!r} in {directory}")
+
+
+def _check_batch_script(data: dict[str, Any], directory: Path, report: Reporter) -> None:
+    """Report a file that is not there, or that starts no ranks, and keys that exclude it."""
+    name, line = data["batch_script"], f'sh "${RANKS}" || exit'
+    text = b""
+    if not Path(name).is_absolute() and ".." not in Path(name).parts:
+        with contextlib.suppress(OSError, ValueError):
+            text = files.read_bytes(directory / name, LARGEST_FILE)
+    if not text:
+        found = f"found {name!r}; accepted is the path of a shell file in the spec's directory"
+        report.at("batch_script", found)
+    elif RANKS.encode() not in text:
+        hint = "where it starts them itself, name it in entry, with framework: batch"
+        report.at("batch_script", f"{name} has no line that starts the ranks: {line}", hint)
+    if data["framework"] == frameworks.BATCH:
+        what = "is not used: with framework batch the entry starts the ranks"
+        report.at("batch_script", what, "leave one of the two out")
+    elif data["roles"]:
+        report.at("batch_script", "cannot be used with roles", "leave it out")
+
+
+def _settle_container(container: dict[str, Any], report: Reporter) -> None:
+    """Make the paths of a container absolute, in place, and report what it lacks."""
+    name = container["runtime"]
+    if name is None:
+        report.at(
+            "runtime", f"is missing; accepted are {', '.join(RUNTIMES.names)}", "what your site has"
+        )
+    # As one whose images are files, to find what else is wrong.
+    runtime = RUNTIMES.load(name or "bubblewrap")()
+    _settle_image(container, runtime, report)
+    if not container["python"].strip():
+        report.at("python", "is empty; accepted is a Python of the image, such as python3")
+    elif "/" in container["python"] and not container["python"].startswith("/"):
+        report.at("python", f"found {container['python']!r}; accepted is a name, or all of a path")
+    for index, text in enumerate(container["mounts"]):
+        try:
+            mount = Mount.parse(text)
+        except ValueError as error:
+            report.at(f"mounts.{index}", f"found {text!r}; {error}")
+            continue
+        source = str(report.mark(f"mounts.{index}").path(mount.source))
+        # A relative source without a target has none that the container could know.
+        target = source if mount.target == mount.source else mount.target
+        container["mounts"][index] = Mount(source, target, mount.read_only).words
+        if mount.read_only and not runtime.has_read_only_mounts:
+            hint = "without :ro; or another runtime"
+            report.at(f"mounts.{index}", f"found {text!r}; {name} has no such mounts", hint)
+    if name == _ANY_RUNTIME and not container["command"]:
+        hint = 'such as [podman, run, --rm, --network=host, "{mounts}", "{image}"]'
+        report.at("command", "is empty; accepted are the words before the program", hint)
+    if name != _ANY_RUNTIME and container["command"]:
+        report.at("command", f"has no meaning with runtime: {name}", "remove it")
+
+
+def _settle_image(container: dict[str, Any], runtime: ContainerRuntime, report: Reporter) -> None:
+    """Make the path of the image absolute, unless the runtime fetches it by its name."""
+    image, name = container["image"], container["runtime"]
+    # What names no registry is a file to Apptainer, wherever it is started.
+    by_name = runtime.fetches(image)
+    if not image.strip():
+        if runtime.needs_image:
+            report.at("image", "is missing; accepted is the image that the ranks run in")
+    elif "://" in image and not by_name:
+        short = image.partition("://")[2]
+        file = f"image.{runtime.image_suffix}"
+        hint = f"`ch-image pull {short} && ch-convert {short} {file}` makes one"
+        found = f"found {image!r}; {name} starts {runtime.image_kinds}, and fetches none"
+        report.at("image", found, hint)
+    elif runtimes.is_path(image) or not by_name:
+        path = report.mark("image").path(image)
+        container["image"] = str(path)
+        if not is_there(path.exists):
+            report.note("image", f"there is no file {image!r} on this machine", "jobs need it")
 
 
 def check_in_code(code: dict[str, Any], directory: Path, root: Path, report: Reporter) -> None:
@@ -236,7 +318,7 @@ def _check_recovery(data: dict[str, Any], report: Reporter) -> None:
     if recovery["stop_signal"] is not None:
         _check_signal(recovery, report)
     if recovery["resume"] is not None or recovery["resume_args"]:
-        resume_keys.check(recovery, report)
+        _check_resume(recovery, report)
     for name, example in (("hang_after", "00:05:00"), ("warm_after", "00:01:00")):
         after = recovery[name]
         if after is not None and not 0 < (parse_duration(after) or 0) <= LONGEST_TIME:
@@ -256,6 +338,66 @@ def _check_recovery(data: dict[str, Any], report: Reporter) -> None:
             f"({data['resources']['time']!r}) for the run",
             "ask for more time, or save faster",
         )
+
+
+def _check_resume(recovery: dict[str, Any], report: Reporter) -> None:
+    """Report what is wrong with how a run resumes; ``recovery.resume.when`` becomes a list."""
+    given = recovery["resume"]
+    if given is None:
+        _only_where_it_resumes(recovery["resume_args"], report.below("resume_args"))
+        return
+    if recovery["resume_args"]:
+        found = "is short for resume: {args: […]}, and both are given"
+        report.at("resume_args", found, "move them to recovery.resume.args")
+    name = given if isinstance(given, str) else given["recipe"]
+    if name not in (None, resume.NONE):
+        key = "resume" if isinstance(given, str) else "resume.recipe"
+        if not _is_recipe(name, report.below(key)):
+            recovery["resume"] = None
+            return
+    if isinstance(given, str):
+        return
+    check_variables(given["environment"], report.below("resume.environment"))
+    if isinstance(given["when"], str):
+        given["when"] = [given["when"]]
+    for index, pattern in enumerate(given["when"]):
+        placeholders = _PLACEHOLDER.findall(pattern)
+        if not pattern or "\x00" in pattern:
+            report.at(f"resume.when.{index}", "is no pattern; accepted is such as out/*/last.pt")
+        elif wrong := [one for one in placeholders if one != "directory"]:
+            found = (
+                f"found ${{hpcrun:{wrong[0]}}}; of these a pattern may have ${{hpcrun:directory}}"
+            )
+            report.at(f"resume.when.{index}", found)
+    if not given["when"] and name in (None, resume.NONE):
+        _only_where_it_resumes(given, report.below("resume"), "give recovery.resume.when")
+
+
+def _is_recipe(name: str, report: Reporter) -> bool:
+    """Check that there is a recipe, and that it can be loaded; report it if not."""
+    if name not in RECIPES:
+        accepted = (*RECIPES.names, resume.NONE)
+        found = f"there is no recipe {name!r}; there are {', '.join(accepted)}"
+        hint = did_you_mean(name, accepted)
+        report.at((), found, hint or "say it yourself: resume: {when: PATTERN, args: […]}")
+        return False
+    try:
+        RECIPES.load(name)
+    except HpcrunError as error:
+        report.at((), error.message, error.hint)
+        return False
+    return True
+
+
+def _only_where_it_resumes(
+    data: Any, report: Reporter, hint: str = "it can be used in recovery.resume"
+) -> None:
+    """Report the placeholders of the newest match of ``recovery.resume.when``."""
+    for key, value in leaves(data):
+        for name in (NEWEST_DIRECTORY, NEWEST_STEP, NEWEST):
+            if isinstance(value, str) and f"${{hpcrun:{name}}}" in value:
+                found = f"found ${{hpcrun:{name}}}, which is a match of recovery.resume.when"
+                report.at(key, found, hint)
 
 
 def _check_progress(progress: dict[str, Any], report: Reporter) -> None:
