@@ -90,7 +90,8 @@ def command(
     from hpcrun.submission.submit import Request, preview_chain, submit_chain
 
     request = Request(command_line(), output.say, new, only, avoid=not no_suspects)
-    _check_cluster(chain, output, asks=not (dry_run or yes))
+    if any(one.has_default_cluster for one in chain):
+        _check_cluster(chain, output, asks=not (dry_run or yes))
     if dry_run:
         if client.available():
             from hpcrun.submission import preflight

@@ -32,6 +32,7 @@ from hpcrun.errors import Problem, UsageError
 from hpcrun.policy import batch, frameworks
 from hpcrun.state.role_plan import ROLES
 from hpcrun.state.spec.experiment import Spec
+from hpcrun.state.spec.recovery_block import Recovery
 from hpcrun.state.spec.run_blocks import Optimization
 from hpcrun.text import size
 
@@ -194,7 +195,8 @@ class RunTemplates:
                 parallel_layout.tell(draft, per_node)
         if spec["deepspeed"]:
             engine_settings.check(draft, ranks)
-        recovery_checks.check(draft)
+        if spec["deepspeed"] or spec["recovery"] != vars(Recovery()):
+            recovery_checks.check(draft)
         if spec["optimization"] != vars(Optimization()):
             learning_rate.settle(draft)
 

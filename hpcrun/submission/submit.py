@@ -179,11 +179,11 @@ def prepare(
     paths = experiment(compiled.root, compiled.name)
     plans = history.plans(paths)
     numbers = _numbers(compiled, plans, request.new)
-    frozen = freeze(compiled, numbers=numbers, select=(), depends_on=depends_on)
-    plan = chosen_point.applied(frozen, paths)
+    plan = freeze(compiled, numbers=numbers, select=(), depends_on=depends_on)
     if depends_on:
         preflight.check_counterparts(plan)
     if plans:
+        plan = chosen_point.applied(plan, paths)
         preflight.tell_earlier(plan, plans.values(), say)
     wanted = [run.number for run in plan.runs]
     permissions.check_mine(paths, wanted, "change")
