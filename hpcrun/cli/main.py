@@ -17,7 +17,7 @@ from hpcrun.cli import commands
 from hpcrun.cli.global_options import global_options
 from hpcrun.errors import (
     EXIT_BUG,
-    EXIT_INTERRUPTED,
+    EXIT_FAILED,
     EXIT_OK,
     EXIT_USAGE,
     HpcrunError,
@@ -140,7 +140,13 @@ def main(arguments: list[str] | None = None) -> None:
     atexit.register(gc.freeze)
     _open_streams()
     with terminal.guarded():
-        _main(arguments)
+        try:
+            code = group.main(arguments, prog_name="hpcrun", standalone_mode=False)
+        except (Exception, KeyboardInterrupt) as error:
+            code = _told(
+                error, as_json=_wants_json(sys.argv[1:] if arguments is None else arguments)
+            )
+        sys.exit(code if isinstance(code, int) else EXIT_OK)
 
 
 def _wants_json(words: Sequence[str]) -> bool:
@@ -149,7 +155,39 @@ def _wants_json(words: Sequence[str]) -> bool:
     return "--json" in own
 
 
-def _tell(error: Exception, text: str, code: int, *, as_json: bool) -> None:
+def _told(error: BaseException, *, as_json: bool) -> int:
+    """Tell what has ended a command; return its exit code."""
+    if isinstance(error, (click.exceptions.Abort, KeyboardInterrupt)):
+        error = Interrupted("interrupted")
+    if isinstance(error, click.ClickException):
+        if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+            from hpcrun.cli.foreign_options import explained
+
+            error = explained(error, error.ctx, error.ctx.meta.get(_WORDS, ()))
+        if as_json:
+            _print(error, "", EXIT_USAGE, as_json=True)
+        else:
+            error.show()
+        return EXIT_USAGE
+    if isinstance(error, HpcrunError):
+        text, code = f"error: {error}", error.exit_code
+        if isinstance(error, Interrupted):
+            text = str(error)
+    elif isinstance(error, OSError):
+        place = one_line(f"{error.filename}: ") if error.filename else ""
+        message, code = f"{place}{error.strerror or error}", EXIT_FAILED
+        text, error = f"error: {message}", HpcrunError(message)
+    else:
+        import traceback
+
+        traceback.print_exception(error)
+        what, code = "This is a bug in hpcrun; please report it with the lines above.", EXIT_BUG
+        text = what if as_json else f"\n{what}"
+    _print(error, text, code, as_json=as_json)
+    return code
+
+
+def _print(error: BaseException, text: str, code: int, *, as_json: bool) -> None:
     """Print an error on stderr: as text, or as one line of JSON."""
     if not as_json:
         click.echo(text, err=True)
@@ -164,43 +202,6 @@ def _tell(error: Exception, text: str, code: int, *, as_json: bool) -> None:
     if isinstance(error, click.ClickException):
         found["message"] = error.format_message()
     click.echo(json.dumps({"error": found}), err=True)
-
-
-def _main(arguments: list[str] | None) -> None:
-    as_json = _wants_json(sys.argv[1:] if arguments is None else arguments)
-    try:
-        code = group.main(arguments, prog_name="hpcrun", standalone_mode=False)
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        _tell(Interrupted("interrupted"), "interrupted", EXIT_INTERRUPTED, as_json=as_json)
-        sys.exit(EXIT_INTERRUPTED)
-    except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-            from hpcrun.cli.foreign_options import explained
-
-            error = explained(error, error.ctx, error.ctx.meta.get(_WORDS, ()))
-        if as_json:
-            _tell(error, "", EXIT_USAGE, as_json=True)
-        else:
-            error.show()
-        sys.exit(EXIT_USAGE)
-    except HpcrunError as error:
-        text = str(error) if isinstance(error, Interrupted) else f"error: {error}"
-        _tell(error, text, error.exit_code, as_json=as_json)
-        sys.exit(error.exit_code)
-    except OSError as error:
-        place = one_line(f"{error.filename}: ") if error.filename else ""
-        message = f"{place}{error.strerror or error}"
-        told = HpcrunError(message) if as_json else error
-        _tell(told, f"error: {message}", 1, as_json=as_json)
-        sys.exit(1)
-    except Exception as error:
-        import traceback
-
-        traceback.print_exc()
-        what = "This is a bug in hpcrun; please report it with the lines above."
-        _tell(error, what if as_json else f"\n{what}", EXIT_BUG, as_json=as_json)
-        sys.exit(EXIT_BUG)
-    sys.exit(code if isinstance(code, int) else EXIT_OK)
 
 
 if __name__ == "__main__":
