@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 from collections import Counter
@@ -190,7 +191,7 @@ class _Compiler:
                 *templates.notes,
                 *problems.notes,
                 *run_notes.unread(runs, arrived),
-                *run_notes.started_alike(runs),
+                *(run_notes.started_alike(runs) if runs[1:] else ()),
                 *(run_notes.trained_by_deepspeed(runs) if any(points) else ()),
                 *run_notes.not_compared(runs),
                 *run_notes.lists_of_words(runs, str(code_root)),
@@ -238,10 +239,13 @@ class _Compiler:
         mark = SourceMark(self.shown, None, self.directory)
         tree = plain.over(Tree({"name": self.path.stem}, {("name",): mark}))
         given = compose.parse_overrides(overrides, self.directory, self.problems)
-        known = self._with_deepspeed(tree, Problems(), compose.apply(tree, given))
+        chosen = functools.reduce(lambda below, one: one.value.over(below), given, tree)
+        known = self._with_deepspeed(tree, Problems(), chosen)
         applied: dict[Key, compose.Override] = {}
         for one in given:
-            override = one if one.adds else self._in_full(one, known)
+            override = one
+            if not (one.adds or compose.has_key(known, one.key)):
+                override = self._in_full(one, known)
             if override.adds:
                 exists = compose.check_added(override, known, self.problems)
             else:

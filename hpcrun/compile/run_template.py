@@ -145,16 +145,16 @@ class RunTemplates:
         if self.code_root is not None:
             checks.check_in_code(spec["code"], self._directory, self.code_root, report)
         kind = located.kind if located else None
-        of_file = deepspeed.keys_of_file(resolved.data.get("deepspeed_config"), report)
-        spec["deepspeed"] = deepspeed.without_nulls(spec["deepspeed"], of_file)
-        objective.settle(spec, report, note)
+        if spec["objective"] is not None or spec["checkpoint"]["keep_best"]:
+            objective.settle(spec, report, note)
         framework, recipe = self._framework(located, spec, report)
         draft = SpecDraft(spec, kind, framework, report, note)
-        self._settle_engine(draft, of_file)
+        self._settle_engine(draft, resolved.data.get("deepspeed_config"))
         if self._is_slurm and not frameworks.of(framework).one_per_run:
             slurm_options.tell_cpus(spec, note)
         roles = role_layout.settle(spec, self._locate, report) if spec[ROLES] else {}
-        packing.check(draft, self._site["sbatch"])
+        if spec["resources"]["pack"] is not None:
+            packing.check(draft, self._site["sbatch"])
         if self._is_slurm and not problems.under("resources", ROLES):
             slurm_options.tell_whole_nodes(spec, note)
         if roles:
@@ -175,10 +175,12 @@ class RunTemplates:
             roles=roles,
         )
 
-    def _settle_engine(self, draft: SpecDraft, of_file: Callable[[Key], bool]) -> None:
-        """Check and complete the DeepSpeed configuration, and what depends on it."""
+    def _settle_engine(self, draft: SpecDraft, file: Any) -> None:
+        """Check and complete the DeepSpeed configuration, partly of a file, and what follows."""
         spec, ranks = draft.spec, None
+        of_file = deepspeed.keys_of_file(file, draft.report)
         if spec["deepspeed"]:
+            spec["deepspeed"] = deepspeed.without_nulls(spec["deepspeed"], of_file)
             deepspeed.check(draft)
             optimizers.check(draft)
         if spec["precision"] != batch.AUTO:

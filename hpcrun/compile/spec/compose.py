@@ -226,13 +226,6 @@ def _meant(name: str, equals: str, texts: Sequence[str]) -> str | None:
     return f"give it a value, {name}=VALUE; sweep with --sweep key=a,b" if not equals else None
 
 
-def apply(tree: Tree, overrides: Sequence[Override]) -> Tree:
-    """Return the tree with every override merged in, whether or not its key existed."""
-    for override in overrides:
-        tree = override.value.over(tree)
-    return tree
-
-
 def has_key(tree: Tree, key: Key) -> bool:
     """Return whether a key, in full, is a field of a spec, given in a file, or DeepSpeed's."""
     missing = object()

@@ -80,7 +80,9 @@ def load(name: str, beside: Path, mark: SourceMark, problems: Problems) -> Loade
     given = {field: checked["resources"][field] for field in data.get("resources", {})}
     marks = {key: one for key, one in tree.marks.items() if key[:1] == ("resources",)}
     named = "max_array_size" in (data.get("limits") or {})
-    return LoadedProfile(checked, Tree({"resources": given}, marks), named, _hidden(name, beside))
+    is_shipped = known[name].parent == profile_files.shipped_directory()
+    notes = () if is_shipped else _hidden(name, beside)
+    return LoadedProfile(checked, Tree({"resources": given}, marks), named, notes)
 
 
 def _hidden(name: str, beside: Path) -> tuple[str, ...]:
