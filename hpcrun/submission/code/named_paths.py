@@ -52,6 +52,7 @@ class NamedPath:
 def of_runs(plan: Plan) -> dict[str, NamedPath]:
     """Return what arguments, ``config`` and ``environment.variables`` name to be read, by path."""
     found: dict[str, NamedPath] = {}
+    base = plan.place("")
     seen: dict[tuple[str, str], NamedPath | None] = {}
     # Runs of a sweep share most values, as the same objects: each is looked at once.
     shared: dict[_Place, list[NamedPath]] = {}
@@ -66,7 +67,7 @@ def of_runs(plan: Plan) -> dict[str, NamedPath]:
                 if (key, text) not in seen:
                     if len(seen) == _MOST_PATHS:
                         return found
-                    seen[key, text] = _here(plan, where, key, text)
+                    seen[key, text] = _here(plan, base, where, key, text)
                 if (one := seen[key, text]) is not None:
                     named = found.setdefault(one.path, one)
                     named.runs.add(run.number)
@@ -117,13 +118,15 @@ def _strings(key: str, value: Any) -> Iterator[tuple[str, str]]:
             yield from _strings(key, inner)
 
 
-def _here(plan: Plan, where: str, key: str, text: str) -> NamedPath | None:
-    """Return a path that a run names, if it is here and seems to be read; else None."""
+def _here(plan: Plan, base: Path, where: str, key: str, text: str) -> NamedPath | None:
+    """Return a path that a run names from ``base``, if it is here and seems to be read; or None."""
     path = path_literals.cleaned(text)
     if path is None or (key and path_literals.is_bare(path) and not path_literals.says_path(key)):
         return None
-    named = NamedPath(plan.inside(path), plan.place(path), where)
-    return named if named.path != "." and _is_read(named.place, key, path) else None
+    if not _is_read(place := base / path, key, path):
+        return None
+    inside = plan.inside(path)
+    return NamedPath(inside, place, where) if inside != "." else None
 
 
 def _is_read(place: Path, key: str, path: str) -> bool:
