@@ -358,7 +358,7 @@ def _prepare(
             ),
         )
         plan = freeze(
-            sbatch.sized(compiled, say),
+            sbatch.sized(compiled, say) if runs[1:] else compiled,
             submission=draft.paths.number,
             numbers={run.identity: run.number for run in runs},
             depends_on=earlier.depends_on,

@@ -217,7 +217,8 @@ class _Feed:
     def _dependency(self, index: int, array: Array, runs: tuple[int, ...]) -> str | None:
         """Return sbatch's ``--dependency`` with the spec's own; None to leave it to the script."""
         waits = self._waits()
-        ours = [waits and waits.option(runs), self._turn(index, array, runs)]
+        turn = None if array.parallel is None else self._turn(index, array, array.parallel, runs)
+        ours = [waits and waits.option(runs), turn]
         if not any(ours):
             return None
         plan = self._prepared.plan
@@ -225,11 +226,10 @@ class _Feed:
         own = {**plan.cluster["sbatch"], **options}.get("dependency")
         return ",".join(filter(None, [own, *ours]))
 
-    def _turn(self, index: int, array: Array, runs: tuple[int, ...]) -> str | None:
-        """Return the dependency by which at most `max_parallel` runs go at once."""
-        most = array.parallel
+    def _turn(self, index: int, array: Array, most: int, runs: tuple[int, ...]) -> str | None:
+        """Return the dependency by which at most ``most`` runs go at once."""
         before = [one for one in self._accepted if one.array in (index, array.after)]
-        if most is None or not before:
+        if not before:
             return None
         # A job that Slurm has forgotten is not a valid dependency.
         states = queue.query([one.job_id for one in before])

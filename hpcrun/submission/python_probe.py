@@ -140,7 +140,8 @@ def probe(
     key = KEY_INSIDE if inside else KEY
     given = {name: value for name, value in (variables or {}).items() if name not in _SHELLS}
     lines = [_TRAP, *setup, "trap - ERR"] if setup else []
-    command, environment = in_job_environment(argv, lines, given, _own_program())
+    start = _own_program() if setup else ""
+    command, environment = in_job_environment(argv, lines, given, start)
     if not setup:
         found = shutil.which(argv[0], path=environment.get("PATH"))
         if found and found != sys.executable and (owner := permissions.stranger(found)) is not None:
@@ -149,7 +150,7 @@ def probe(
     data = answer.data
     missing = tuple(data.pop("missing", ()))
     packages = python_packages.read(data.pop("packages", None))
-    failed = _failed_setup(answer.output, answer.errors)
+    failed = _failed_setup(answer.output, answer.errors) if setup else ()
     known = data.pop("executable"), data.pop("version")
     probed = Probe(*known, data, None, missing, failed, packages)
     _check(probed, key, python, needs)

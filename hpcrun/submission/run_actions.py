@@ -90,7 +90,7 @@ def decide(experiment: ExperimentPaths, runs: Sequence[int], *, ask: bool = True
     intents = {run: ledger.intent(experiment.run(run)) if run in begun else None for run in runs}
     asked = [jobs[run] for run in runs if run in jobs and intents[run] not in ledger.GOOD_ENDS]
     unseen = {run for run in runs if intents[run] is None}
-    living = _living(_with_lost_answers(asked), unseen) if ask else set()
+    living = _living(_with_lost_answers(asked), unseen) if ask and asked else set()
     decisions: list[Decision] = []
     for run in runs:
         job = jobs.get(run)

@@ -145,12 +145,12 @@ def is_running(script: Path) -> bool:
 
 
 def sized(compiled: Compiled, say: Say) -> Compiled:
-    """Return an experiment whose arrays are no longer than Slurm, which is asked, takes them.
+    """Return an experiment of several runs with arrays as long as Slurm takes them, which is asked.
 
     A profile that names a length has at most that. Slurm's default is said where it is a guess.
     """
     cluster = compiled.cluster
-    if compiled.executor.is_here or len(compiled.runs) < 2:
+    if compiled.executor.is_here:
         return compiled
     named = cluster["limits"]["max_array_size"]
     size = parse.array_size(client.configuration())

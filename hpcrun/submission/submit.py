@@ -175,7 +175,7 @@ def prepare(
     The caller holds the experiment's lock. Raises as `submit`, and leaves nothing behind then.
     """
     say = request.say
-    compiled = _looked_up(sbatch.sized(compiled, say), say)
+    compiled = _completed(compiled, say)
     paths = experiment(compiled.root, compiled.name)
     plans = history.plans(paths)
     numbers = _numbers(compiled, plans, request.new)
@@ -238,8 +238,10 @@ def prepare(
     return Prepared(paths, plan, decisions, draft, older, lacking)
 
 
-def _looked_up(compiled: Compiled, say: Say) -> Compiled:
-    """Return an experiment with what features look up for its runs."""
+def _completed(compiled: Compiled, say: Say) -> Compiled:
+    """Return an experiment with what is looked up for its runs: by features, or of Slurm."""
+    if compiled.runs[1:]:
+        compiled = sbatch.sized(compiled, say)
     runs: Sequence[CompiledRun] = compiled.runs
     for one in feature.asked(runs[0].spec):
         runs = one.look_up(runs, compiled.root, say)
@@ -248,7 +250,7 @@ def _looked_up(compiled: Compiled, say: Say) -> Compiled:
 
 def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence, ...]) -> Preview:
     preflight.check_root(compiled.root, compiled.cluster, request.say)
-    compiled = _looked_up(sbatch.sized(compiled, request.say), request.say)
+    compiled = _completed(compiled, request.say)
     paths = experiment(compiled.root, compiled.name)
     preflight.check_directory(paths)
     earlier = paths.submissions()
@@ -381,9 +383,6 @@ _WORDS = {
     run_actions.PRUNED: ("pruned already", "pruned already"),
     run_actions.SKIPPED: ("left out by --only", "left out by --only"),
 }
-
-
-
 
 
 def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
