@@ -109,7 +109,8 @@ def decide(evidence: RunEvidence) -> Verdict:
     The disk outweighs Slurm, which decides where the disk is silent. A run whose job is unknown is
     ``unknown``, never ``failed``. The reason contains the age of a stale answer from Slurm.
     """
-    evidence = _without_old_news(evidence)
+    if evidence.job is not None and evidence.job.known_at is not None:
+        evidence = _without_old_news(evidence, evidence.job.known_at)
     submission = evidence.submission
     if submission is not None and submission.ended and submission.is_packed:
         # It has ended for good, whatever becomes of the other runs of its job.
@@ -121,13 +122,12 @@ def decide(evidence: RunEvidence) -> Verdict:
     return verdict.with_reason(mark)
 
 
-def _without_old_news(evidence: RunEvidence) -> RunEvidence:
+def _without_old_news(evidence: RunEvidence, known_at: float) -> RunEvidence:
     """Drop an answer of Slurm's that is older than the ledger's last record."""
-    job = evidence.job
-    if job is None or job.known_at is None or (last := evidence.current) is None:
+    if (last := evidence.current) is None:
         return evidence
     recorded = max(float(event.get("time") or 0.0) for event in (last.started, last.end))
-    return evidence if recorded <= job.known_at else replace(evidence, job=None)
+    return evidence if recorded <= known_at else replace(evidence, job=None)
 
 
 def _decide(evidence: RunEvidence) -> Verdict:

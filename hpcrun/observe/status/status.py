@@ -27,6 +27,7 @@ from hpcrun.state import chosen_point, files, layout, ledger
 from hpcrun.state.journal import SUBMITTED
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
+from hpcrun.state.role_plan import ROLES
 from hpcrun.text import Say, age, one_line, range_text, shortened, timestamp
 
 Ask = Callable[[Sequence[JobRef]], Answers]
@@ -36,6 +37,7 @@ _MANY, _LITTLE_PATIENCE = 1000, 1
 _WITH_CAUSE = frozenset(
     {run_state.FAILED, run_state.REQUEUED, run_state.RESTARTING, run_state.UNKNOWN}
 )
+_QUEUED = (run_state.PENDING, run_state.REQUEUED)
 _ROLE_EVENTS = (ledger.RESTARTED, ledger.MOVED, ledger.IGNORED)
 _GPU: Kinds = {"memory": WHOLE, "memory_total": WHOLE}
 _AGENT_LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d hpcrun: (?P<words>\S.*)")
@@ -159,7 +161,8 @@ def observe(
         for one, is_there in activity.counted(there, "reading ledgers")
     ]
     refs = [_ref(one, evidence) for one, evidence in zip(selected, found, strict=True)]
-    answers = ask([ref for ref in refs if ref is not None])
+    asked = [ref for ref in refs if ref is not None]
+    answers = ask(asked) if asked else Answers()
     patience = metric_curves.PATIENCE if len(found) <= _MANY else _LITTLE_PATIENCE
     result = []
     each = [*zip(selected, found, refs, strict=True)]
@@ -301,7 +304,6 @@ def _status(
         verdict = replace(verdict, state=state, reason=reason)
     if last and verdict.reason == run_state.PREPARING:
         verdict = verdict.with_reason(_preparation(selected.paths.attempt(last.number)), ": ")
-    roles = _roles(selected, last)
     if last and last.roles and not verdict.over:
         verdict = verdict.with_reason(ledger.roles_summary(last.roles))
     verdict = verdict.with_reason(bad_batches.left_out(attempts))
@@ -335,22 +337,19 @@ def _status(
         gpu_memory=gpu.get("memory"),
         gpu_memory_total=gpu.get("memory_total"),
         remaining=latest.remaining if runs else None,
-        queued=_queued(evidence, verdict),
+        queued=_queued(evidence) if verdict.state in _QUEUED else None,
         submitted=(submission.time or None) if submission else None,
-        roles=roles,
+        roles=_roles(selected, last) if selected.run.spec.get(ROLES) else None,
         parent=chosen_point.parent_of(selected.run),
         **selected.annotation.to_data(),
     )
 
 
-def _roles(selected: Selected, last: Attempt | None) -> dict[str, dict[str, Any]] | None:
+def _roles(selected: Selected, last: Attempt | None) -> dict[str, dict[str, Any]]:
     """Return the roles of a run, with the events of its newest attempt counted."""
-    plans = selected.run.role_plans
-    if not plans:
-        return None
     found: dict[str, dict[str, Any]] = {
         role.name: {"ranks": range_text(role.ranks), **dict.fromkeys(_ROLE_EVENTS, 0)}
-        for role in plans
+        for role in selected.run.role_plans
     }
     for event in last.roles if last else ():
         if event["role"] in found and event["what"] in _ROLE_EVENTS:
@@ -386,9 +385,9 @@ def _gpu(selected: Selected, last: Attempt) -> dict[str, Any]:
     return max(valid, key=lambda gpu: int(gpu["memory"]), default={})
 
 
-def _queued(evidence: RunEvidence, verdict: Verdict) -> float | None:
-    waits = verdict.state in (run_state.PENDING, run_state.REQUEUED)
-    if not waits or evidence.submission is None:
+def _queued(evidence: RunEvidence) -> float | None:
+    """Return for how long a run that waits in the queue has done so."""
+    if evidence.submission is None:
         return None
     current = evidence.current
     since = current.end.get("time") if current else evidence.submission.time
