@@ -50,6 +50,7 @@ class Registry(Generic[T]):
         reserved: Collection[str] = (),
     ) -> None:
         self.group, self.one, self._own = group, one, own
+        self.own = list(own)  # the names, without a look at what is installed
         self.needs, self.reserved = needs, reserved
 
     @cached_property
@@ -62,11 +63,6 @@ class Registry(Generic[T]):
                 continue
             found.setdefault(offered.name, []).append(offered)
         return found
-
-    @property
-    def own(self) -> list[str]:
-        """Return the names of hpcrun's own entries, without a look at what is installed."""
-        return list(self._own)
 
     @property
     def names(self) -> list[str]:

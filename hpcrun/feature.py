@@ -79,9 +79,8 @@ class Feature:
     """``module:attribute`` of the block's dataclass, made by `spec_dataclass`; empty for none."""
     absent: Mapping[str, Any] = {}
     """Values of the block for a plan that was frozen before there was one, if not the defaults."""
-    asked_by: tuple[str, ...] = ()
-    """The key of a run's spec that has a value where the run asks for the feature; hooks that say
-    so are called for such runs alone."""
+    asked_by = "", ""
+    """A block of a run's spec, and the key of it that has a value where the run asks for this."""
     of_sessions = False
     """It acts on what ``hpcrun.session()`` does, and does nothing for other programs."""
     at_least: Mapping[str, int] = {}
@@ -95,10 +94,7 @@ class Feature:
     """Its records in the ledger, the newest of which an attempt has in ``of_features``."""
 
     def check(self, data: dict[str, Any], report: Reporter) -> None:
-        """Report what is wrong in a resolved spec's data, beyond its types."""
-
-    def settle(self, data: dict[str, Any], report: Reporter) -> None:
-        """Make paths absolute in the data of a spec that asks for this; report what is wrong."""
+        """Report what is wrong in a resolved spec's data; make its paths absolute, in place."""
 
     def look_up(self, runs: Sequence[CompiledRun], root: Path, say: Say) -> Sequence[CompiledRun]:
         """Return runs that ask for this with what is frozen of others; raise UsageError."""
@@ -107,10 +103,9 @@ class Feature:
     def preflight(
         self, runs: Sequence[RunPlan], coming: Collection[str], say: Callable[[str], object]
     ) -> None:
-        """Look before submission whether runs, of which some ask for this, find what they need.
+        """Look before submission if runs, some of which ask for this, find all; raise UsageError.
 
-        Raise UsageError if not. ``coming`` are the experiments that they wait for; ``say`` tells
-        what may yet be mended.
+        ``coming`` are the experiments that they wait for; ``say`` tells what may yet be mended.
         """
 
     def needs(self, run: RunPlan) -> Mapping[str, str]:
@@ -187,11 +182,8 @@ def every() -> dict[str, Feature]:
 
 def asked(spec: Mapping[str, Any]) -> list[Feature]:
     """Return the features that a run's spec asks for."""
-    return [
-        one
-        for one in every().values()
-        if functools.reduce(lambda found, key: (found or {}).get(key), one.asked_by, spec)
-    ]
+    keys = ((one, *one.asked_by) for one in every().values())
+    return [one for one, block, key in keys if (spec.get(block) or {}).get(key)]
 
 
 @functools.cache

@@ -175,8 +175,7 @@ def settle_paths(data: dict[str, Any], directory: Path, report: Reporter) -> Non
         _check_batch_script(data, directory, report)
     if environment["container"] is not None:
         _settle_container(environment["container"], report.below("environment.container"))
-    for one in feature.asked(data):
-        one.settle(data, report)
+
     command = data["notify"]["command"]
     if command and "/" in command[0]:
         command[0] = absolute("notify.command", command[0])

@@ -34,7 +34,7 @@ class ObjectStorageFeature(Feature):
     about = "Copies of finished checkpoints in an object store."
     after = "checkpoint"
     block = "hpcrun.features.object_storage.block:ObjectStorage"
-    asked_by = ("object_storage", "to")
+    asked_by = "object_storage", "to"
     of_sessions = True
     at_least: Mapping[str, int] = {"keep": 1}
 

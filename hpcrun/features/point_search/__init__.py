@@ -40,7 +40,7 @@ _COPIES = 3600.0
 class SearchFeature(Feature):
     """Values that are chosen as runs start."""
 
-    asked_by = ("search",)
+    asked_by = "search", "sampler"
 
     @property
     def events(self) -> Mapping[str, Event]:  # type: ignore[override]

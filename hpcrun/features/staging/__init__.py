@@ -30,7 +30,7 @@ class StagingFeature(Feature):
     about = "Data that each node copies to its own disk."
     after = "progress"
     block = "hpcrun.features.staging.staging_block:Staging"
-    asked_by = ("staging", "paths")
+    asked_by = "staging", "paths"
     placeholders = ("staged",)
     session: Mapping[str, str] = {"staged": "hpcrun.features.staging.staged_data:local"}
 
@@ -38,11 +38,6 @@ class StagingFeature(Feature):
         from hpcrun.features.staging import staging_block
 
         staging_block.check(data, report)
-
-    def settle(self, data: dict[str, Any], report: Reporter) -> None:
-        from hpcrun.features.staging import staging_block
-
-        staging_block.settle(data["staging"]["paths"], report)
 
     def preflight(
         self, runs: Sequence[RunPlan], coming: Collection[str], say: Callable[[str], object]

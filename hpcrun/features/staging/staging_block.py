@@ -23,10 +23,11 @@ class Staging:
 
 
 def check(data: dict[str, Any], report: Reporter) -> None:
-    """Report the directory of staged data where a spec names it and stages none."""
+    """`settle` the paths; report the directory of staged data where a spec stages none."""
     from hpcrun.compile.source.marked_tree import leaves
 
-    if data["staging"]["paths"]:
+    if paths := data["staging"]["paths"]:
+        settle(paths, report)
         return
     for key, value in leaves(data):
         if isinstance(value, str) and "${hpcrun:staged}" in value:
