@@ -135,7 +135,7 @@ def _metered() -> Iterator[_Meter]:
 def interpolate(tree: Tree, problems: Problems) -> dict[str, Any]:
     """Return the tree's data with every interpolation resolved; add what cannot be to problems."""
     report = Reporter(tree, problems)
-    source = _with_valid_grammar(tree, report)
+    source = _with_valid_grammar(report)
     config = _created(source, report)
 
     def resolve(key: Key, value: Any) -> Any:
@@ -157,7 +157,7 @@ def interpolate_one(tree: Tree, key: Key, problems: Problems) -> Any:
         return value
     before = len(problems.found)
     report = Reporter(tree, problems)
-    data = _with_valid_grammar(tree, report)
+    data = _with_valid_grammar(report)
     if len(problems.found) > before:
         return None
     with _metered() as meter:
@@ -196,8 +196,8 @@ def _get(config: Any, source: Any, key: Key) -> Any:
     return node
 
 
-def _with_valid_grammar(tree: Tree, report: Reporter) -> dict[str, Any]:
-    """Return the data, with null for interpolations that OmegaConf cannot even read."""
+def _with_valid_grammar(report: Reporter) -> dict[str, Any]:
+    """Return a tree's data, with null for interpolations that OmegaConf cannot even read."""
     characters = references = 0
 
     def check(key: Key, value: Any) -> Any:
@@ -224,7 +224,7 @@ def _with_valid_grammar(tree: Tree, report: Reporter) -> dict[str, Any]:
             return None
         return value
 
-    result: dict[str, Any] = map_leaves(check, tree.data)
+    result: dict[str, Any] = map_leaves(check, report.tree.data)
     return result
 
 

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 from hpcrun.compile.source import yaml_reader
-from hpcrun.compile.source.marked_tree import COMMAND_LINE, Key, Tree, dotted, get_at, leaves
+from hpcrun.compile.source.marked_tree import (
+    COMMAND_LINE,
+    Key,
+    SourceMark,
+    Tree,
+    dotted,
+    get_at,
+    leaves,
+)
 from hpcrun.compile.source.problems import Problems, Reporter, kind_of, listing
 from hpcrun.compile.spec import schema
 from hpcrun.compile.spec.compose import Override
@@ -129,13 +137,13 @@ def note_values(tree: Tree, problems: Problems) -> None:
     """Note what YAML reads as something else, and what no shell will expand."""
     report = Reporter(tree, problems)
     for name in _FREE:
-        _note_some(report, _yaml_words(get_at(tree.data, (name,)), (name,), tree))
+        _note_some(report, _yaml_words(tree.data.get(name), (name,), tree.marks))
     for block in _LITERAL:
         value = get_at(tree.data, block)
         words = value if isinstance(value, list) else []
         if not any(_SCRIPT.fullmatch(str(word)) for word in words):
             _note_some(report, _unexpanded(value, block))
-    _note_some(report, _bare_numbers(tree))
+    _note_some(report, _bare_numbers(tree.data))
     time = get_at(tree.data, ("resources", "time"))
     if isinstance(time, (str, int)) and (reading := time_reading(str(time))):
         hours = parse_duration(f"{time}:00") if ":" in str(time) else None
@@ -143,16 +151,16 @@ def note_values(tree: Tree, problems: Problems) -> None:
         report.note(("resources", "time"), f"{time} is read as {reading}, as sbatch does", hint)
 
 
-def _bare_numbers(tree: Tree) -> Iterator[tuple[Key, str, str]]:
+def _bare_numbers(data: dict[str, Any]) -> Iterator[tuple[Key, str, str]]:
     """Yield times and sizes without a unit, of which few mean Slurm's."""
     for key in _TIMES:
-        text = str(get_at(tree.data, key))
+        text = str(get_at(data, key))
         if text.isdecimal() and 0 < int(text) < _DAY:
             found = f"{text} is read as {duration(60.0 * int(text))}, as sbatch does"
             minutes, seconds = divmod(int(text), 60)
             meant = f"{text}:00:00" if key[0] == "resources" else f"00:{minutes:02}:{seconds:02}"
             yield key, found, f'"{meant}" is {duration(parse_duration(meant) or 0.0)}'
-    memory = str(get_at(tree.data, _MEMORY))
+    memory = str(get_at(data, _MEMORY))
     if memory.isdecimal() and 0 < int(memory) < _LITTLE:
         yield _MEMORY, f"{memory} is read as {memory} MB, as sbatch does", f"{memory}G is in GB"
 
@@ -172,12 +180,13 @@ def _note_some(report: Reporter, found: Iterator[tuple[Key, str, str]]) -> None:
         report.note(key, message, hint)
 
 
-def _yaml_words(value: Any, block: Key, tree: Tree) -> Iterator[tuple[Key, str, str]]:
+def _yaml_words(
+    value: Any, block: Key, marks: Mapping[Key, SourceMark]
+) -> Iterator[tuple[Key, str, str]]:
     """Yield the values that are words or numbers only to YAML 1.1."""
     for key, leaf in leaves(value, block):
-        mark = tree.marks.get(key)
-        text = mark.text if mark is not None else None
-        if text is None or mark is None or isinstance(leaf, str):
+        mark = marks.get(key)
+        if mark is None or (text := mark.text) is None or isinstance(leaf, str):
             continue
         if isinstance(leaf, bool) and text.lower() not in ("true", "false"):
             read, or_else = str(leaf).lower(), ""

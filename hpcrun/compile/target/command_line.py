@@ -54,7 +54,7 @@ def arguments(
     is_command = kind == "command"
     entry, args = list(spec["entry"]) if is_command else [], list(spec["args"])
     gone = referred if is_command else ()
-    left = without(config, gone)
+    left = without(config, gone) if gone else config
     style = spec["flags"]
     flags = flags_of(left, style, report.below("config"))
     if _NEWEST in "\n".join(flags):
