@@ -22,7 +22,7 @@ from hpcrun.errors import ClusterUnreachable, HpcrunError, Interrupted, UsageErr
 from hpcrun.host import interrupted_from_outside
 from hpcrun.slurm import client, queue, suspect_exclusion
 from hpcrun.state import files, journal, ledger
-from hpcrun.state.plan import Array
+from hpcrun.state.plan import Array, RunPlan
 from hpcrun.state.suspect_nodes import SuspectChoice
 from hpcrun.submission import sbatch
 from hpcrun.submission.dependencies import JobDependencies
@@ -122,9 +122,9 @@ class _Feed:
         if part:
             files.write_bytes(script, self._text(array, runs, offset).encode())
         dependency = self._dependency(index, array, runs)
-        suspects = self._left_out(index, array, script)
-        own = self._prepared.plan.run(array.runs[0]).resources.exclude
-        exclude = suspect_exclusion.exclusion(own, suspects)
+        first = self._prepared.plan.run(array.runs[0])
+        suspects = self._left_out(index, first, script)
+        exclude = suspect_exclusion.exclusion(first.resources.exclude, suspects)
         self._check_lock()
 
         def note(event: str, **details: Any) -> None:
@@ -163,16 +163,15 @@ class _Feed:
         count = f" ({done} of {total})" if len(self._accepted) > 1 or done < total else ""
         self._say(f"submitted job {job_id}: {runs_text(runs)}{count}")
 
-    def _left_out(self, index: int, array: Array, script: Path) -> SuspectChoice:
-        """Return the suspect nodes that an array leaves out, and say so once."""
+    def _left_out(self, index: int, run: RunPlan, script: Path) -> SuspectChoice:
+        """Return the suspect nodes that an array of runs like one leaves out, and say so once."""
         if not self._avoid:
             return SuspectChoice()
         if index not in self._suspects:
-            plan = self._prepared.plan
-            run, root = plan.run(array.runs[0]), self._prepared.experiment.root
+            cluster, root = self._prepared.plan.cluster, self._prepared.experiment.root
             before = {told for choice in self._suspects.values() for told in choice.told}
             self._suspects[index] = choice = suspect_exclusion.left_out(
-                plan.cluster, root, run.resources, run.shared_nodes, script=script
+                cluster, root, run.resources, run.shared_nodes, script=script
             )
             for told in choice.told:
                 if told not in before:
@@ -218,7 +217,7 @@ class _Feed:
         """Return sbatch's ``--dependency`` with the spec's own; None to leave it to the script."""
         waits = self._waits()
         turn = None if array.parallel is None else self._turn(index, array, array.parallel, runs)
-        ours = [waits and waits.option(runs), turn]
+        ours = [waits.option(runs) if waits else None, turn]
         if not any(ours):
             return None
         plan = self._prepared.plan

@@ -178,7 +178,7 @@ def prepare(
     compiled = _completed(compiled, say)
     paths = experiment(compiled.root, compiled.name)
     plans = history.plans(paths)
-    numbers = _numbers(compiled, plans, request.new)
+    numbers = _numbers(compiled, plans, request.new) if plans else {}
     plan = freeze(compiled, numbers=numbers, select=(), depends_on=depends_on)
     if depends_on:
         preflight.check_counterparts(plan)
@@ -389,10 +389,10 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
     """Return one line: numbers of runs and arrays, and the most hours that they use."""
     number = Counter(decision.action for decision in decisions)
     resumed = (one for one in decisions if one.action == run_actions.RESUMED)
-    again = {one.run for one in resumed if not one.has_checkpoints}
-    resumes = {run.number for run in plan.runs if run.number in again and resume.of_run(run)}
+    anew = {one.run for one in resumed if not one.has_checkpoints}
+    resumes = {run.number for run in plan.runs if run.number in anew and resume.of_run(run)}
     kinds = Counter(
-        (_RESUMES if one.run in resumes else _STARTS_AGAIN) if one.run in again else one.action
+        (_RESUMES if one.run in resumes else _STARTS_AGAIN) if one.run in anew else one.action
         for one in decisions
     )
     parts = [f"{kinds[kind]} {_WORDS[kind][kinds[kind] > 1]}" for kind in _WORDS if kinds[kind]]
@@ -402,17 +402,12 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
         return f"{text}; nothing to submit{' (--new runs them again)' if again else ''}"
     if plan.executor.is_here:
         return f"{text}; on this machine, {plan.max_parallel or 1} at a time"
-    return f"{text}; {plan.shapes}; {plan.most_hours}; {_queue_of(plan)}"
-
-
-def _queue_of(plan: Plan) -> str:
-    """Return ``cluster alps, partition gpu, account ml`` of the runs that are submitted."""
     asked = [plan.run(array.runs[0]).resources for array in plan.arrays]
-    parts = [f"cluster {plan.cluster.get('name')}"]
+    queue = [f"cluster {plan.cluster.get('name')}"]
     for key in ("partition", "account"):
         names = dict.fromkeys(getattr(one, key) for one in asked)
-        parts += [f"{key} {name}" if name else f"default {key}" for name in names]
-    return ", ".join(parts)
+        queue += [f"{key} {name}" if name else f"default {key}" for name in names]
+    return f"{text}; {plan.shapes}; {plan.most_hours}; {', '.join(queue)}"
 
 
 def _numbers(compiled: Compiled, plans: Mapping[int, Plan], new: bool) -> dict[str, int]:
