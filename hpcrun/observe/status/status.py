@@ -161,8 +161,7 @@ def observe(
         for one, is_there in activity.counted(there, "reading ledgers")
     ]
     refs = [_ref(one, evidence) for one, evidence in zip(selected, found, strict=True)]
-    asked = [ref for ref in refs if ref is not None]
-    answers = ask(asked) if asked else Answers()
+    answers = ask([ref for ref in refs if ref is not None])
     patience = metric_curves.PATIENCE if len(found) <= _MANY else _LITTLE_PATIENCE
     result = []
     each = [*zip(selected, found, refs, strict=True)]
