@@ -314,12 +314,13 @@ class _Compiler:
             if resolved.data or not problems:
                 run = templates.of(resolved).run(resolved, swept, name, problems)
             if run is not None:
+                other, first = runs.setdefault(run.identity, run), next(iter(runs.values()))
                 report = Reporter(resolved.tree, problems)
-                other = runs.setdefault(run.identity, run)
                 if other.spec != run.spec:
                     found = "two runs compute the same, and differ in where they run or are saved"
                     report.at("sweep", found, "leave one of them out")
-                _check_same(run, next(iter(runs.values())), report)
+                if run is not first:
+                    _check_same(run, first, report)
             reports.append((name, problems.found))
             wrong += bool(problems or self.problems)
             if wrong == _ENOUGH:
@@ -368,12 +369,16 @@ def _told(sources: Sequence[Path], variables: Set[str]) -> list[str]:
 
 def _secrets(cluster: dict[str, Any], runs: Sequence[CompiledRun]) -> list[str]:
     """Return a note that names what looks like a secret in the specs and the profile."""
-    found = secret_names.of_runs(cluster, runs)
+    found = [*secret_names.places(runs[0].spec), *secret_names.places(cluster, "cluster")]
+    # Runs share what is not swept.
+    swept = (pair for run in runs for pair in run.swept.items())
+    found += [one for key, value in swept for one in secret_names.places(value, key)]
     if not found:
         return []
+    named = listed([*dict.fromkeys(found)], 8)
     return [
-        f"{listed(found, 8)}: this looks like a secret, and it is kept where everybody who may "
-        "read the experiment reads it; put it into a file of mode 0600 and name that in "
+        f"{named}: this looks like a secret, and it is kept where everybody who may read the "
+        "experiment reads it; put it into a file of mode 0600 and name that in "
         "environment.secrets_file"
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -86,13 +86,6 @@ def is_name(name: str) -> bool:
     if last in _ALWAYS or (last == "key" and before in _KEYS):
         return True
     return name.isupper() and bool(VARIABLE.search(name))
-
-
-def of_runs(cluster: Mapping[str, Any], runs: Sequence[Any]) -> list[str]:
-    """Return the `places` of a profile and of compiled runs, which share what is not swept."""
-    found = [*places(runs[0].spec), *places(cluster, "cluster")]
-    found += [one for run in runs for key, value in run.swept.items() for one in places(value, key)]
-    return [*dict.fromkeys(found)]
 
 
 def places(value: Any, key: str = "") -> Iterator[str]:
