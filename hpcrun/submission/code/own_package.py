@@ -105,19 +105,12 @@ def added_files(plan: Plan) -> dict[str, bytes]:
 
     Raise UsageError for a package that has compiled parts, or that jobs cannot import from a zip.
     """
+    named = [one for run in plan.runs for one in _named(run)]
+    # Package -> the key of the spec that names one of its entries.
+    used = {package: key for kind, key, name in named if (package := kind.package(name))}
     found: dict[str, bytes] = {}
-    for package, used_as in sorted(_used(plan).items()):
-        found |= _files_of(package, used_as)
-    return found
-
-
-def _used(plan: Plan) -> dict[str, str]:
-    """Return package -> the key of the spec that names one of its entries."""
-    found: dict[str, str] = {}
-    for run in plan.runs:
-        for kind, key, name in _named(run):
-            package = kind.package(name)
-            found |= {package: key} if package is not None else {}
+    for package, key in sorted(used.items()):
+        found |= _files_of(package, key)
     return found
 
 
