@@ -124,7 +124,8 @@ def find(plan: Plan, experiment: ExperimentPaths) -> Unfrozen:
         of_program, programs = named_paths.of_program(plan, tree.left_out)
         for path, one in of_program.items():
             named.setdefault(path, one)
-        found = _Remedies(plan, tree.is_left_out).of(tree.lacking(named.values(), programs))
+        lacking = [*tree.lacking(named.values(), programs)]
+        found = _Remedies(plan, tree.is_left_out).of(lacking) if lacking else Unfrozen()
     every = sorted(tree.left_out, key=lambda name: (name.count("/"), name))
     return replace(found, left_out=tuple(every[:_MOST_RECORDED]))
 
