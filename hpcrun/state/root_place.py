@@ -60,7 +60,8 @@ def check_no_checkout(root: Path, say: Say) -> None:
     they are there already, and where git ignores a directory of their own, they may stay.
     """
     places = (root, *root.parents)
-    checkout = next((place for place in places if _is_checkout(place)), None)
+    own = re.compile(r'^name = "hpcrun"$', re.MULTILINE)
+    checkout = next((one for one in places if own.search(_text(one / "pyproject.toml"))), None)
     if checkout is None:
         return
     if root == checkout and not layout.experiments(root):
@@ -74,12 +75,6 @@ def check_no_checkout(root: Path, say: Say) -> None:
             f"the root {root} lies in a checkout of hpcrun: whoever removes {checkout} removes "
             f"its experiments; --root ~/{NAME} or HPCRUN_ROOT is another place"
         )
-
-
-def _is_checkout(place: Path) -> bool:
-    return (
-        re.search(r'^name = "hpcrun"$', _text(place / "pyproject.toml"), re.MULTILINE) is not None
-    )
 
 
 def _text(path: Path) -> str:
