@@ -112,7 +112,6 @@ COVERED_BY: dict[str, str] = {
                 "file_checks",
                 "finding",
                 "job_request",
-                "key_place",
                 "node_checks",
             ),
             *("partition_checks", "queue_checks"),

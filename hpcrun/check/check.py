@@ -15,9 +15,8 @@ from hpcrun.check import (
     partition_checks,
     queue_checks,
 )
-from hpcrun.check.finding import ERROR, NOTE, WARNING, Finding, merged
+from hpcrun.check.finding import ERROR, NOTE, WARNING, Finding, KeyPlaces, merged
 from hpcrun.check.job_request import JobRequest
-from hpcrun.check.key_place import KeyPlaces
 from hpcrun.compile.freeze import Compiled
 from hpcrun.errors import (
     EXIT_OK,

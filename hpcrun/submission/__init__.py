@@ -8,8 +8,7 @@ In reading order:
 - `cluster_choice`: whether a submit without a cluster's name goes to another than before.
 - `unreached`: runs whose frozen code differs from the code of now, and changes that do not reach
   queued and running ones.
-- `preflight`: checks before submission, with `python_probe` for the job's Python and
-  `entry_imports` for the modules that it has to have.
+- `preflight`: checks before submission, with `python_probe` for the job's Python.
 - `most_hours`: what runs can cost, and whether the user is asked before that.
 - `submission_dir`: the submission's directory and what became of the submission; `code` freezes
   the user's code for it.

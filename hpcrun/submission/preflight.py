@@ -6,6 +6,7 @@ the order in which they are made.
 
 from __future__ import annotations
 
+import ast
 import errno
 import functools
 import os
@@ -22,7 +23,7 @@ from hpcrun.extensions import TRACKERS
 from hpcrun.policy import stop_lead_time
 from hpcrun.slurm import client
 from hpcrun.slurm.parse import parse_duration
-from hpcrun.state import ledger, manifest, permissions, root_place
+from hpcrun.state import files, ledger, manifest, permissions, root_place
 from hpcrun.state.init_from import Origin
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.manifest import Manifest
@@ -30,13 +31,15 @@ from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.state.spec.blocks import early
 from hpcrun.state.spec.executors import Executor
 from hpcrun.state.spec.parallel_block import EXPERT, laid_out
-from hpcrun.submission import entry_imports
 from hpcrun.submission.code import code_files
 from hpcrun.submission.python_probe import Probe, Unchecked, probe, probe_both
 from hpcrun.submission.submission_dir import unwritable
 from hpcrun.text import Say, listed, runs_text
 
 _SHOWN = 5
+_MOST_BYTES, _MOST_MODULES = 1 << 20, 100
+# Each submission takes it along.
+_OURS = "hpcrun"
 
 
 def check_root(root: Path, cluster: Mapping[str, Any], say: Say) -> None:
@@ -336,7 +339,7 @@ def check_python(
     answers: dict[str, Probe] = {}
     failed: set[str] = set()
     # Runs of a sweep share their file.
-    needed_modules = functools.cache(entry_imports.needed_modules)
+    modules_of = functools.cache(needed_modules)
     for run in runs:
         own = run.environment
         # What is built from a lock has its own, and trackers run in this Python.
@@ -348,7 +351,7 @@ def check_python(
         modules: dict[str, str] = {}
         asked = code_root if own.lock is None else None
         for file in () if asked is None else code_files.entry_files(run.entry, asked):
-            modules = needed_modules(file, asked, run.entry.import_root or ".")
+            modules = modules_of(file, asked, run.entry.import_root or ".")
         container, python = run.container, str(own.python)
         if container is not None:
             python = f"{container.python} in {container.image or 'the container'}"
@@ -396,4 +399,32 @@ def _libraries_of_trackers(run: RunPlan) -> dict[str, str]:
     for name in run.trackers:
         library = name if name in TRACKERS.own else getattr(TRACKERS.load(name), "library", None)
         found |= {library: f"tracking.{name}"} if library else {}
+    return found
+
+
+def needed_modules(file: str, code_root: Path, import_root: str) -> dict[str, str]:
+    """Return module -> ``train.py:3`` of what the code does not have itself and cannot do without.
+
+    Only what ``file`` imports outside of functions, ``try`` and ``if``; empty if it cannot be read,
+    or changes where modules are looked for. The paths are relative to the code's root.
+    """
+    try:
+        text = files.read_bytes(code_root / file, _MOST_BYTES)
+        tree = ast.parse(text)
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        return {}
+    if b"sys.path" in text or b"addsitedir" in text:
+        return {}
+    roots = [code_root, (code_root / file).parent, code_root / import_root]
+    found: dict[str, str] = {}
+    for node in tree.body:
+        names = []
+        if isinstance(node, ast.Import):
+            names = [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names = [node.module]
+        for name in (name.partition(".")[0] for name in names):
+            own = any((root / name).exists() or (root / f"{name}.py").exists() for root in roots)
+            if not own and name != _OURS and len(found) < _MOST_MODULES:
+                found.setdefault(name, f"{file}:{node.lineno}")
     return found

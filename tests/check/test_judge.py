@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from hpcrun.check import check as checking
-from hpcrun.check.finding import ERROR, NOTE, WARNING, Finding, merged
+from hpcrun.check.finding import ERROR, NOTE, WARNING, Finding, KeyPlaces, merged
 from hpcrun.check.job_request import JobRequest
-from hpcrun.check.key_place import KeyPlaces
 from hpcrun.errors import HpcrunError
 from hpcrun.site.slurm_site import SlurmLimits, SlurmReservation, SlurmSite, make
 from hpcrun.slurm import mpi_types

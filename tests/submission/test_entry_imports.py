@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.submission.entry_imports import needed_modules
+from hpcrun.submission.preflight import needed_modules
 
 PROGRAM = """import json, numpy as np
 from torch.nn import functional
