@@ -67,7 +67,9 @@ def of_runs(plan: Plan) -> dict[str, NamedPath]:
                 if (key, text) not in seen:
                     if len(seen) == _MOST_PATHS:
                         return found
-                    seen[key, text] = _here(plan, base, where, key, text)
+                    seen[key, text] = None
+                    if (path := _here(base, key, text)) and (inside := plan.inside(path)) != ".":
+                        seen[key, text] = NamedPath(inside, base / path, where)
                 if (one := seen[key, text]) is not None:
                     named = found.setdefault(one.path, one)
                     named.runs.add(run.number)
@@ -118,15 +120,12 @@ def _strings(key: str, value: Any) -> Iterator[tuple[str, str]]:
             yield from _strings(key, inner)
 
 
-def _here(plan: Plan, base: Path, where: str, key: str, text: str) -> NamedPath | None:
-    """Return a path that a run names from ``base``, if it is here and seems to be read; or None."""
+def _here(base: Path, key: str, text: str) -> str | None:
+    """Return the path in a text, seen from ``base``, if it is here and seems to be read."""
     path = path_literals.cleaned(text)
     if path is None or (key and path_literals.is_bare(path) and not path_literals.says_path(key)):
         return None
-    if not _is_read(place := base / path, key, path):
-        return None
-    inside = plan.inside(path)
-    return NamedPath(inside, place, where) if inside != "." else None
+    return path if _is_read(base / path, key, path) else None
 
 
 def _is_read(place: Path, key: str, path: str) -> bool:
