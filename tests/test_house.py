@@ -230,7 +230,7 @@ BUDGETS = {
     # twice), what is kept of experiments in which nothing changed (rows of `list`, journals), and
     # the looks of many runs at once, with how long a line of many logs may go unseen; the Pareto
     # front of a search, and what became of its trials, and from whom one of them began.
-    "observe": 10_415,
+    "observe": 10_412,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
     # And with searches, whose runs are completed on compute nodes: also conditions and samplers.
@@ -238,54 +238,54 @@ BUDGETS = {
     # And with Optuna's forms of a space, which the feature and the tool of searches had twice.
     # And what a population is refused with, and a pack of several nodes.
     # And what sampler: cmaes takes, and compiled blocks.
-    "compile": 12_145,
+    "compile": 12_138,
     # With what `hpcrun update` reaches, and a default cluster that is another.
     # And what features look up of other experiments, and the hours of jobs that runs share.
-    "submission": 7_125,
+    "submission": 7_098,
     # With the default root and the one of before, and what is changed of queued jobs.
     # And what removes a checkpoint of thousands of files; names of what is sent to nodes.
     # And the values that runs of a search were given, and which keys a point of one has;
     # how a run shares its job; a population, and a parent's checkpoint beside the values;
     # the one writer at a time of a journal.
-    "state": 6_595,
+    "state": 6_590,
     # With the search of `hpcrun help`, what to type for the options of others, `update`, and
     # programs in a spec's place.
-    "cli": 5_680,
-    "tools/init": 3_200,
-    "tools/estimate": 3_600,
+    "cli": 5_669,
+    "tools/init": 3_083,
+    "tools/estimate": 3_586,
     "tools/doctor": 3_500,
     # With what was never trained with compiled blocks.
-    "policy": 2_570,
+    "policy": 2_558,
     # With the steps of runs that share a job, and Slurm's clock.
-    "slurm": 2_785,
-    "tools/perf": 2_450,
+    "slurm": 2_782,
+    "tools/perf": 2_415,
     # With the protocol of features, and many looks at slow storage at once, only so far ahead. And
     # the dataclasses of what each process of a job imports, which cost an agent 25 ms. And the
     # taking of a lock, which was the submission's.
-    "the top": 3_030,
+    "the top": 3_028,
     # With `update`, checkpoints that others need read once there is one that may go, and the looks
     # of many runs at once, each directory on their ways once.
     # And runs that were pruned, which go on where a person says so.
     "control": 2_265,
     # With the page of all experiments, experiments side by side, PDF and axes without outliers.
     # And the drawings of a search.
-    "tools/report": 2_350,
+    "tools/report": 2_342,
     # Any command on a login node through ssh, its other end included.
-    "tools/remote": 1_560,
+    "tools/remote": 1_559,
     # With the end of a log below the rows.
-    "tools/top": 1_500,
+    "tools/top": 1_481,
     # With imports of many nodes, and a save's files on Lustre.
-    "check": 1_470,
-    "tools/weights": 900,
-    "site": 700,
-    "tools/completion": 780,
-    "testing": 700,
-    "container": 500,
-    "tools/export": 500,
-    "tools/search": 575,
-    "tools/drill": 300,
-    "features/staging": 320,
-    "features/object_storage": 1_300,
+    "check": 1_458,
+    "tools/weights": 864,
+    "site": 696,
+    "tools/completion": 770,
+    "testing": 690,
+    "container": 462,
+    "tools/export": 454,
+    "tools/search": 569,
+    "tools/drill": 298,
+    "features/staging": 290,
+    "features/object_storage": 1_292,
     # Brackets, samplers by a trial's place, a budget, and what other experiments found out.
     # And populations: whom a trial begins from, with which values, and its checkpoint.
     "features/point_search": 1_210,
