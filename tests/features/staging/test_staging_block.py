@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hpcrun import feature
 from hpcrun.compile import compile_spec
 from hpcrun.errors import HpcrunError
 from hpcrun.features.staging.staging_block import Staging
@@ -47,3 +48,11 @@ def test_paths_are_absolute_in_the_plan(tmp_path: Path) -> None:
     (run,) = found.runs
     block = SpecBlocks(run.spec).block("staging")
     assert block == Staging([f"{tmp_path}/data/*.bin"])
+
+
+@pytest.mark.parametrize(
+    ("block", "is_asked"), [({"paths": ["a"]}, 1), ({"paths": []}, 0), (None, 0)]
+)
+def test_a_run_asks_for_it_by_its_paths(block: object, is_asked: int) -> None:
+    spec = {"staging": block, "object_storage": None}
+    assert feature.asked(spec) == [feature.every()["staging"]] * is_asked
