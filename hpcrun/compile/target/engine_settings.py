@@ -39,7 +39,7 @@ def enabled(config: dict[str, Any]) -> dict[str, str]:
 def fill_in(draft: SpecDraft) -> None:
     """Put the keys of ``precision`` into the DeepSpeed configuration; report what conflicts."""
     config, precision, report = draft.config, draft.spec["precision"], draft.report
-    if precision == AUTO or draft.kind is None:
+    if draft.kind is None:
         return
     said, modes = f"found {precision}", enabled(config)
     for key, other in modes.items():
@@ -71,7 +71,7 @@ def _keys_of(precision: str, config: dict[str, Any], gpus: int) -> dict[str, Any
 def check_gpu(draft: SpecDraft) -> None:
     """Report a precision that the type of GPU has no units for; unknown types have all."""
     gpu_type = draft.spec["resources"]["gpu_type"]
-    if not draft.gpus or gpu_type is None:
+    if not draft.gpus:
         return
     try:
         gpu = gpu_catalogue.find(gpu_type)

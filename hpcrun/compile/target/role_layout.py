@@ -35,10 +35,9 @@ Located = dict[str, entry.LocatedEntry]
 Locate = Callable[[dict[str, Any], Reporter], "entry.LocatedEntry | None"]
 
 
-def main_of(spec: dict[str, Any]) -> str | None:
-    """Return the name of the main role; None without roles."""
-    roles = spec[ROLES]
-    return next((name for name, role in roles.items() if role["main"]), next(iter(roles), None))
+def _main_of(roles: dict[str, Any]) -> str:
+    """Return the name of the main role: the first one where none says that it is."""
+    return next((name for name, role in roles.items() if role["main"]), next(iter(roles)))
 
 
 def take_place(spec: dict[str, Any], report: Reporter) -> Reporter:
@@ -46,10 +45,7 @@ def take_place(spec: dict[str, Any], report: Reporter) -> Reporter:
 
     Returns the reporter for its entry.
     """
-    main = main_of(spec)
-    if main is None:
-        return report
-    roles = spec[ROLES]
+    roles, main = spec[ROLES], _main_of(spec[ROLES])
     _check_names(roles, report.below(ROLES))
     role, below = roles[main], report.below((ROLES, main))
     spec[ROLES] = roles = {main: role, **{name: roles[name] for name in roles if name != main}}
@@ -102,7 +98,7 @@ def settle(spec: dict[str, Any], locate: Locate, report: Reporter) -> Located:
     ``spec`` is checked, and its main role settled. Returns the programs by role.
     """
     roles, wanted = spec[ROLES], spec["resources"]
-    if not roles or report.problems.under(ROLES, "resources"):
+    if report.problems.under(ROLES, "resources"):
         return {}
     main, *others = roles
     own_cpus = wanted["cpus_per_task"] or 1
@@ -153,10 +149,7 @@ def freeze(
 
 def config_of_main(spec: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration of the main role, which is the run's."""
-    main = main_of(spec)
-    if main is None:
-        return config
-    return _config(spec[ROLES][main], config)
+    return _config(spec[ROLES][_main_of(spec[ROLES])], config)
 
 
 def _config(role: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
