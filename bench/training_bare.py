@@ -284,7 +284,8 @@ def main() -> None:
         engine = Plain(program.model, config, settings, share.micro_batches)
         scheduler = engine.scheduler
 
-    all_losses = []
+    # One tensor of them all, as in training_hpcrun.py.
+    all_losses: Any = None
     # Of all ranks, one opens the file: on NFS, the others' handles may be stale.
     with open(arguments.log if rank == 0 else os.devnull, "w", buffering=1) as log:
         for step in range(1, config["total_steps"] + 1):
@@ -297,7 +298,9 @@ def main() -> None:
                 losses.append(loss.detach())
             seconds = time.perf_counter() - began
             mean = torch.stack(losses).mean()
-            all_losses.append(mean)
+            if all_losses is None:
+                all_losses = mean.new_empty(config["total_steps"])
+            all_losses[step - 1] = mean
             if arguments.loss == "average":
                 mean = mean.clone()
                 torch.distributed.all_reduce(mean)
@@ -305,7 +308,7 @@ def main() -> None:
             if rank == 0:
                 rate, speed = scheduler.get_last_lr()[0], batch * program.units / seconds
                 log.write(f"step {step} loss {mean.item():.6f} lr {rate:.3e} {speed:.0f} /s\n")
-    turns.finish(losses=[float(loss) for loss in all_losses])
+    turns.finish(losses=all_losses.tolist())
 
 
 if __name__ == "__main__":
