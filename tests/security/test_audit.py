@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "hpcrun").rglob("*.py"))
 # They load what this user's own run saved, once `hpcrun.run.checkpoint.trust` has seen whose it is.
-LOADERS = {"rank_state.py": 1, "resize.py": 3}
+LOADERS = {"rank_state.py": 1, "resize.py": 3, "torch_engine.py": 1}
 
 
 @pytest.fixture(scope="module")
