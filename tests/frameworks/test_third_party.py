@@ -22,8 +22,17 @@ PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
 def test_the_documentation_shows_the_specs_that_ran() -> None:
     shown = PAGE.read_text()
     assert {path.stem for path in SPECS.glob("*.yaml")} == set(PROGRAMS)
-    for name in PROGRAMS:
-        assert f"```yaml\n{(SPECS / f'{name}.yaml').read_text()}```\n" in shown, name
+    texts = {name: (SPECS / f"{name}.yaml").read_text() for name in PROGRAMS}
+    # Of which the page shows a line, as nothing else is another than in the block before it.
+    under_torchrun = texts.pop("run-clm-torchrun")
+    for name, text in texts.items():
+        assert f"```yaml\n{text}```\n" in shown, name
+    entry = under_torchrun.splitlines()[1].partition("     #")[0]
+    assert f"Under torchrun: `{entry}`" in shown
+    plain, other = yaml.safe_load(texts["run-clm"]), yaml.safe_load(under_torchrun)
+    assert {key for key in {**plain, **other} if plain.get(key) != other.get(key)} == {
+        *("name", "entry", "framework"),
+    }
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
