@@ -360,7 +360,9 @@ class Session(RankView):
         self._last_step = max(self._last_step, self.finished_steps)
         if self._saves is not None:
             can_save = self.world_size == 1 or process_groups.distributed()
-            if can_save and self.restored_step not in (None, self._last_step):
+            # A profile, too, is left early, and saves nothing.
+            saves = can_save and self._spec.checkpoint.every is not None
+            if saves and self.restored_step not in (None, self._last_step):
                 # What a loop that was left early did after its last save.
                 self._save_last()
             self._saves.wait()
