@@ -42,6 +42,7 @@ from hpcrun.run.rank.session_writer import versions
 from hpcrun.run.weights import averaged_weights
 from hpcrun.state import chosen_point, manifest
 from hpcrun.state.node_layout import ScratchPaths
+from hpcrun.state.spec import profiling
 
 # Seconds that a failing rank waits for an asynchronous save.
 _LAST_SAVE = 10.0
@@ -360,9 +361,8 @@ class Session(RankView):
         self._last_step = max(self._last_step, self.finished_steps)
         if self._saves is not None:
             can_save = self.world_size == 1 or process_groups.distributed()
-            # A profile, too, is left early, and saves nothing.
-            saves = can_save and self._spec.checkpoint.every is not None
-            if saves and self.restored_step not in (None, self._last_step):
+            is_profile = self._spec.spec.get(profiling.KEY)
+            if can_save and not is_profile and self.restored_step not in (None, self._last_step):
                 # What a loop that was left early did after its last save.
                 self._save_last()
             self._saves.wait()

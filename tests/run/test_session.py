@@ -150,8 +150,9 @@ def test_a_session_has_one_engine(start: Start) -> None:
     assert "session.restore(engine, other=…)" in str(caught.value.hint)
 
 
-def test_a_loop_that_is_left_early_is_saved(start: Start) -> None:
-    session, engine = start(checkpoint={"every": 2}), FakeEngine()
+@pytest.mark.parametrize("every", [2, None])
+def test_a_loop_that_is_left_early_is_saved(start: Start, every: int | None) -> None:
+    session, engine = start(checkpoint={"every": every}), FakeEngine()
     session.restore(engine)
     for step in session.steps(total=9):
         engine.step()
