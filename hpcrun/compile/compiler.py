@@ -93,7 +93,7 @@ def default_root(cluster: dict[str, Any]) -> Path:
 
 
 class _Swept(NamedTuple):
-    """What is swept: by default nothing."""
+    """The points of a sweep or search and its limits; by default one point without values."""
 
     points: Sequence[Point] = ((),)
     repeats: tuple[str, ...] = ()

@@ -150,15 +150,15 @@ def on_this_machine(cluster: str, runs: Sequence[CompiledRun]) -> Iterator[str]:
 
 def kept_from_program(runs: Sequence[CompiledRun], directory: Path) -> Iterator[str]:
     """Yield a note on arguments that a shell's script, in the spec's directory, does not use."""
-    entry = runs[0].entry
-    shell, script, *words = (*(entry.resumed or entry.argv), "", "")
-    is_script = entry.kind == "command" and command_line.SHELL.fullmatch(shell)
-    text = program_text(directory / script) if is_script else None
-    if text is not None and any(words) and not _READS_ARGUMENTS.search(text):
-        yield (
-            f"{shortened(shlex.join(filter(None, words)))} does not arrive, as {script} uses none "
-            'of its arguments: write "$@" behind its program there'
-        )
+    kind, argv = runs[0].entry.kind, runs[0].entry.resumed or runs[0].entry.argv
+    words = [word for word in argv[2:] if word]
+    if kind == "command" and words and command_line.SHELL.fullmatch(argv[0]):
+        text = program_text(directory / argv[1])
+        if text is not None and not _READS_ARGUMENTS.search(text):
+            yield (
+                f"{shortened(shlex.join(words))} does not arrive, as {argv[1]} uses none of its "
+                'arguments: write "$@" behind its program there'
+            )
 
 
 def not_compared(runs: Sequence[CompiledRun]) -> Iterator[str]:

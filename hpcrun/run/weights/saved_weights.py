@@ -26,7 +26,7 @@ _LAYER = re.compile(r"layer_(\d+)-(?:model_(\d+)-)?model_states\.pt")
 _EXPERT = re.compile(r"layer_.*_?expert_\d+_mp_rank_\d+_model_states\.pt")
 _TIED = "tied_modules."
 REPLICA = "replica-"
-"""What names of files begin with that an engine of ``session.replicas`` saves."""
+"""The prefix of files that an engine of ``session.replicas`` saves."""
 _SHOWN = 3
 
 
@@ -92,7 +92,7 @@ def _of_shards(directory: Path) -> SavedWeights:
 
 
 def _of_replicas(directory: Path, names: Sequence[str]) -> SavedWeights:
-    """Return what an engine of ``session.replicas`` saved on its first rank."""
+    """Return the weights that an engine of ``session.replicas`` saved on its first rank."""
     saved = trust.load_tensors(directory / min(names))
     found = {name: one for name, one in saved["model"].items() if hasattr(one, "data_ptr")}
     weights = SavedWeights(dict(found), buffers={*saved.get("buffers", ())})
