@@ -1,8 +1,10 @@
 """Half an hour of random faults on a sweep of four runs, and what their time went to.
 
-    python -m bench.chaos [--minutes 30] [--seed 1] [--slurm 24.11] [--output DIRECTORY] [--json]
+    python -m bench.chaos [--minutes 30] [--seed 1] [--slurm 24.11] [--against COMMIT]
+        [--output DIRECTORY] [--json]
 
-Brings up the test bed's Slurm (root). See bench/README.md. Exits with 1 where a run did not end
+Brings up the test bed's Slurm (root); with ``--against`` twice, and the other commit's hpcrun has
+the same at the same time. See bench/README.md. Exits with 1 where a run did not end
 with the weights and losses of one that nothing happened to, or ledger and accounting disagree.
 """
 
@@ -16,10 +18,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from bench import against
 from bench.faults import CRED_EXPIRE
 from bench.publish import add_options, circumstances, publish
 from hpcrun.observe.diagnosis import goodput
@@ -37,6 +42,7 @@ SPEC: dict[str, Any] = {
     "checkpoint": {"every": 20},
     "recovery": {"hang_after": "00:00:15"},
 }
+RIGHT = "nothing: all complete, bits and accounting as they should be"
 PARTS = (*goodput.WORDS, "wall", "share")
 
 
@@ -83,7 +89,8 @@ class Chaos:
             fault = left.pop()
             second = time.monotonic() - self._began
             self.done.append(Done(second, fault, target.run, target.node))
-            print(f"{second:5.0f} s: {fault}: {target.run} on {target.node}", file=sys.stderr)
+            told = f"{second:5.0f} s: {fault}: {target.run} on {target.node}"
+            print(f"{self._ward.directory.name}: {told}", file=sys.stderr, flush=True)
             FAULTS[fault](self._ward, target)
             while time.monotonic() < min(at, deadline):
                 time.sleep(0.5)
@@ -183,38 +190,25 @@ FAULTS: dict[str, Callable[[Ward, Target], None]] = {
 }
 
 
-def table(ward: Ward, runs: list[str], done: list[Done]) -> tuple[list[str], list[dict[str, Any]]]:
-    """The faults and the runs' goodput, for a person and as data."""
-    told = json.loads(ward.hpcrun("why", *runs, "--json").stdout)
-    rows = []
-    for run, stage, found in zip(runs, STAGES, told, strict=True):
-        kinds = Counter(kind for kind in ward.kinds(run) if kind)
-        rows.append({"run": run, "zero": stage, "ends": dict(kinds), **found["goodput"]})
-    lines = [f"{one.second:5.0f} s  {one.fault}: {one.run} on {one.node}" for one in done]
-    lines += ["", f"{'run':<10}{'ZeRO':>5}" + "".join(f"{part:>10}" for part in PARTS)]
-    for row in rows:
-        numbers = "".join(f"{row[part]:>10.1f}" for part in PARTS[:-1])
-        lines.append(f"{row['run']:<10}{row['zero']:>5}{numbers}{row['share']:>10.1%}")
-    lines.append("")
-    for row in rows:
-        ends = ", ".join(f"{count} {kind}" for kind, count in sorted(row["ends"].items()))
-        lines.append(f"{row['run']}: {sum(row['ends'].values()) + 1} attempts; {ends}")
-    return lines, rows
+@dataclass(frozen=True)
+class Found:
+    """What a commit's runs came to."""
+
+    minutes: float
+    faults: list[Done]
+    wrong: list[str]
+    rows: list[dict[str, Any]]
 
 
-def main() -> None:
-    """Do it, print the tables, and write them where ``--output`` says."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=30)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--slurm", choices=["22.05", "24.11"], default="24.11")
-    add_options(parser, "chaos")
-    options = parser.parse_args()
-    steps = round(options.minutes * STEPS_A_MINUTE)
-    seconds = options.minutes * 60
-    with Cluster(options.slurm, NODES, cred_expire=CRED_EXPIRE, light=True) as cluster:
-        expected = Reference.make(cluster, steps, **SPEC)
-        ward = expected.ward
+def suffer(options: argparse.Namespace, checkout: Path | None, name: str) -> Found:
+    """Hurt the runs of a commit for so long; ``checkout`` is None for this one's."""
+    steps, seconds = round(options.minutes * STEPS_A_MINUTE), options.minutes * 60
+    seen = (str(checkout),) if checkout else ()
+    cluster = Cluster(options.slurm, NODES, cred_expire=CRED_EXPIRE, light=True, visible=seen)
+    with cluster:
+        ward = Ward(cluster, name)
+        against.use(ward, checkout)
+        expected = Reference.make(ward, steps, **SPEC)
         config = {"total_steps": steps, "pause": PAUSE}
         runs = ward.submit_each(ARRAY, "chaos", STAGE, STAGES, config=config, **SPEC)
         ward.wait_for_step(runs, 3)
@@ -229,19 +223,69 @@ def main() -> None:
             wrong += filter(None, [problem(partial(expected.assert_same, run, stage))])
             wrong += filter(None, [problem(partial(ward.assert_reconciled, run))])
         print("\n".join(wrong), file=sys.stderr)
-        lines, rows = table(ward, runs, chaos.done)
+        return Found(took / 60, chaos.done, wrong, _rows(ward, runs))
+
+
+def _rows(ward: Ward, runs: list[str]) -> list[dict[str, Any]]:
+    told = json.loads(ward.hpcrun("why", *runs, "--json").stdout)
+    rows = []
+    for run, stage, found in zip(runs, STAGES, told, strict=True):
+        kinds = Counter(kind for kind in ward.kinds(run) if kind)
+        rows.append({"run": run, "zero": stage, "ends": dict(kinds), **found["goodput"]})
+    return rows
+
+
+def table(rows: list[dict[str, Any]], done: list[Done]) -> list[str]:
+    """The faults and the runs' goodput, for a person."""
+    lines = [f"{one.second:5.0f} s  {one.fault}: {one.run} on {one.node}" for one in done]
+    lines += ["", f"{'run':<10}{'ZeRO':>5}" + "".join(f"{part:>10}" for part in PARTS)]
+    for row in rows:
+        numbers = "".join(f"{row[part]:>10.1f}" for part in PARTS[:-1])
+        lines.append(f"{row['run']:<10}{row['zero']:>5}{numbers}{row['share']:>10.1%}")
+    lines.append("")
+    for row in rows:
+        ends = ", ".join(f"{count} {kind}" for kind, count in sorted(row["ends"].items()))
+        lines.append(f"{row['run']}: {sum(row['ends'].values()) + 1} attempts; {ends}")
+    return lines
+
+
+def main() -> None:
+    """Do it, print the tables, and write them where ``--output`` says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--slurm", choices=["22.05", "24.11"], default="24.11")
+    against.add_option(parser)
+    add_options(parser, "chaos")
+    options = parser.parse_args()
+    with against.versions(options.against) as checkouts, ThreadPoolExecutor() as pool:
+        begun = {
+            commit: pool.submit(suffer, options, checkout, commit)
+            for commit, checkout in checkouts.items()
+        }
+        found = {commit: each.result() for commit, each in begun.items()}
+    now = found[against.NOW]
     setting = circumstances(
-        minutes_of_faults=round(took / 60, 1),
-        faults=len(chaos.done),
+        minutes_of_faults=round(now.minutes, 1),
+        faults=len(now.faults),
         seed=options.seed,
         slurm=options.slurm,
         nodes=NODES,
         cred_expire=CRED_EXPIRE,
-        wrong="; ".join(wrong) or "nothing: all complete, bits and accounting as they should be",
+        wrong="; ".join(now.wrong) or RIGHT,
     )
-    faults = [vars(one) for one in chaos.done]
-    publish(options, "chaos", setting, lines, faults=faults, runs=rows)
-    sys.exit(1 if wrong else 0)
+    lines = []
+    for commit, each in found.items():
+        if commit != against.NOW:
+            lines += [f"{commit}, at the same time; wrong: {'; '.join(each.wrong) or RIGHT}", ""]
+            lines += [*table(each.rows, each.faults), "", f"{against.NOW}:", ""]
+    lines += table(now.rows, now.faults)
+    data = {
+        commit: {"faults": [vars(one) for one in each.faults], "runs": each.rows}
+        for commit, each in found.items()
+    }
+    publish(options, "chaos", setting, lines, commits=data)
+    sys.exit(1 if now.wrong else 0)
 
 
 if __name__ == "__main__":

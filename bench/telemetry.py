@@ -130,6 +130,10 @@ class Bench:
             own_seconds=counted["own_seconds"],
             step_seconds=counted["step_seconds"] - rank["waited"],
             processor=100 * (processor["on"] / processor["off"] - 1),
+            faults={
+                name: statistics.fmean(self._by_side(sides, rank["faults"])[side])
+                for name, side in (("hpcrun", "on"), ("bare", "off"))
+            },
         )
         return pair, used
 

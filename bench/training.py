@@ -112,9 +112,14 @@ BARE = """#!/bin/bash
 #SBATCH --time=00:20:00 --output=bare.log
 export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1) MASTER_PORT=29500
 export GLOO_SOCKET_IFNAME=ib0 OMP_NUM_THREADS=1 DS_ACCELERATOR=cpu
+{keeps}
 exec srun --cpus-per-task=1 {python} training_bare.py \\
     --config config.json --deepspeed-config deepspeed.json --log bare-loss.log --loss {loss}
 """
+
+
+# Has glibc keep what it is given back, so that the kernel gives each page once.
+KEEPS = "glibc.malloc.mmap_threshold=2147483648:glibc.malloc.trim_threshold=4294967296"
 
 
 class Bench:
@@ -160,6 +165,8 @@ class Bench:
         batch = BATCHES.get(options.program, SPEC["deepspeed"]["train_batch_size"])
         sizes = {"train_batch_size": batch, "train_micro_batch_size_per_gpu": batch // NODES}
         spec = {**whole, "config": config, "deepspeed": {**whole["deepspeed"], **sizes}}
+        if options.keep_pages:
+            spec["environment"] = {"variables": {"GLIBC_TUNABLES": KEEPS}}
         self.spec = self.desk.spec(f"training-{version}", spec)
         warm = {**spec, "recovery": {"warm_after": "00:00:01"}}
         self.warm = self.desk.spec(f"beside-{version}", warm)
@@ -167,7 +174,9 @@ class Bench:
         self.deepspeed: dict[str, Any] = plan["runs"][0]["spec"]["deepspeed"]
         self.desk.write("deepspeed.json", json.dumps(self.deepspeed))
         self.desk.write("config.json", json.dumps(config))
-        self.desk.write("bare.sh", BARE.format(python=cluster.python, loss=options.peer))
+        keeps = f"export GLIBC_TUNABLES={KEEPS}" if options.keep_pages else ""
+        bare = BARE.format(python=cluster.python, loss=options.peer, keeps=keeps)
+        self.desk.write("bare.sh", bare)
 
     def pair(self, first: int) -> report.Pair:
         """Both sides from their start to their end; side number ``first`` has the first turn."""
@@ -208,6 +217,7 @@ class Bench:
             own_seconds=own[steps.stop] - own[steps.start],
             step_seconds=sum(results["hpcrun"][0]["seconds"][steps]),
             processor=100 * (processor["hpcrun"] / processor["bare"] - 1),
+            faults={side: fmean(results[side][0]["faults"][steps]) for side in SIDES},
         )
 
     def _finished(self, path: Path) -> None:
@@ -291,6 +301,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--block", type=int, default=2, help="steps of a turn")
     parser.add_argument("--peer", choices=["rank0", "average"], default="rank0")
     parser.add_argument("--slurm", choices=["22.05", "24.11"], default="22.05")
+    parser.add_argument(
+        "--keep-pages", action="store_true", help="the ranks of both sides give no memory back"
+    )
     against.add_option(parser)
     add_options(parser, "training")
     options = parser.parse_args()
@@ -345,9 +358,11 @@ def main() -> None:
         steps=options.steps,
         block=options.block,
         peer=options.peer,
+        keep_pages=options.keep_pages,
     )
     ours = {options.engine: "deepspeed", options.program: "language_model"}
-    name = "-".join(["training", *(given for given, usual in ours.items() if given != usual)])
+    others = [given for given, usual in ours.items() if given != usual]
+    name = "-".join(["training", *others, *["keep_pages"] * options.keep_pages])
     lines: list[str] = []
     results: dict[str, dict[str, Any]] = {}
     for version in found:

@@ -34,6 +34,8 @@ class Pair:
         The session's own time inside the measured steps, as it counts it in rank 0, and theirs.
     processor
         Per cent more processor time that hpcrun's ranks used in the measured steps, all threads.
+    faults
+        Pages a step that the kernel gave to rank 0 of each side, in the mean.
     """
 
     first: str
@@ -44,6 +46,7 @@ class Pair:
     own_seconds: float
     step_seconds: float
     processor: float
+    faults: dict[str, float]
 
     @property
     def slowdown(self) -> float:
@@ -131,13 +134,14 @@ def lines(pairs: Sequence[Pair], program: str, beside: Mapping[str, float]) -> l
     shown = [
         f"{'pair':>4}  {'first':<6}  {'load':>5}  {'hpcrun ms':>9}  {'bare ms':>9}"
         f"  {'slowdown %':>10}  {'of sums %':>11}  {'own time %':>10}  {'processor %':>11}"
+        f"  {'pages a step':>13}"
     ]
     for number, pair in enumerate(pairs, 1):
         hpcrun, bare = (1000 * statistics.median(side) for side in (pair.hpcrun, pair.bare))
         shown.append(
             f"{number:>4}  {pair.first:<6}  {pair.load:>5.2f}  {hpcrun:>9.2f}  {bare:>9.2f}"
             f"  {pair.slowdown:>+10.2f}  {pair.total_slowdown:>+11.2f}  {pair.own:>10.3f}"
-            f"  {pair.processor:>+11.2f}"
+            f"  {pair.processor:>+11.2f}  {pair.faults['hpcrun']:>6.0f} {pair.faults['bare']:>6.0f}"
         )
     results = summary(pairs, program, beside)
     slowdown, own = results["slowdown_percent"], results["own_percent"]

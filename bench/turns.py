@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import sys
 import time
@@ -66,6 +67,8 @@ class Turns:
         self._waited = 0.0
         self._processor: list[float] = []
         self._used = 0.0
+        self._faults: list[int] = []
+        self._faulted = 0
         self._began: float | None = None
 
     def at(self, step: int) -> None:
@@ -80,17 +83,23 @@ class Turns:
         if self._began is not None:
             self._seconds.append(now - self._began)
             self._processor.append(time.process_time() - self._used)
+            self._faults.append(_faults() - self._faulted)
         if step in self._pauses:
             self._line.say({"paused": step})
             self._line.hear()
             self._waited += time.perf_counter() - now
-        self._used = time.process_time()
+        self._used, self._faulted = time.process_time(), _faults()
         self._began = time.perf_counter()
 
     def finish(self, **results: Any) -> None:
         """Hand in the times, and what else this rank has to show."""
         times = {"seconds": self._seconds, "processor": self._processor, "waited": self._waited}
-        self._line.say({**times, **results})
+        self._line.say({**times, "faults": self._faults, **results})
+
+
+def _faults() -> int:
+    """Pages that the kernel has given to this process so far, without reading any."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def _settle() -> None:

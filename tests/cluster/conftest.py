@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.ward import STAGES, Reference
+from tests.cluster.ward import STAGES, Reference, Ward
 from tests.cluster.workbench import give_operators
 from tests.support import operators, slurm_version
 from tests.testbed import VERSIONS, Cluster, missing
@@ -105,7 +105,7 @@ def slurm(request: pytest.FixtureRequest, clusters: Clusters) -> Cluster:
 def reference(slurm: Cluster) -> Reference:
     """What runs end with that nothing happens to."""
     is_whole = slurm.version == VERSIONS[0] or os.environ.get("HPCRUN_THOROUGH") == "1"
-    return Reference.make(slurm, stages=STAGES if is_whole else _STAGES_OF_CI)
+    return Reference.make(Ward(slurm, "ward"), stages=STAGES if is_whole else _STAGES_OF_CI)
 
 
 @pytest.fixture

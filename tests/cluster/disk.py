@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ class Disk:
         self._cluster: Cluster = ward.cluster
         self._there = there
         self._machines = [LOGIN, *ward.cluster.nodes]
-        self.ward = Ward(ward.cluster, "ward")
+        self.ward = copy.copy(ward)
         self.ward.root = there
 
     def fill(self) -> None:

@@ -40,7 +40,7 @@ SPEC: dict[str, Any] = {
 
 def reference(cluster: Cluster, stages: Collection[int] = STAGES) -> Reference:
     """What runs of three ranks end with that nothing happens to."""
-    return Reference.make(cluster, STEPS, stages, **SPEC)
+    return Reference.make(Ward(cluster, "ward"), STEPS, stages, **SPEC)
 
 
 @dataclass(frozen=True)

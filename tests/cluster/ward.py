@@ -313,13 +313,12 @@ class Reference:
     @classmethod
     def make(
         cls,
-        cluster: Cluster,
+        ward: Ward,
         steps: int = STEPS,
         stages: Collection[int] = STAGES,
         **changes: Any,
     ) -> Reference:
-        """Run each stage to its end on a cluster; ``changes`` as for `Ward.submit`."""
-        ward = Ward(cluster, "ward")
+        """Run each stage to its end, from a desk; ``changes`` as for `Ward.submit`."""
         ward.get_ready()
         config = {**changes.pop("config", {}), "pause": 0, "total_steps": steps}
         name = f"calm-{steps}"
