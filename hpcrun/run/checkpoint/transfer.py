@@ -7,6 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from hpcrun.run.rank import peer_messages
 from hpcrun.state.manifest import File
 
 Files: TypeAlias = tuple[Mapping[str, File], int]
@@ -25,18 +26,16 @@ def exchange(group: Any, directory: Path, out: Files | None, into: Files | None)
 
     error: str | None = None
     for outgoing, incoming in zip_longest(_blocks(out), _blocks(into)):
-        sending = None
+        sending: list[peer_messages.Sending] = []
         if outgoing is not None:
             data, wrong = _read(directory, outgoing)
             error = error or wrong
             tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            sending = group.send([tensor], outgoing.peer, 0)
+            sending = [(group.send([tensor], outgoing.peer, 0), tensor)]
         if incoming is not None:
-            received = torch.empty(incoming.size, dtype=torch.uint8)
-            group.recv([received], incoming.peer, 0).wait()
-            error = error or _write(directory, incoming, received.numpy())
-        if sending is not None:
-            sending.wait()
+            received = peer_messages.take(group, incoming.size, incoming.peer)
+            error = error or _write(directory, incoming, received)
+        peer_messages.wait(sending)
     return error
 
 

@@ -37,7 +37,9 @@ _DEPTH = 24
 # Free for programs on Linux, and unusual.
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 # Files of the functions that wait for other ranks; matched against paths in stack traces.
-COLLECTIVE = re.compile(r"/torch/distributed/|/deepspeed/comm/")
+COLLECTIVE = re.compile(
+    r"/torch/distributed/|/deepspeed/comm/|/hpcrun/run/rank/(?:peer_messages|async_allreduce)[.]py"
+)
 # Files of what reads data; a dataset that the rank reads by itself is called by them.
 _LOADER = re.compile(r"/torch/utils/data/|/hpcrun/run/data/sample_loader")
 

@@ -28,11 +28,6 @@ from hpcrun.text import shortened, signal_name
 # Progress bars may write that much after the cause.
 _TAIL_BYTES = 1 << 20
 _LONGEST_REASON = 400
-# Modules that wait for other ranks: a traceback through one counts as that of a collective.
-WAITING_MODULES = ("hpcrun.run.rank.async_allreduce", "hpcrun.run.checkpoint.node_copy")
-_WAITED = re.compile(
-    "|".join([COLLECTIVE.pattern, *(f"/{name.replace('.', '/')}[.]py" for name in WAITING_MODULES)])
-)
 # What a shell ends with is this and the number of the signal that ended its command.
 _BY_SIGNAL = 128
 _OF_SHELLS = {_BY_SIGNAL + number for number in (4, 6, 7, 8, 9, 11)}
@@ -384,7 +379,7 @@ def _of_its_own(record: Mapping[str, Any]) -> bool:
     """Check that a rank failed by itself, and not because it waited for one that had."""
     if _saved(record):
         return False
-    return not _WAITED.search(str(record.get("traceback") or ""))
+    return not COLLECTIVE.search(str(record.get("traceback") or ""))
 
 
 def _unlikely_first(end: RankEnd) -> int:

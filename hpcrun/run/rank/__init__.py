@@ -5,8 +5,8 @@ In reading order: `rank_environment`, `warm_up` (before the user's code begins),
 computes in), `optimization` (schedules and parameter groups), `model_blocks` (found, compiled),
 `torch_engine` (what engines without DeepSpeed share), `replica_engine` (models that ranks hold
 whole), `sharded_engine` (models that FSDP2 divides), `rng`, `metrics` (what it logs),
-`async_allreduce`, `collectives` and `process_groups` (how ranks agree), `session_writer`
-(session.jsonl).
+`async_allreduce`, `collectives`, `peer_messages` and `process_groups` (how ranks agree),
+`session_writer` (session.jsonl).
 
 To set another variable, such as one of NCCL's: `rank_environment.environment`, among ``defaults``,
 over which the user's values go; what is ``forced`` is refused in a spec where ``_SET_BY_JOB`` of

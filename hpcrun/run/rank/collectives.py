@@ -7,16 +7,11 @@ no rank gets what it does not ask for; only `gather` brings all values to all ra
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hpcrun.errors import CheckpointError
-from hpcrun.run.rank import process_groups
-
-# Bytes of a message's first part: its length, and all of a short value.
-_HEAD = 1 << 10
-_LENGTH = 8
+from hpcrun.run.rank import peer_messages, process_groups
 
 
 class Collectives:
@@ -50,10 +45,11 @@ class Collectives:
         """
         for distance in self._distances():
             if self.rank & distance:
-                _wait(self._send(value, self.rank - distance))
+                peer_messages.wait(peer_messages.send(self._gloo(), value, self.rank - distance))
                 return None
             if self.rank + distance < self.world_size:
-                value = merge(value, self._receive(self.rank + distance))
+                higher = peer_messages.receive(self._gloo(), self.rank + distance)
+                value = merge(value, higher)
         return value
 
     def all_reduce(self, value: Any, merge: Callable[[Any, Any], Any]) -> Any:
@@ -101,15 +97,16 @@ class Collectives:
         below = []
         for distance in self._distances():
             if self.rank & distance:
-                values, common = self._receive(self.rank - distance)
+                values, common = peer_messages.receive(self._gloo(), self.rank - distance)
                 break
             below.append(distance)
-        works = []
+        works: list[peer_messages.Sending] = []
         for distance in reversed(below):
             if self.rank + distance < self.world_size:
-                works += self._send((values[distance:], common), self.rank + distance)
+                part = values[distance:], common
+                works += peer_messages.send(self._gloo(), part, self.rank + distance)
                 values = values[:distance]
-        _wait(works)
+        peer_messages.wait(works)
         return values[0], common
 
     def _distances(self) -> Iterator[int]:
@@ -118,39 +115,10 @@ class Collectives:
             yield distance
             distance *= 2
 
-    def _send(self, value: Any, peer: int) -> list[tuple[Any, Any]]:
-        """Begin to send a value to another rank; return what `_wait` takes."""
-        import torch
-
-        data = pickle.dumps(value)
-        data = (len(data).to_bytes(_LENGTH, "big") + data).ljust(_HEAD, b"\0")
-        parts = [part for part in (data[:_HEAD], data[_HEAD:]) if part]
-        tensors = [torch.frombuffer(bytearray(part), dtype=torch.uint8) for part in parts]
-        return [(self._gloo().send([each], peer, tag), each) for tag, each in enumerate(tensors)]
-
-    def _receive(self, peer: int) -> Any:
-        import torch
-
-        def take(size: int, tag: int) -> bytes:
-            tensor = torch.empty(size, dtype=torch.uint8)
-            self._gloo().recv([tensor], peer, tag).wait()
-            return bytes(tensor.numpy())
-
-        head = take(_HEAD, 0)
-        size, data = int.from_bytes(head[:_LENGTH], "big"), head[_LENGTH:]
-        data += take(size - len(data), 1) if size > len(data) else b""
-        return pickle.loads(data)  # noqa: S301 - of this attempt's own ranks
-
     def _gloo(self) -> Any:
         if self._group is None:
             self._group = process_groups.own_group(process_groups.HOST)
         return self._group
-
-
-def _wait(works: list[tuple[Any, Any]]) -> None:
-    """Wait for sends, whose tensors are held until then."""
-    for work, _ in works:
-        work.wait()
 
 
 def raise_first(error: tuple[int, str] | None, what: str) -> None:
