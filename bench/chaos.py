@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -192,7 +192,7 @@ FAULTS: dict[str, Callable[[Ward, Target], None]] = {
 
 @dataclass(frozen=True)
 class Found:
-    """What a commit's runs came to."""
+    """The faults that a commit's runs met, the checks that failed then, and a row of each run."""
 
     minutes: float
     faults: list[Done]
@@ -203,7 +203,7 @@ class Found:
 def suffer(options: argparse.Namespace, checkout: Path | None, name: str) -> Found:
     """Hurt the runs of a commit for so long; ``checkout`` is None for this one's."""
     steps, seconds = round(options.minutes * STEPS_A_MINUTE), options.minutes * 60
-    seen = (str(checkout),) if checkout else ()
+    seen = against.visible({name: checkout})
     cluster = Cluster(options.slurm, NODES, cred_expire=CRED_EXPIRE, light=True, visible=seen)
     with cluster:
         ward = Ward(cluster, name)
@@ -280,10 +280,7 @@ def main() -> None:
             lines += [f"{commit}, at the same time; wrong: {'; '.join(each.wrong) or RIGHT}", ""]
             lines += [*table(each.rows, each.faults), "", f"{against.NOW}:", ""]
     lines += table(now.rows, now.faults)
-    data = {
-        commit: {"faults": [vars(one) for one in each.faults], "runs": each.rows}
-        for commit, each in found.items()
-    }
+    data = {commit: asdict(each) for commit, each in found.items()}
     publish(options, "chaos", setting, lines, commits=data)
     sys.exit(1 if now.wrong else 0)
 

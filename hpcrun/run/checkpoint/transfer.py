@@ -22,20 +22,17 @@ def exchange(group: Any, directory: Path, out: Files | None, into: Files | None)
     come from. Both ends know how many bytes will come, so that a read or write error stops nothing;
     the first is returned.
     """
-    import torch
-
     error: str | None = None
     for outgoing, incoming in zip_longest(_blocks(out), _blocks(into)):
-        sending: list[peer_messages.Sending] = []
+        sent = []
         if outgoing is not None:
             data, wrong = _read(directory, outgoing)
             error = error or wrong
-            tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            sending = [(group.send([tensor], outgoing.peer, 0), tensor)]
+            sent.append(peer_messages.give(group, data, outgoing.peer))
         if incoming is not None:
-            received = peer_messages.take(group, incoming.size, incoming.peer)
-            error = error or _write(directory, incoming, received)
-        peer_messages.wait(sending)
+            data = peer_messages.take(group, incoming.size, incoming.peer)
+            error = error or _write(directory, incoming, data)
+        peer_messages.wait(sent)
     return error
 
 

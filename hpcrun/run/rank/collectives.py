@@ -48,8 +48,7 @@ class Collectives:
                 peer_messages.wait(peer_messages.send(self._gloo(), value, self.rank - distance))
                 return None
             if self.rank + distance < self.world_size:
-                higher = peer_messages.receive(self._gloo(), self.rank + distance)
-                value = merge(value, higher)
+                value = merge(value, peer_messages.receive(self._gloo(), self.rank + distance))
         return value
 
     def all_reduce(self, value: Any, merge: Callable[[Any, Any], Any]) -> Any:

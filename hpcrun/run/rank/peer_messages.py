@@ -9,22 +9,18 @@ from __future__ import annotations
 import pickle
 from typing import Any, TypeAlias
 
-# Bytes of a message's first part: its length, and all of a short value.
-_HEAD = 1 << 10
-_LENGTH = 8
+# Bytes of a message's first part, which has all of a short value, and of the length in it.
+_HEAD, _LENGTH = 1 << 10, 8
 # What `wait` takes: gloo's work, and the tensor that is held until it is done.
 Sending: TypeAlias = tuple[Any, Any]
 
 
 def send(group: Any, value: Any, peer: int) -> list[Sending]:
     """Begin to send a value to another rank of a gloo process group."""
-    import torch
-
     data = pickle.dumps(value)
     data = (len(data).to_bytes(_LENGTH, "big") + data).ljust(_HEAD, b"\0")
     parts = [part for part in (data[:_HEAD], data[_HEAD:]) if part]
-    tensors = [torch.frombuffer(bytearray(part), dtype=torch.uint8) for part in parts]
-    return [(group.send([each], peer, tag), each) for tag, each in enumerate(tensors)]
+    return [give(group, part, peer, tag) for tag, part in enumerate(parts)]
 
 
 def receive(group: Any, peer: int) -> Any:
@@ -33,6 +29,14 @@ def receive(group: Any, peer: int) -> Any:
     size, data = int.from_bytes(head[:_LENGTH], "big"), head[_LENGTH:]
     data += bytes(take(group, size - len(data), peer, 1)) if size > len(data) else b""
     return pickle.loads(data)  # noqa: S301 - of this attempt's own ranks
+
+
+def give(group: Any, data: bytes, peer: int, tag: int = 0) -> Sending:
+    """Begin to send bytes to another rank."""
+    import torch
+
+    tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return group.send([tensor], peer, tag), tensor
 
 
 def take(group: Any, size: int, peer: int, tag: int = 0) -> Any:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from hpcrun.run.checkpoint import transfer
 from hpcrun.run.health.progress import COLLECTIVE
+from hpcrun.run.rank import async_allreduce, peer_messages
 from hpcrun.run.rank.collectives import Collectives
 from hpcrun.state.manifest import File
 
@@ -67,3 +69,8 @@ def test_a_rank_whose_peer_is_gone_counts_as_one_that_waited(
 def test_what_a_rank_does_between_messages_is_its_own() -> None:
     found = _traceback(lambda ranks: ranks.from_rank_0(_broken, "a file"), 0)
     assert not COLLECTIVE.search(found)
+
+
+@pytest.mark.parametrize("module", [peer_messages, async_allreduce], ids=lambda one: one.__name__)
+def test_frames_of_a_module_that_waits_count_as_waiting(module: ModuleType) -> None:
+    assert COLLECTIVE.search(f'  File "{module.__file__}", line 1, in wait')
