@@ -118,7 +118,8 @@ exec srun --cpus-per-task=1 {python} training_bare.py \\
 """
 
 
-# Has glibc keep what it is given back, so that the kernel gives each page once.
+# Has glibc keep what it is given back, so that the kernel gives each page once: else, where a few
+# bytes of gloo's works lie decides whether the buffers that DeepSpeed frees at a step are trimmed.
 KEEPS = "glibc.malloc.mmap_threshold=2147483648:glibc.malloc.trim_threshold=4294967296"
 
 
@@ -165,7 +166,7 @@ class Bench:
         batch = BATCHES.get(options.program, SPEC["deepspeed"]["train_batch_size"])
         sizes = {"train_batch_size": batch, "train_micro_batch_size_per_gpu": batch // NODES}
         spec = {**whole, "config": config, "deepspeed": {**whole["deepspeed"], **sizes}}
-        if options.keep_pages:
+        if not options.give_back:
             spec["environment"] = {"variables": {"GLIBC_TUNABLES": KEEPS}}
         self.spec = self.desk.spec(f"training-{version}", spec)
         warm = {**spec, "recovery": {"warm_after": "00:00:01"}}
@@ -174,7 +175,7 @@ class Bench:
         self.deepspeed: dict[str, Any] = plan["runs"][0]["spec"]["deepspeed"]
         self.desk.write("deepspeed.json", json.dumps(self.deepspeed))
         self.desk.write("config.json", json.dumps(config))
-        keeps = f"export GLIBC_TUNABLES={KEEPS}" if options.keep_pages else ""
+        keeps = "" if options.give_back else f"export GLIBC_TUNABLES={KEEPS}"
         bare = BARE.format(python=cluster.python, loss=options.peer, keeps=keeps)
         self.desk.write("bare.sh", bare)
 
@@ -302,7 +303,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--peer", choices=["rank0", "average"], default="rank0")
     parser.add_argument("--slurm", choices=["22.05", "24.11"], default="22.05")
     parser.add_argument(
-        "--keep-pages", action="store_true", help="the ranks of both sides give no memory back"
+        "--give-back", action="store_true", help="glibc of both sides trims what is freed, as usual"
     )
     against.add_option(parser)
     add_options(parser, "training")
@@ -358,11 +359,11 @@ def main() -> None:
         steps=options.steps,
         block=options.block,
         peer=options.peer,
-        keep_pages=options.keep_pages,
+        give_back=options.give_back,
     )
     ours = {options.engine: "deepspeed", options.program: "language_model"}
     others = [given for given, usual in ours.items() if given != usual]
-    name = "-".join(["training", *others, *["keep_pages"] * options.keep_pages])
+    name = "-".join(["training", *others, *["give_back"] * options.give_back])
     lines: list[str] = []
     results: dict[str, dict[str, Any]] = {}
     for version in found:

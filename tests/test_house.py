@@ -241,7 +241,7 @@ BUDGETS = {
     # And what a population is refused with, and a pack of several nodes.
     # And what sampler: cmaes takes, and compiled blocks. And what of a search or of a script's
     # arguments would do nothing, and programs behind uv, conda and nice.
-    "compile": 12_151,
+    "compile": 12_164,
     # With what `hpcrun update` reaches, and a default cluster that is another.
     # And what features look up of other experiments, and the hours of jobs that runs share.
     "submission": 7_097,

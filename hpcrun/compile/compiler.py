@@ -141,7 +141,8 @@ class _Compiler:
         points, search, space = swept.points, swept.search, swept.space
         if any(points):
             if not problems:
-                misreadings.check_swept_overrides(applied, points, problems, is_search=bool(space))
+                conditions = {key: one.when for key, one in space.keys.items()} if space else None
+                misreadings.check_swept_overrides(applied, points, problems, conditions=conditions)
             misreadings.note_swept(points, known, problems)
         misreadings.note_values(base, problems)
         prerequisites: tuple[Prerequisite, ...] = ()

@@ -117,16 +117,23 @@ def check_swept_overrides(
     points: Sequence[Point],
     problems: Problems,
     *,
-    is_search: bool,
+    conditions: Mapping[Key, Mapping[str, list[Any]]] | None,
 ) -> None:
-    """Report values of the command line that no run has, as each sweeps the key."""
+    """Report values of the command line that no run has, as each sweeps the key.
+
+    ``conditions`` has the ``when`` of each key of a search; it is None for a sweep.
+    """
     for key, override in overrides.items():
         having = sum(any(one.key == key for one in point) for point in points)
         name, report = dotted(key), Reporter(override.value, problems)
-        if having == len(points):
+        if when := (conditions or {}).get(key):
+            names = listing(when)
+            report.note(key, f"counts in runs whose {names} is not as its when says")
+        elif having == len(points):
             value = override.typed.partition("=")[2]
             found = f"found {override.typed}, and the spec sweeps {name}: no run would have it"
             hint = f"in place of the swept values: --sweep {name}={value}"
+            is_search = conditions is not None
             report.at(key, found, "without the search: sweep=null beside it" if is_search else hint)
         elif having:
             found = f"counts in {len(points) - having} of {len(points)} runs: the others sweep it"

@@ -120,6 +120,11 @@ def check(draft: SpecDraft, sbatch: Mapping[str, Any]) -> None:
     if (seats := pack["runs_per_node"] * pack["nodes_per_job"] // max(nodes, 1)) > MOST_SEATS:
         hint = "take fewer nodes_per_job: as many jobs are made as sweep.max_parallel lets run"
         below.at((), f"{seats:,} runs of a job at once; accepted are {MOST_SEATS}", hint)
+    if seats == 1 and not report.problems.under("resources.pack"):
+        draft.note(
+            "resources.pack: a job has one run, as it would without; runs_per_node and "
+            "nodes_per_job say how many share one"
+        )
     for key, accepted in _REFUSED.items():
         if (found := get_at(spec, key)) not in accepted:
             dotted = ".".join(key)

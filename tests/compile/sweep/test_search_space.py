@@ -134,6 +134,16 @@ def test_conditions_are_spelled_out_and_keys_ordered_by_them(project: Any) -> No
     assert search["base"] == {"config.width": 8, "config.rate": 0}
 
 
+def test_what_runs_without_a_key_have_may_be_typed(project: Any) -> None:
+    spec = project.write("demo.yaml", SCRIPT + _search(**CONDITIONAL))
+    compiled = compile_spec(spec, ["config.width=16"])
+    assert compiled.runs[0].spec[SEARCH]["base"]["config.width"] == 16
+    told = "config.width: counts in runs whose config.opt is not as its when says"
+    assert any(told in note for note in compiled.notes)
+    with pytest.raises(SpecError, match=r"sweeps config\.lr: no run would have it"):
+        compile_spec(spec, ["config.lr=0.5"])
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

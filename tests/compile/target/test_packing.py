@@ -170,6 +170,14 @@ def test_memory_that_is_shared_is_told(project: Any) -> None:
     assert any("share its job's memory" in note for note in compiled.notes)
 
 
+@pytest.mark.parametrize(("per_job", "nodes", "is_told"), [(1, 1, 1), (2, 1, 0), (2, 2, 1)])
+def test_a_job_of_one_run_is_told(project: Any, per_job: int, nodes: int, is_told: int) -> None:
+    own = ["resources.pack.runs_per_node=1", f"resources.pack.nodes_per_job={per_job}"]
+    compiled = compile_spec(project.write("spec.yaml", BASE), [*own, f"resources.nodes={nodes}"])
+    told = [note for note in compiled.notes if "a job has one run, as it would without" in note]
+    assert len(told) == is_told
+
+
 def test_on_this_machine_it_means_nothing_and_is_told(project: Any) -> None:
     compiled = compile_spec(project.write("spec.yaml", BASE), ["cluster=local"])
     assert any("resources.pack is about Slurm's jobs" in note for note in compiled.notes)
