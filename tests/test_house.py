@@ -250,7 +250,7 @@ BUDGETS = {
     # And the values that runs of a search were given, and which keys a point of one has;
     # how a run shares its job; a population, and a parent's checkpoint beside the values;
     # the one writer at a time of a journal.
-    "state": 6_590,
+    "state": 6_609,
     # With the search of `hpcrun help`, what to type for the options of others, `update`, and
     # programs in a spec's place.
     "cli": 5_671,
@@ -286,13 +286,13 @@ BUDGETS = {
     "container": 462,
     "tools/export": 454,
     # With runs of an earlier space, which are another search.
-    "tools/search": 575,
+    "tools/search": 579,
     "tools/drill": 298,
     "features/staging": 290,
     "features/object_storage": 1_292,
     # Brackets, samplers by a trial's place, a budget, and what other experiments found out.
     # And populations: whom a trial begins from, with which values, and its checkpoint.
-    "features/point_search": 1_210,
+    "features/point_search": 1_195,
 }
 
 

@@ -6,17 +6,18 @@ that differs.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 from hpcrun import bounded_json
-from hpcrun.errors import BrokenFile, UsageError
-from hpcrun.shared_dataclass import names
+from hpcrun.errors import BrokenFile, HpcrunError, UsageError
+from hpcrun.shared_dataclass import names, replace
 from hpcrun.state import chosen_point, files
-from hpcrun.state.layout import SubmissionPaths
+from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.patched import Patched
-from hpcrun.state.plan import Entry, Plan, RunPlan, check_format, check_spec
+from hpcrun.state.plan import SEARCH, Entry, Plan, RunPlan, check_format, check_spec
 from hpcrun.state.role_plan import ROLES
 from hpcrun.state.spec.blocks import BLOCKS
 from hpcrun.text import size
@@ -77,6 +78,24 @@ def read_frozen(path: Path, only: int | None = None) -> Plan:
     except (LookupError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
         raise BrokenFile(f"{path} is not a plan: {why}") from None
+
+
+def of_search(run: RunPlan, experiment: ExperimentPaths) -> Plan:
+    """Return the frozen plan that has all runs of the search of a run, in their order.
+
+    What `hpcrun requeue` submitted has some of them. Raises HpcrunError if no plan has the run.
+    """
+    found = None
+    for one in experiment.submissions():
+        with contextlib.suppress(UsageError, OSError):
+            plan = read_frozen(one.plan)
+            runs = tuple(each for each in plan.runs if SEARCH in each.spec)
+            is_mine = any(each.number == run.number for each in runs)
+            if is_mine and (found is None or len(runs) >= len(found.runs)):
+                found = replace(plan, runs=runs)
+    if found is None:
+        raise HpcrunError(f"no submission of {experiment.directory} has run {run.number}")
+    return found
 
 
 def _with_one(content: bytes, number: int) -> bytes:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from hpcrun import shared_look
 from hpcrun.errors import HpcrunError
-from hpcrun.features.point_search import study
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state import ledger, plan_file
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
@@ -25,7 +24,7 @@ def spent(run: RunPlan, submission: SubmissionPaths) -> str | None:
     experiment = submission.experiment
     if (most := _budget(run, experiment)) is None:
         return None
-    if (used := hours(study.trials(run, experiment).runs, experiment)) < most:
+    if (used := hours(plan_file.of_search(run, experiment).runs, experiment)) < most:
         return None
     unit = GPU if run.all_gpus else CPU
     return (

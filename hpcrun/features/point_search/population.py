@@ -20,7 +20,7 @@ from hpcrun.errors import BrokenFile, HpcrunError
 from hpcrun.feature import NotWanted
 from hpcrun.features.point_search import inherited, study
 from hpcrun.shared_dataclass import replace
-from hpcrun.state import chosen_point, ledger, manifest, session_log
+from hpcrun.state import chosen_point, ledger, manifest, plan_file, session_log
 from hpcrun.state.chosen_point import ChosenPoint, calls_for, fits
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.manifest import Manifest
@@ -66,7 +66,7 @@ def begin(run: RunPlan, experiment: ExperimentPaths) -> str | None:
 
     search, paths = run.spec[SEARCH], experiment.run(run.number)
     population = search["population"]
-    plan = study.trials(run, experiment)
+    plan = plan_file.of_search(run, experiment)
     place = [one.number for one in plan.runs].index(run.number)
     if place < max(population["size"], len(search["first"])):
         return None

@@ -17,7 +17,7 @@ from hpcrun.feature import Enough
 from hpcrun.features.point_search import study
 from hpcrun.run.protocol.output import say
 from hpcrun.slurm.background import BackgroundCall
-from hpcrun.state import ledger, session_log
+from hpcrun.state import ledger, plan_file, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import SEARCH, RunPlan
 
@@ -96,7 +96,9 @@ class Pruning:
         there = {int(name) for name in names if name.isdecimal()}
         if not there <= self._seen:
             # Others had another space or configuration.
-            self._trials = {one.number for one in study.trials(self._run, mine.experiment).runs}
+            self._trials = {
+                one.number for one in plan_file.of_search(self._run, mine.experiment).runs
+            }
             self._seen = there | self._trials
         numbers = there & self._trials - {self._run.number}
         if self._rule == "hyperband":

@@ -7,7 +7,6 @@ not cover (the constant liar). The same history gives a run the same values.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,15 +15,14 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from hpcrun import shared_look
-from hpcrun.errors import BrokenFile, HpcrunError, UsageError
+from hpcrun.errors import BrokenFile
 from hpcrun.policy import recovery
 from hpcrun.run.protocol.output import say
-from hpcrun.shared_dataclass import replace
 from hpcrun.state import chosen_point, ledger, plan_file
 from hpcrun.state.chosen_point import calls_for, fits
 from hpcrun.state.layout import ExperimentPaths, RunPaths
 from hpcrun.state.ledger import Attempt
-from hpcrun.state.plan import SEARCH, Plan, RunPlan
+from hpcrun.state.plan import SEARCH, RunPlan
 
 if TYPE_CHECKING:
     import optuna
@@ -45,31 +43,13 @@ _SEEDS = 1 << 32
 DIGITS = 6
 
 
-def trials(run: RunPlan, experiment: ExperimentPaths) -> Plan:
-    """Return the plan that has all runs of the search of a run, in their order.
-
-    What `hpcrun requeue` submitted has some of them.
-    """
-    found = None
-    for one in experiment.submissions():
-        with contextlib.suppress(UsageError, OSError):
-            plan = plan_file.read_frozen(one.plan)
-            runs = tuple(each for each in plan.runs if SEARCH in each.spec)
-            is_mine = any(each.number == run.number for each in runs)
-            if is_mine and (found is None or len(runs) >= len(found.runs)):
-                found = replace(plan, runs=runs)
-    if found is None:
-        raise HpcrunError(f"no submission of {experiment.directory} has run {run.number}")
-    return found
-
-
 def choose(run: RunPlan, experiment: ExperimentPaths) -> dict[str, Any]:
     """Return the values of a run, by full key, which no other gets while there are more.
 
     Raises HpcrunError without Optuna that it needs.
     """
     search = run.spec[SEARCH]
-    plan = chosen_point.applied(trials(run, experiment), experiment)
+    plan = chosen_point.applied(plan_file.of_search(run, experiment), experiment)
     place = [one.number for one in plan.runs].index(run.number)
     others = [one for one in plan.runs if one.number != run.number]
     others = [one for one in others if one.swept and fits(search["space"], one.swept)]

@@ -14,7 +14,7 @@ from hpcrun.observe.read import metric_curves
 from hpcrun.observe.read.metric_curves import Curve
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status.status import Observed, RunStatus, observe
-from hpcrun.state import chosen_point
+from hpcrun.state import chosen_point, plan_file
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.plan import SEARCH, RunPlan
 from hpcrun.state.spec.run_blocks import Objective
@@ -107,12 +107,16 @@ def read(selected: Sequence[Selected], say: Say) -> SearchView:
             "submission",
             hint="`hpcrun results` compares them; sweep.search makes a search (hpcrun help sweeps)",
         )
-    space = mine[-1].run.spec[SEARCH].get("space")
-    others = [one.run.number for one in mine if one.run.spec[SEARCH].get("space") != space]
+    whole = plan_file.of_search(mine[-1].run, mine[-1].experiment)
+    numbers = {run.number for run in whole.runs}
+    others = [one.run.number for one in mine if one.run.number not in numbers]
     if others:
         are = agreeing(len(others), "is", "are")
-        say(f"{runs_text(others)} of another space {are} left out, unless named alone")
-        mine = [one for one in mine if one.run.number not in others]
+        say(
+            f"{runs_text(others)} of another space or configuration, or of before --new, {are} "
+            "left out, unless named alone"
+        )
+        mine = [one for one in mine if one.run.number in numbers]
     objective = mine[-1].run.objective
     assert objective is not None, "the compiler refuses a search without one"
     more = mine[-1].run.spec[SEARCH].get("more_objectives") or ()

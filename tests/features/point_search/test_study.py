@@ -335,9 +335,9 @@ def test_a_run_that_was_submitted_again(tmp_path: Path) -> None:
     (run,) = (one for one in search.plan.runs if one.number == 7)
     search.experiment.submit([7], spec=dict(run.spec))
     assert study.choose(run, search.experiment.paths) == {"config.a": 8}
-    assert len(study.trials(run, search.experiment.paths).runs) == 40
+    assert len(plan_file.of_search(run, search.experiment.paths).runs) == 40
     search.experiment.submit(range(50), spec=dict(run.spec))
-    assert len(study.trials(run, search.experiment.paths).runs) == 50
+    assert len(plan_file.of_search(run, search.experiment.paths).runs) == 50
 
 
 def test_without_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,10 +106,21 @@ def test_runs_of_an_earlier_space_are_apart(
     done = hpcrun("study")
     assert "trials      1 trial: 1 completed" in done.stdout
     assert "best        nothing has logged a finite loss" in done.stdout
-    assert "runs 0-15 of another space are left out, unless named alone" in done.stderr
+    told = "runs 0-15 of another space or configuration, or of before --new, are left out, unless"
+    assert told in done.stderr
     assert "16 trials" in hpcrun("study/0-15").stdout
     done = hpcrun("study", "--storage", f"sqlite:///{tmp_path}/study.db", "--json")
     assert json.loads(done.stdout)["trials"] == 1
+
+
+def test_runs_of_an_earlier_configuration_are_apart(hpcrun: Hpcrun, search: Experiment) -> None:
+    """What is no value of the space may have changed; a requeue of some is no other search."""
+    spec = {SEARCH: {"space": SPACE}, "objective": {"metric": "loss", "mode": "min"}}
+    for runs in ([16, 17], [16]):
+        search.submit(runs, spec={**spec, "config": {"data": "more"}})
+    done = hpcrun("study")
+    assert "trials      2 trials: " in done.stdout
+    assert "runs 0-15 of another space or configuration" in done.stderr
 
 
 def test_whom_the_best_of_a_population_went_on_from(hpcrun: Hpcrun, search: Experiment) -> None:
