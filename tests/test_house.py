@@ -226,7 +226,7 @@ BUDGETS = {
     # its checkpoints; tensor groups in it by DTensor's plans; blocks that torch compiles, for each
     # engine; what a spike is measured by across restarts, and evaluations that draw by themselves.
     # And a file of messages between ranks, by which who waits is told from who fails.
-    "run": 31_011,
+    "run": 31_023,
     # With what is active in all experiments, totals of what they cost (which cli and the report had
     # twice), what is kept of experiments in which nothing changed (rows of `list`, journals), and
     # the looks of many runs at once, with how long a line of many logs may go unseen; the Pareto
@@ -244,7 +244,7 @@ BUDGETS = {
     "compile": 12_164,
     # With what `hpcrun update` reaches, and a default cluster that is another.
     # And what features look up of other experiments, and the hours of jobs that runs share.
-    "submission": 7_097,
+    "submission": 7_108,
     # With the default root and the one of before, and what is changed of queued jobs.
     # And what removes a checkpoint of thousands of files; names of what is sent to nodes.
     # And the values that runs of a search were given, and which keys a point of one has;

@@ -59,7 +59,7 @@ def command(
     if not going and not asks_ages_of_patterns(output, where, conditions):
         raise UsageError(
             f"nothing can be deleted: {'; '.join(told)}",
-            hint="`hpcrun cancel` ends runs; `hpcrun status` shows the others",
+            hint="`hpcrun cancel` ends runs, in a moment; `hpcrun status` shows the others",
         )
     for line in told:
         output.say(f"left alone: {line}")

@@ -25,7 +25,7 @@ from hpcrun.state.journal import job_of
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.plan import Plan
 from hpcrun.submission import run_actions
-from hpcrun.submission.code import code_files, own_package, snapshot
+from hpcrun.submission.code import own_package, snapshot
 from hpcrun.submission.code.unfrozen import Unfrozen
 from hpcrun.submission.python_probe import Probe
 from hpcrun.submission.run_actions import Decision
@@ -69,16 +69,15 @@ class Draft:
         argv: Sequence[str],
         earlier: SubmissionPaths | None = None,
         environment: FrozenEnvironment | None = None,
-        left_out: Sequence[str] = (),
+        lacking: Unfrozen | None = None,
         typed: str | None = None,
     ) -> tuple[str, ...]:
         """Write everything that the runs will need; return notes on the code for the user.
 
-        The code of now is frozen, or that of the submission ``earlier`` is taken, with its
-        ``environment`` where that was frozen. ``left_out`` is what of the code is not frozen, for
-        the record; ``typed`` is the spec where that is no file. Nothing outside is read after this.
-        Raise UsageError if the code cannot be frozen or is gone, or the directory cannot be written
-        to.
+        The code in the scope of ``lacking`` is frozen, or that of the submission ``earlier`` is
+        taken, with its ``environment`` where that was frozen. ``typed`` is the spec where that is
+        no file. Nothing outside is read after this. Raise UsageError if the code cannot be frozen
+        or is gone, or the directory cannot be written to.
         """
         notes: tuple[str, ...] = ()
         kept: dict[str, Any] = {}
@@ -90,9 +89,11 @@ class Draft:
                     if plan.runs[0].environment.is_frozen:
                         environment, _ = frozen_environment.of_submission(earlier)
                 else:
+                    assert lacking is not None
                     with activity.doing(f"freezing the code of {plan.code_root}"):
-                        frozen = self._freeze_code(plan)
-                    code, notes = {**frozen.to_data(), "left_out": [*left_out]}, frozen.notes
+                        frozen = self._freeze_code(lacking)
+                    code, notes = frozen.to_data(), frozen.notes
+                    code["left_out"] = [*lacking.left_out]
                     kept = _of_shell(os.environ)
                 if earlier is not None and plan.is_typed:
                     typed = earlier.spec.read_text()
@@ -145,11 +146,12 @@ class Draft:
             self._made.append(paths.directory)
             return paths
 
-    def _freeze_code(self, plan: Plan) -> snapshot.Snapshot:
+    def _freeze_code(self, lacking: Unfrozen) -> snapshot.Snapshot:
         directory = self.paths.experiment.code
         self._make_parents(directory)
         before = {path.name for path in directory.iterdir()}
-        frozen = snapshot.freeze(code_files.scope(plan, self.paths.experiment), directory)
+        assert lacking.scope is not None
+        frozen = snapshot.freeze(lacking.scope, directory)
         if frozen.archive.name not in before:
             self._made.append(frozen.archive)
         return frozen

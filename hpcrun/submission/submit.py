@@ -213,7 +213,7 @@ def prepare(
         request.check(compiled, freeze(compiled, numbers=numbers, select=chosen))
     first = next(run for run in plan.runs if run.number in chosen)
     environment = environment_freeze.freeze(first, plan.cluster, paths, found, say)
-    lacking = unfrozen.find(_of_runs(plan, chosen), paths)
+    lacking = unfrozen.find(_of_runs(plan, chosen), paths, whole=plan)
     if lacking.paths:
         say(lacking.told)
     with Draft(paths) as draft:
@@ -229,7 +229,7 @@ def prepare(
             found,
             argv=request.argv,
             environment=environment,
-            left_out=lacking.left_out,
+            lacking=lacking,
             typed=compiled.text,
         )
         for note in notes:

@@ -269,6 +269,9 @@ def test_screens_pages_and_ends_from_a_laptop(laptop: Laptop) -> None:
     served.wait(20)
 
     assert "held/0: cancelled" in laptop.on("cancel", "held").stdout
+    until_then = time.monotonic() + 60
+    while laptop.on("delete", "held", "--dry-run", check=False).returncode:
+        assert time.monotonic() < until_then, "it is not over"
     process, screen = laptop.screen("delete", "held")
     _read(screen, b"[y/N]")
     # Python loses a Ctrl-C that comes between a prompt and its read; whoever types is slower.

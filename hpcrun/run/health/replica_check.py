@@ -27,6 +27,9 @@ _BITS = 1 << 64
 # A parameter's place in the model counts, so that two that changed places are seen.
 _ODD = 2654435761
 
+# Of some ranks: the node and the checksums of each, the shortest step and the greatest cost.
+_Answers = tuple[list[tuple[str, dict[str, int]]], float, float]
+
 
 class ReplicaCheck:
     """Compares this rank with those that hold the same; every method is collective.
@@ -76,16 +79,20 @@ class ReplicaCheck:
         if self._since is not None and step > self._since[0]:
             seconds = (began - self._since[1]) / (step - self._since[0])
         cost = self._cost or time.perf_counter() - began
-        answers = self._ranks.gather((self._node, own, seconds, cost))
-        if said := difference([(node, found) for node, found, *_ in answers], self._agreed):
+        found = self._ranks.reduce(([(self._node, own)], seconds, cost), _merged)
+
+        def judge() -> tuple[str | None, float, float]:
+            held, pace, cost = found
+            return difference(held, self._agreed), pace, cost
+
+        said, pace, cost = self._ranks.from_rank_0(judge, "replicas were not compared")
+        if said:
             raise ReplicasDifferError(
                 f"step {step}: {said}",
                 hint="`hpcrun why` says what to look for; recovery.check_replicas turns this off",
             )
         self._agreed = step
-        self._next = step + self._steps(
-            min(seconds for *_, seconds, _ in answers), max(cost for *_, cost in answers)
-        )
+        self._next = step + self._steps(pace, cost)
         now = time.perf_counter()
         self._since, self._cost = (step, now), now - began
 
@@ -94,6 +101,11 @@ class ReplicaCheck:
         if isinstance(self._every, int):
             return self._every
         return max(1, math.ceil(cost / MOST_COST / pace)) if pace > 0 else 1
+
+
+def _merged(one: _Answers, other: _Answers) -> _Answers:
+    (held, pace, cost), (others, its_pace, its_cost) = one, other
+    return held + others, min(pace, its_pace), max(cost, its_cost)
 
 
 def digests(engine: Any, layout: RankLayout, rank: int) -> dict[str, int]:

@@ -52,6 +52,8 @@ class CodeScope:
     """What never belongs to it: the root of experiments, links."""
     secrets: Sequence[Path] = ()
     """The files of secrets that the spec names."""
+    listing: CodeListing | None = None
+    """What `find` lists, where it has."""
 
 
 @dataclass(frozen=True)

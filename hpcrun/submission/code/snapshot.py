@@ -94,7 +94,7 @@ class _Content:
 
     def __init__(self, scope: CodeScope, limit: int = MOST_BYTES) -> None:
         self.root, self.real, self.limit = scope.root, scope.root.resolve(), limit
-        self.listing = code_files.find(scope)
+        self.listing = scope.listing or code_files.find(scope)
         self.secrets = SecretFiles(scope)
         # Who may read all of the files, and one of those that fewest may read.
         self.readers, self.private = READERS, ""

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,6 +22,7 @@ from hpcrun.policy import secret_names
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Plan
 from hpcrun.submission.code import code_files, named_paths
+from hpcrun.submission.code.code_files import CodeScope
 from hpcrun.submission.code.named_paths import NamedPath
 from hpcrun.submission.code.secret_files import NAMED, SecretFiles
 from hpcrun.text import listed, runs_text
@@ -69,6 +70,8 @@ class Unfrozen:
     """What is to be named by its absolute path."""
     left_out: tuple[str, ...] = ()
     """All that is left out of the code, named or not: the first names, nearest the root."""
+    scope: CodeScope | None = field(default=None, compare=False)
+    """What is not, with its listing; None without runs."""
 
     @property
     def message(self) -> str:
@@ -114,12 +117,15 @@ class Unfrozen:
         return {"paths": paths, "line": self.line or None, "absolute": [*self.absolute]}
 
 
-def find(plan: Plan, experiment: ExperimentPaths) -> Unfrozen:
-    """Return what the runs of a plan name and will not find; raise as `code_files.find`."""
+def find(plan: Plan, experiment: ExperimentPaths, *, whole: Plan | None = None) -> Unfrozen:
+    """Return what the runs of a plan name and will not find; raise as `code_files.find`.
+
+    ``whole`` is the plan with all runs whose code is frozen next, by the scope that is returned.
+    """
     if not plan.runs:
         return Unfrozen()
     with activity.doing(f"looking at what is frozen of {plan.code_root}"):
-        tree = CodeTree(plan, experiment)
+        tree = CodeTree(whole or plan, experiment, is_next=whole is not None)
         named = named_paths.of_runs(plan)
         of_program, programs = named_paths.of_program(plan, tree.left_out)
         for path, one in of_program.items():
@@ -127,7 +133,7 @@ def find(plan: Plan, experiment: ExperimentPaths) -> Unfrozen:
         lacking = [*tree.lacking(named.values(), programs)]
         found = _Remedies(plan, tree.is_left_out).of(lacking) if lacking else Unfrozen()
     every = sorted(tree.left_out, key=lambda name: (name.count("/"), name))
-    return replace(found, left_out=tuple(every[:_MOST_RECORDED]))
+    return replace(found, left_out=tuple(every[:_MOST_RECORDED]), scope=tree.scope)
 
 
 def remedy(plan: Plan, path: str, left_out: Collection[str]) -> str:
@@ -143,10 +149,11 @@ def remedy(plan: Plan, path: str, left_out: Collection[str]) -> str:
 class CodeTree:
     """The code of a plan: what of it will be frozen, and what is left out, and why."""
 
-    def __init__(self, plan: Plan, experiment: ExperimentPaths) -> None:
+    def __init__(self, plan: Plan, experiment: ExperimentPaths, *, is_next: bool = False) -> None:
         self._root = Path(plan.code_root)
         scope = code_files.scope(plan, experiment)
-        listing = code_files.find(scope, compared=False)
+        listing = code_files.find(scope, compared=is_next)
+        self.scope = replace(scope, listing=listing)
         secrets = self._secrets(listing.paths, SecretFiles(scope))
         self._names = [name for name in listing.paths if name not in secrets]
         self._known = set(self._names)

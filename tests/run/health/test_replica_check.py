@@ -5,6 +5,7 @@ Real ranks that differ: tests/run/parallel/test_training_ways.py and tests/run/t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -100,24 +101,27 @@ class _Peers(Collectives):
         self.calls = 0
         self.change = 0
 
-    def gather(self, value: Any) -> list[Any]:
+    def reduce(self, value: Any, merge: Callable[[Any, Any], Any]) -> Any:
         self.calls += 1
-        node, own, *rest = value
+        ((node, own),), *rest = value
         other = {name: each + self.change for name, each in own.items()}
-        return [value, (node, other, *rest), value]
+        return merge(merge(value, ([(node, other)], *rest)), value)
+
+    def from_rank_0(self, ask: Callable[[], Any], what: str) -> Any:
+        return ask()
 
 
 def test_it_costs_a_thousandth_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(replica_check.time, "perf_counter", lambda: clock[0])
     peers = _Peers()
-    gather = peers.gather
+    reduce = peers.reduce
 
-    def slow(value: Any) -> list[Any]:
+    def slow(value: Any, merge: Callable[[Any, Any], Any]) -> Any:
         clock[0] += 0.05
-        return gather(value)
+        return reduce(value, merge)
 
-    peers.gather = slow  # type: ignore[method-assign]
+    peers.reduce = slow  # type: ignore[method-assign]
     check, engine = ReplicaCheck(peers, RankLayout({}, 3), "n1", "auto"), _Engine()
     for step in range(1, 2001):
         clock[0] += 0.1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -286,3 +287,27 @@ def test_names_that_yaml_would_read_otherwise(code: Path) -> None:
     write(code, "my data/x", "123/x")
     found = find(code, config={"data": ["my data", "123"]})
     assert found.line == "code: {link: ['my data', '123']}"
+
+
+def test_the_code_of_all_runs_is_listed_once(code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On shared storage a listing looks at each file; of a large tree that takes long."""
+    write(code, "other.py", "mydata/a")
+    (code / ".gitignore").write_text("mydata\nother.py\n")
+    commands = {0: ["python", "train.py"], 1: ["python", "other.py"]}
+    whole = command_plan(code, commands)
+    entries = [
+        replace(run, entry=replace(run.entry, file=run.entry.argv[-1])) for run in whole.runs
+    ]
+    whole = replace(whole, runs=tuple(entries))
+    first = replace(whole, runs=whole.runs[:1])
+    expected = snapshot.freeze(code_files.scope(whole, paths(code)), code.parent / "a")
+    scope = unfrozen.find(first, paths(code), whole=whole).scope
+    assert scope is not None
+    monkeypatch.setattr(code_files, "find", None)
+    found = snapshot.freeze(scope, code.parent / "b")
+    assert found == replace(expected, archive=found.archive)
+    assert found.git == expected.git
+    assert found.git is not None
+    assert found.git["dirty"] is True
+    with tarfile.open(found.archive) as archive:
+        assert set(archive.getnames()) == {".gitignore", "spec.yaml", "train.py", "other.py"}
