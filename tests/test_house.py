@@ -226,7 +226,7 @@ BUDGETS = {
     # its checkpoints; tensor groups in it by DTensor's plans; blocks that torch compiles, for each
     # engine; what a spike is measured by across restarts, and evaluations that draw by themselves.
     # And a file of messages between ranks, by which who waits is told from who fails.
-    "run": 31_023,
+    "run": 31_024,
     # With what is active in all experiments, totals of what they cost (which cli and the report had
     # twice), what is kept of experiments in which nothing changed (rows of `list`, journals), and
     # the looks of many runs at once, with how long a line of many logs may go unseen; the Pareto

@@ -100,7 +100,8 @@ def _installation(name: str) -> tuple[str, str, str]:
     from importlib import metadata
 
     found = metadata.distribution(name)
-    directory = os.path.realpath(str(found.locate_file(name)))
+    # Through a link ninja builds anew, as the compiler's words are others.
+    directory = str(Path(str(found.locate_file(name))).absolute())
     written = ""
     with suppress(OSError):
         written = str(os.stat(Path(directory, "__init__.py")).st_mtime_ns)

@@ -60,6 +60,18 @@ def test_the_key_says_what_was_compiled() -> None:
     assert len(first) == 20
 
 
+def test_an_environment_behind_a_link_compiles_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler is given its paths as they are spelled, and ninja compares the words."""
+    pytest.importorskip("deepspeed")
+    first = op_cache.key([SHARED])
+    link = tmp_path / "site-packages"
+    link.symlink_to(metadata.distribution("torch").locate_file(""))
+    monkeypatch.syspath_prepend(str(link))
+    assert op_cache.key([SHARED]) != first
+
+
 def test_without_deepspeed_there_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
