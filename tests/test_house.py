@@ -225,7 +225,8 @@ BUDGETS = {
     # several nodes that share a job, and lost nodes of it. And the session's engine of FSDP2 with
     # its checkpoints; tensor groups in it by DTensor's plans; blocks that torch compiles, for each
     # engine; what a spike is measured by across restarts, and evaluations that draw by themselves.
-    # And a file of messages between ranks, by which who waits is told from who fails.
+    # And a file of messages between ranks, by which who waits is told from who fails, and replicas
+    # that are compared up a tree.
     "run": 31_024,
     # With what is active in all experiments, totals of what they cost (which cli and the report had
     # twice), what is kept of experiments in which nothing changed (rows of `list`, journals), and
@@ -240,16 +241,18 @@ BUDGETS = {
     # And with Optuna's forms of a space, which the feature and the tool of searches had twice.
     # And what a population is refused with, and a pack of several nodes.
     # And what sampler: cmaes takes, and compiled blocks. And what of a search or of a script's
-    # arguments would do nothing, and programs behind uv, conda and nice.
+    # arguments would do nothing, and programs behind uv, conda and nice. And packs of one run, and
+    # values typed for keys that some trials lack.
     "compile": 12_164,
     # With what `hpcrun update` reaches, and a default cluster that is another.
-    # And what features look up of other experiments, and the hours of jobs that runs share.
+    # And what features look up of other experiments, and the hours of jobs that runs share; the
+    # listing of code that is frozen next.
     "submission": 7_108,
     # With the default root and the one of before, and what is changed of queued jobs.
     # And what removes a checkpoint of thousands of files; names of what is sent to nodes.
     # And the values that runs of a search were given, and which keys a point of one has;
     # how a run shares its job; a population, and a parent's checkpoint beside the values;
-    # the one writer at a time of a journal.
+    # the one writer at a time of a journal; the plan of a whole search, which tools ask for, too.
     "state": 6_609,
     # With the search of `hpcrun help`, what to type for the options of others, `update`, and
     # programs in a spec's place.
@@ -285,7 +288,7 @@ BUDGETS = {
     "testing": 690,
     "container": 462,
     "tools/export": 454,
-    # With runs of an earlier space, which are another search.
+    # With runs of an earlier space or configuration, which are another search.
     "tools/search": 579,
     "tools/drill": 298,
     "features/staging": 290,

@@ -53,7 +53,7 @@ class CodeScope:
     secrets: Sequence[Path] = ()
     """The files of secrets that the spec names."""
     listing: CodeListing | None = None
-    """What `find` lists, where it has."""
+    """The files of this part, once `find` has listed them."""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class Unfrozen:
     left_out: tuple[str, ...] = ()
     """All that is left out of the code, named or not: the first names, nearest the root."""
     scope: CodeScope | None = field(default=None, compare=False)
-    """What is not, with its listing; None without runs."""
+    """The part of the tree that is frozen, with its listing; None for a plan without runs."""
 
     @property
     def message(self) -> str:
@@ -118,7 +118,7 @@ class Unfrozen:
 
 
 def find(plan: Plan, experiment: ExperimentPaths, *, whole: Plan | None = None) -> Unfrozen:
-    """Return what the runs of a plan name and will not find; raise as `code_files.find`.
+    """Return paths that a plan's runs name and the frozen code lacks; raise as `code_files.find`.
 
     ``whole`` is the plan with all runs whose code is frozen next, by the scope that is returned.
     """

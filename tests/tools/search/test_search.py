@@ -114,7 +114,7 @@ def test_runs_of_an_earlier_space_are_apart(
 
 
 def test_runs_of_an_earlier_configuration_are_apart(hpcrun: Hpcrun, search: Experiment) -> None:
-    """What is no value of the space may have changed; a requeue of some is no other search."""
+    """A changed configuration makes another search of the same space; a requeue makes none."""
     spec = {SEARCH: {"space": SPACE}, "objective": {"metric": "loss", "mode": "min"}}
     for runs in ([16, 17], [16]):
         search.submit(runs, spec={**spec, "config": {"data": "more"}})
