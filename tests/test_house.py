@@ -226,14 +226,15 @@ BUDGETS = {
     # its checkpoints; tensor groups in it by DTensor's plans; blocks that torch compiles, for each
     # engine; what a spike is measured by across restarts, and evaluations that draw by themselves.
     # And a file of messages between ranks, by which who waits is told from who fails, and replicas
-    # that are compared up a tree.
-    "run": 31_024,
+    # that are compared up a tree. And what a tracker was not sent, left where `why` reads it.
+    "run": 31_039,
     # With what is active in all experiments, totals of what they cost (which cli and the report had
     # twice), what is kept of experiments in which nothing changed (rows of `list`, journals), and
     # the looks of many runs at once, with how long a line of many logs may go unseen; the Pareto
     # front of a search, and what became of its trials, and from whom one of them began.
     # And runs that came back and of which nobody knows from where they went on.
-    "observe": 10_420,
+    # And which tracker lacks metrics, and what sends them.
+    "observe": 10_449,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
     # And with searches, whose runs are completed on compute nodes: also conditions and samplers.
@@ -253,10 +254,11 @@ BUDGETS = {
     # And the values that runs of a search were given, and which keys a point of one has;
     # how a run shares its job; a population, and a parent's checkpoint beside the values;
     # the one writer at a time of a journal; the plan of a whole search, which tools ask for, too.
-    "state": 6_609,
+    "state": 6_613,
     # With the search of `hpcrun help`, what to type for the options of others, `update`, and
-    # programs in a spec's place.
-    "cli": 5_671,
+    # programs in a spec's place. And the trackers that lack metrics at the end of `run`, and whose
+    # runs `update` left.
+    "cli": 5_689,
     "tools/init": 3_083,
     "tools/estimate": 3_586,
     "tools/doctor": 3_500,

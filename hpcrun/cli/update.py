@@ -156,6 +156,8 @@ def _with_unit(name: str, value: str) -> str:
 
 def _judge(steps: Sequence[UpdateStep]) -> None:
     """Raise ClusterRefused if Slurm refused one, UsageError if there was nothing to ask it for."""
+    from hpcrun.observe.read.selection import as_where
+
     refused = [step for step in steps if step.is_refused]
     if refused:
         reasons = dict.fromkeys(text for step in refused for text in step.reasons.values())
@@ -166,9 +168,13 @@ def _judge(steps: Sequence[UpdateStep]) -> None:
             "with it",
         )
     if not any(step.changes for step in steps):
-        reasons = dict.fromkeys(text for step in steps for text in step.reasons.values())
+        whose: dict[str, list[Selected]] = {}
+        for step in steps:
+            for text in step.reasons.values():
+                whose.setdefault(text, []).append(step.selected)
+        told = [f"{as_where(runs)}: {text}" for text, runs in whose.items()]
         raise UsageError(
-            f"nothing was changed: {listed([*reasons], 3, '; ')}",
+            f"nothing was changed; {listed(told, 3, '; ')}",
             hint="what is over, or runs, takes other values by `hpcrun cancel`, and `hpcrun submit "
             "SPEC key=value`",
         )

@@ -30,6 +30,14 @@ def tell(experiment: ExperimentPaths, runs: Sequence[int], seconds: float, outpu
     each = [(one.selected, one.status) for one in found]
     for note in unread_progress.notes(each):
         output.say(note)
+    lacking = [one for one in found if one.tracker_problems]
+    for one in lacking[:1]:
+        tracker, problem = next(iter(one.tracker_problems.items()))
+        more = f", nor of {plural(len(lacking) - 1, 'other run')}" if lacking[1:] else ""
+        output.say(
+            f"{tracker} has not got all metrics of {one.status.name}{more}: {brief(problem, 300)}; "
+            f"`hpcrun why{root} {one.status.name}` has the command that sends them"
+        )
     bad = [one for one in found if one.status.state not in run_state.GOOD_ENDS]
     if not bad:
         pruned = sum(one.status.state == run_state.PRUNED for one in found)

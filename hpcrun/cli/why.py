@@ -53,6 +53,8 @@ def _one(run: RunStory, output: Output) -> None:
             output.line(f"  {line}")
     if spent := run.goodput(now):
         click.echo(f"\n{narrative.spent(spent)}")
+    for lacking in narrative.trackers(run):
+        output.line(f"\n{lacking}")
     if notice := narrative.notice(run):
         click.echo(f"\n{one_line(notice)}")
     if fabric := narrative.fabric(run):
@@ -99,6 +101,8 @@ def _several(found: Sequence[RunStory], output: Output) -> None:
             again = " in several attempts" if len(run.attempts) > 1 else ""
             alone = run.attempts[-1].attempt.alone if run.attempts else None
             told = f", but {alone}" if alone else ""
+            for tracker in run.tracker_problems:
+                told += f", but {tracker} has not got all metrics (`hpcrun why RUN` tells more)"
             fine.setdefault(run.status.state + again + told, []).append(run)
     for what, runs in fine.items():
         replayed = sum(run.replayed for run in runs)

@@ -39,6 +39,8 @@ LONGEST_PAUSE = 1800.0
 HANGS = 300.0
 # Seconds to send what is left; less than `hpcrun.run.tracking.tracker_processes` waits.
 LEAVE = 15.0
+# Characters of a problem that are kept for `hpcrun why`.
+_LONGEST = 2000
 
 
 class SupersededError(Exception):
@@ -57,6 +59,9 @@ class MetricsForwarder:
         self._name, self._experiment, self._run = name, plan.name, plan.run(number)
         self._paths = submission.experiment.run(number)
         self._state_file = self._paths.tracker_state(name)
+        self._problem_file = self._paths.tracker_problem(name)
+        # Of this process, or of one before it.
+        self._may_have_problem = True
         attempts = self._paths.attempts()
         self._start = start or (attempts[-1].number if attempts else 0)
         self._tracker: Tracker | None = None
@@ -84,7 +89,7 @@ class MetricsForwarder:
             except SupersededError:
                 return EXIT_USELESS
             except (ImportError, HpcrunError) as error:
-                say(f"{self._name}: {error}; nothing is forwarded")
+                self._note(f"{error}; nothing is forwarded")
                 return EXIT_USELESS
             except Exception as error:
                 self._fail(error)
@@ -107,13 +112,15 @@ class MetricsForwarder:
                 raise SupersededError
             if self._tracker is None:
                 self._position = FeedPosition(**state.get("place", {}))
-                if next(read_after(self._paths, self._position), None) is None:
-                    return
-                self._open(state.get("sink", {}))
-            for part in read_after(self._paths, self._position):
-                self._busy_since = time.monotonic()
-                self._send(part)
-            self._reported = None
+                if next(read_after(self._paths, self._position), None) is not None:
+                    self._open(state.get("sink", {}))
+            if self._tracker is not None:
+                for part in read_after(self._paths, self._position):
+                    self._busy_since = time.monotonic()
+                    self._send(part)
+            if self._may_have_problem:
+                self._problem_file.unlink(missing_ok=True)
+            self._may_have_problem, self._reported = False, None
         finally:
             self._busy_since = None
 
@@ -145,19 +152,27 @@ class MetricsForwarder:
         """Report an error once, and open the tracker anew at the next try."""
         reason = f"{type(error).__name__}: {error}"
         if reason != self._reported:
-            say(f"{self._name}: {reason}; tried again")
+            self._note(f"{reason}; tried again")
         self._reported = reason
         tracker, self._tracker = self._tracker, None
         if tracker is not None:
             with contextlib.suppress(Exception):
                 tracker.close(None)
 
+    def _note(self, problem: str) -> None:
+        """Say why nothing is sent, and leave it where `hpcrun why` looks until something is."""
+        say(f"{self._name}: {problem}")
+        self._may_have_problem = True
+        with contextlib.suppress(OSError):
+            self._problem_file.parent.mkdir(parents=True, exist_ok=True)
+            files.write_bytes(self._problem_file, problem[:_LONGEST].encode(errors="replace"))
+
     def _close(self) -> int:
         if self._tracker is not None:
             try:
                 self._tracker.close(self._ended())
             except Exception as error:
-                say(f"{self._name}: {type(error).__name__}: {error}")
+                self._note(f"{type(error).__name__}: {error}")
                 return EXIT_FAILED
         return EXIT_OK
 
@@ -184,7 +199,7 @@ class MetricsForwarder:
             hangs = since is not None and now - since > HANGS
             if hangs or now > leave_by:
                 how = "does not return" if hangs else "does not return in time"
-                say(f"{self._name} {how}; what is left waits for the next start, or for --once")
+                self._note(f"{how}; what is left waits for the next start, or for --once")
                 os._exit(EXIT_FAILED)
 
 

@@ -228,6 +228,10 @@ class RunPaths(Directory):
     def tracker_state(self, name: str) -> Path:
         return self.tracking / f"{name}.json"
 
+    def tracker_problem(self, name: str) -> Path:
+        """Return the text that says why nothing more is sent to a tracker; absent if all is."""
+        return self.tracking / f"{name}.problem"
+
     def checkpoint(self, step: int, attempt: int) -> Path:
         return self.checkpoints / checkpoint_name(step, attempt)
 

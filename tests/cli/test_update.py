@@ -165,7 +165,7 @@ def test_a_controller_that_is_away_is_said_and_nothing_written(place: Place) -> 
         (("e", "time=5h"), "time: found '5h'; accepted is a time such as 04:00:00"),
         (("e", "max_parallel=0"), "max_parallel: found '0'; accepted is a number of runs, or none"),
         (("e", "time=5"), "this would update 4 runs: e/0-3; there is no terminal to ask on"),
-        (("e/0", "partition=gpu"), "nothing was changed: partition stays, as it runs already"),
+        (("e/0", "partition=gpu"), "nothing was changed; e/0: partition stays, as it runs already"),
     ],
 )
 def test_what_cannot_be_done_says_what_to_type(
@@ -182,7 +182,7 @@ def test_what_runs_on_this_machine_has_no_queue(place: Place) -> None:
     assert place.hpcrun("submit", "e.yaml", "name=f", "cluster=local", "-W").returncode == 0
     done = place.update("f", "time=5")
     assert done.returncode == 2
-    assert "is on this machine, where nothing is queued in Slurm" in done.stderr
+    assert ": is on this machine, where nothing is queued in Slurm" in done.stderr
 
 
 def test_a_submission_of_the_frozen_plan_keeps_it(place: Place) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,3 +164,29 @@ def test_a_job_that_a_shell_has_left_is_nothing_to_a_run_on_this_machine(
     done = command.hpcrun("run", spec, cwd=place)
     assert done.returncode == 0, done.stderr
     assert "on this machine" in done.stderr
+
+
+def test_a_tracker_that_lacks_metrics_is_told(place: Path) -> None:
+    """The library stands in for one whose server refuses a key."""
+    library = place / "library"
+    library.mkdir()
+    refuses = "def __getattr__(name): raise RuntimeError('the API key is wrong')\n"
+    (library / "wandb.py").write_text(refuses)
+    spec = _spec(
+        place,
+        ["sh", "-c", """echo '{"step": 1, "loss": 1}' >> $HPCRUN_METRICS_FILE"""],
+        tracking={"wandb": {"mode": "offline"}},
+        environment={"variables": {"PYTHONPATH": str(library)}, "python": sys.executable},
+    )
+    run = command.hpcrun("run", spec, cwd=place)
+    assert run.returncode == 0, run.stderr
+    assert "wandb has not got all metrics of e/0: RuntimeError: the API key is wrong" in run.stderr
+    shown = command.hpcrun("why", "e", cwd=place).stdout
+    assert "--run 0 --once" in shown
+    told = json.loads(command.hpcrun("why", "e", "--json", cwd=place).stdout)
+    assert "the API key is wrong" in told[0]["tracker_problems"]["wandb"]
+    [line] = [one for one in shown.splitlines() if "PYTHONPATH=" in one]
+    variables = {**os.environ, "WANDB_CACHE_DIR": str(place / "cache")}
+    typed = line.partition("PYTHONPATH=")[2]
+    subprocess.run(["sh", "-c", f"PYTHONPATH={typed}"], check=True, cwd=place, env=variables)
+    assert "has not got" not in command.hpcrun("why", "e", cwd=place).stdout

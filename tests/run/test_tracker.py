@@ -493,9 +493,12 @@ def test_a_library_that_raises_is_told_once_and_tried_again(
     following = Following(log.tracker("wandb"), monkeypatch)
     until(lambda: said)
     time.sleep(0.2)
+    problem = log.run.tracker_problem("wandb")
+    assert problem.read_text() == "ValueError: no API key; tried again"
     wandb.error = None
     until(lambda: wandb.rows)
     assert following.end() == 0
+    assert not problem.exists()
     assert said == ["wandb: ValueError: no API key; tried again"]
     assert list(wandb.rows.values()) == [values(1, 1, 2)]
 
@@ -513,6 +516,13 @@ def test_a_library_that_is_not_there(
     [only] = said
     assert only.startswith("wandb: ")
     assert only.endswith("; nothing is forwarded")
+    problem = log.run.tracker_problem("wandb")
+    assert f"wandb: {problem.read_text()}" == only
+    # One that has nothing to send lacks nothing.
+    monkeypatch.delitem(sys.modules, "wandb")
+    shutil.rmtree(log.run.attempt(1).directory)
+    log.tracker("wandb").once()
+    assert not problem.exists()
 
 
 def test_secrets_are_where_the_library_looks(
@@ -697,7 +707,7 @@ def test_it_ends_where_the_library_hangs(
             process.stdin.close()
         said = process.stdout.read()
     assert process.returncode == 1
-    assert f"wandb does not {how} what is left waits for the next start" in said
+    assert f"wandb: does not {how} what is left waits for the next start" in said
 
 
 def _niceness(pid: int) -> int:

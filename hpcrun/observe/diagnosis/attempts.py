@@ -6,10 +6,11 @@ import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from hpcrun import activity, shared_look
+from hpcrun.errors import HpcrunError
 from hpcrun.fields import TIME, WHOLE
 from hpcrun.observe.diagnosis import goodput
 from hpcrun.observe.diagnosis.goodput import Goodput, Span, Traces
@@ -178,6 +179,20 @@ class RunStory:
             if (grow := next_attempt.grown(one.attempt))
         ]
 
+    @cached_property
+    def tracker_problems(self) -> dict[str, str]:
+        """Why metrics of the run are not sent to trackers, by the tracker's name."""
+        found: dict[str, str] = {}
+        for name in self.selected.run.trackers:
+            try:
+                text = files.read_bytes(self.selected.paths.tracker_problem(name))
+                found[name] = one_line(text.decode(errors="replace"))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except (OSError, HpcrunError) as error:
+                found[name] = one_line(error)
+        return found
+
     def plan_of(self, attempt: int | None) -> RunPlan:
         """Return an attempt's plan; for None, or if it cannot be read, the newest."""
         newest = self.selected.run
@@ -275,6 +290,7 @@ class RunStory:
             "reason": self.status.reason,
             "replayed_steps": self.replayed,
             "goodput": spent.to_data() if (spent := self.goodput(now)) else None,
+            "tracker_problems": self.tracker_problems,
             "attempts": [one.to_data() for one in self.attempts],
         }
 

@@ -111,6 +111,19 @@ def notice(run: RunStory) -> str:
     return f"Of the network: {one_line(found)}."
 
 
+def trackers(run: RunStory) -> list[str]:
+    """Describe which trackers lack metrics of the run, why, and how they get them."""
+    submission, planned = run.selected.planned.paths, run.selected.run
+    python = planned.environment.python if planned.container is None else "python"
+    return [
+        f"{name} has not got all metrics: {problem}. Once that is mended the run's next start "
+        "sends them; where none comes, in the job's environment: "
+        f"PYTHONPATH={submission.package} {python} -m hpcrun.run.tracker {name} "
+        f"{submission.directory} --run {planned.number} --once"
+        for name, problem in run.tracker_problems.items()
+    ]
+
+
 def fabric(run: RunStory) -> list[str]:
     """Describe what is wrong with the links of the newest attempt's nodes, and NCCL's adapters."""
     found = run.attempts[-1].attempt.fabric if run.attempts else None
