@@ -172,9 +172,9 @@ def _judge(steps: Sequence[UpdateStep]) -> None:
         for step in steps:
             for text in step.reasons.values():
                 whose.setdefault(text, []).append(step.selected)
-        told = [f"{as_where(runs)}: {text}" for text, runs in whose.items()]
+        lines = [f"{as_where(runs)}: {text}" for text, runs in whose.items()]
         raise UsageError(
-            f"nothing was changed; {listed(told, 3, '; ')}",
+            f"nothing was changed; {listed(lines, 3, '; ')}",
             hint="what is over, or runs, takes other values by `hpcrun cancel`, and `hpcrun submit "
             "SPEC key=value`",
         )
