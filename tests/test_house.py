@@ -101,6 +101,7 @@ COVERED_BY: dict[str, str] = {
     "observe/diagnosis/advice": "observe/diagnosis/test_attempts.py",
     "observe/diagnosis/cost": "observe/diagnosis/test_goodput.py",
     "observe/diagnosis/narrative": "observe/diagnosis/test_attempts.py",
+    "slurm/refusals": "submission/test_sbatch.py",
     "slurm/site_queries": "site/test_slurm_site.py",
     "site/slurm_records": "site/test_slurm_site.py",
     **{
@@ -233,8 +234,9 @@ BUDGETS = {
     # the looks of many runs at once, with how long a line of many logs may go unseen; the Pareto
     # front of a search, and what became of its trials, and from whom one of them began.
     # And runs that came back and of which nobody knows from where they went on.
-    # And which tracker lacks metrics, and what sends them.
-    "observe": 10_449,
+    # And which tracker lacks metrics, and what sends them; libraries that do not fit, refused
+    # tokens and ranks that never met.
+    "observe": 10_470,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
     # And with searches, whose runs are completed on compute nodes: also conditions and samplers.
@@ -248,7 +250,7 @@ BUDGETS = {
     # With what `hpcrun update` reaches, and a default cluster that is another.
     # And what features look up of other experiments, and the hours of jobs that runs share; the
     # listing of code that is frozen next.
-    "submission": 7_108,
+    "submission": 7_083,
     # With the default root and the one of before, and what is changed of queued jobs.
     # And what removes a checkpoint of thousands of files; names of what is sent to nodes.
     # And the values that runs of a search were given, and which keys a point of one has;
@@ -257,15 +259,16 @@ BUDGETS = {
     "state": 6_613,
     # With the search of `hpcrun help`, what to type for the options of others, `update`, and
     # programs in a spec's place. And the trackers that lack metrics at the end of `run`, and whose
-    # runs `update` left.
-    "cli": 5_689,
+    # runs `update` left; what Slurm's refusals that are pasted mean.
+    "cli": 5_712,
     "tools/init": 3_083,
     "tools/estimate": 3_586,
     "tools/doctor": 3_500,
     # With what was never trained with compiled blocks, and tracebacks that Rich and loguru draw.
     "policy": 2_563,
-    # With the steps of runs that share a job, and Slurm's clock.
-    "slurm": 2_782,
+    # With the steps of runs that share a job, and Slurm's clock. And its refusals, which were the
+    # submission's.
+    "slurm": 2_819,
     "tools/perf": 2_415,
     # With the protocol of features, and many looks at slow storage at once, only so far ahead. And
     # the dataclasses of what each process of a job imports, which cost an agent 25 ms. And the

@@ -6,7 +6,7 @@ import re
 
 from hpcrun.observe.diagnosis import advice
 from hpcrun.policy import causes
-from hpcrun.slurm import pending_reason
+from hpcrun.slurm import pending_reason, refusals
 from hpcrun.text import signal_name
 
 _NODE_MEMORY = "The memory of a node ran out"
@@ -141,6 +141,19 @@ _OTHERS = (
         "/dev/shm` shows it while the run goes.",
     ),
     (
+        r"DataLoader worker .*exited unexpectedly",
+        "A worker process of the DataLoader ended",
+        "Its own error stands above in the log (`hpcrun logs NAME --rank R`); where there is none "
+        "the node's memory ran out mostly: fewer `num_workers`, or more `resources.mem`.",
+    ),
+    (
+        r"command not found",
+        "The job's shell does not find a program",
+        "A job reads no .bashrc: `environment: {setup: [module load X]}` is run before its ranks, "
+        "the path of a Python in `environment.python` needs no activation, and any other program "
+        "can be named by its path.",
+    ),
+    (
         r"too many open files|\bEMFILE\b",
         "A process has as many files open as it may",
         "`environment: {setup: [ulimit -n 65536]}` raises that up to the node's own limit; fewer "
@@ -186,6 +199,11 @@ _OTHERS = (
         "command, and `hpcrun init --from job.sh` makes a spec of an sbatch script.",
     ),
 )
+_REFUSED = re.compile(
+    r"job submission failed|unable to allocate resources|invalid (?:account|partition|qos)"
+    r"|accounting/QOS policy|time limit is invalid|invalid generic resource",
+    re.IGNORECASE,
+)
 # Words in small letters that are messages though they stand alone.
 _SIGNAL_ALONE = re.compile(r"preempted|killed|segfault|sig[a-z]{3,4}")
 # Where a number stands for a signal, and how programs that died are reported.
@@ -210,7 +228,12 @@ def explained(words: str) -> tuple[str, str, str] | None:
         return found
     if trouble := advice.known_trouble({"message": words}, "NAME", re.IGNORECASE):
         return "What the message means", f"{trouble}.", "hpcrun why NAME tells it of a run"
-    return _first(_OTHERS, words)
+    if found := _first(_OTHERS, words):
+        return found
+    if _REFUSED.search(words) and (place := refusals.where_to_look(words)):
+        text = f"Look at {place}. `hpcrun check SPEC` asks Slurm before the queue does."
+        return "Slurm refuses the job", text, "hpcrun help checks"
+    return None
 
 
 def _first(messages: tuple[tuple[str, str, str], ...], words: str) -> tuple[str, str, str] | None:

@@ -4,6 +4,7 @@ In reading order:
 
 - `patience`: how long a command waits for Slurm; readers have one limit for all questions.
 - `client`: run a command of Slurm's and read its refusals; what is asked of Slurm but job states.
+- `refusals`: why Slurm refuses a job, and where to look then.
 - `site_queries`: what is asked of a site as a whole, many questions to a process.
 - `background`: a slow call in a thread.
 - `parse`: Slurm's forms of time, and rows of fields.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hpcrun.compile.freeze import Compiled
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
-from hpcrun.slurm import client, parse, patience
+from hpcrun.slurm import client, parse, patience, refusals
 from hpcrun.submission.local import processes
 from hpcrun.text import Say, one_line
 
@@ -31,27 +31,6 @@ _FULL = re.compile(
 
 # What sbatch itself prints of a job; sites' wrappers print more, and numbers in it.
 _ANSWER = re.compile(r"Submitted batch job (\d+)(?: on cluster (\S+))?\s*")
-
-_HINTS = (
-    (r"violates|policy|submit limit", "your limits: `sacctmgr show associations user=$USER`"),
-    (r"invalid partition", "resources.partition"),
-    (r"invalid account", "resources.account; `sacctmgr show associations user=$USER` lists yours"),
-    (r"invalid qos", "resources.qos; `sacctmgr show associations user=$USER` lists yours"),
-    (r"time limit", "resources.time; `sinfo -o '%P %l'` lists each partition's longest"),
-    (
-        r"node configuration is not available|node count|more processors|cpu count|memory",
-        "resources.nodes, gpus_per_node, cpus_per_task and memory; `sinfo -o '%P %D %c %m %G'` "
-        "lists what the nodes have",
-    ),
-    (
-        r"gres",
-        "resources.gpus_per_node; `sinfo -o '%P %G'` lists each partition's GPUs; where the nodes "
-        "have others, resources.gpu_request and node_has_gpus of the cluster profile",
-    ),
-    (r"feature", "resources.constraint; `sinfo -o '%P %f'` lists the features"),
-    (r"reservation", "resources.reservation; `scontrol show reservation` lists them"),
-    (r"array", "the sweep's size; `scontrol show config` tells MaxArraySize"),
-)
 
 
 class NoAnswer(ClusterUnreachable):
@@ -219,7 +198,7 @@ def _look_for(script: Path, message: str, *, is_taken: bool = False) -> str:
 def _refusal(message: str) -> ClusterRefused | ClusterUnreachable:
     words = re.sub(r"^sbatch: (?:error: )?", "", message, flags=re.MULTILINE)
     if _FULL.search(words):
-        return QueueFull(f"Slurm refused the job: {words}", hint=f"look at {_HINTS[0][1]}")
+        return QueueFull(f"Slurm refused the job: {words}", hint=f"look at {refusals.LIMITS}")
     if re.search("configuration source", words):
         # Slurm's packages are there, and no slurm.conf.
         return ClusterUnreachable(
@@ -227,16 +206,12 @@ def _refusal(message: str) -> ClusterRefused | ClusterUnreachable:
             hint="this machine belongs to no cluster: submit from a login node of one, or add "
             "`cluster=local` for runs on this machine",
         )
-    hint = None
-    for pattern, advice in _HINTS:
-        if re.search(pattern, words, re.IGNORECASE):
-            if pattern == "invalid partition" and (names := client.partitions()):
-                advice += f"; accepted are {', '.join(names)}"
-            hint = f"look at {advice}"
-            break
+    advice = refusals.where_to_look(words)
+    if advice == refusals.PARTITION and (names := client.partitions()):
+        advice += f"; accepted are {', '.join(names)}"
     return client.refusal(
         f"Slurm refused the job: {words}",
-        hint=hint,
+        hint=f"look at {advice}" if advice else None,
         unreachable=f"Slurm cannot be reached: {words}",
     )
 

@@ -642,6 +642,31 @@ ANSWERS = {
         NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus
         RuntimeError: DataLoader worker (pid 12) is killed by signal: Bus error
         bad interpreter: /bin/bash^M: bad interpreter
+        ImportError: libcudart.so.12: cannot open shared object file: No such file or directory
+        undefined symbol: ncclCommRegister
+        symbol lookup error: /opt/lib/libnccl-net.so: undefined symbol: ibv_query_port
+        OSError: /lib64/libstdc++.so.6: version `CXXABI_1.3.15' not found
+        torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients
+        The client socket has timed out after 600s while trying to connect to (n1, 29500)
+        huggingface_hub.errors.GatedRepoError: 401 Client Error
+        HTTPError: 403 Client Error: Forbidden for url
+    """,
+    r"^Slurm refuses the job": """
+        Batch job submission failed: Invalid account or account/partition combination specified
+        sbatch: error: Batch job submission failed: Invalid qos specification
+        srun: error: Unable to allocate resources: Invalid partition name specified
+        Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)
+        Requested time limit is invalid (missing or exceeds some limit)
+        Invalid generic resource (gres) specification
+        Unable to allocate resources: Invalid feature specification
+    """,
+    r"^A worker process of the DataLoader": """
+        RuntimeError: DataLoader worker (pid(s) 12, 13) exited unexpectedly
+    """,
+    r"^The job's shell": """
+        conda: command not found
+        bash: line 1: module: command not found
+        torchrun: command not found
     """,
     r"^A process was killed by SIGKILL": """
         exit code 137
@@ -725,7 +750,9 @@ ANSWERS = {
         --begin
         --hold
     """,
-    r"^Where is the log file": """
+    r"^Where is the output": """
+        where does the output go
+        where are the logs
         where is the slurm-123.out file
     """,
     r"^Resume from a": """

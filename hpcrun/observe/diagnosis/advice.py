@@ -102,6 +102,27 @@ _TROUBLES = (
         "another place",
     ),
     (
+        r"(?<!libcuda)\.so[\w.]*: cannot open shared object file|undefined symbol:"
+        r"|symbol lookup error|version `(?!GLIBC)\S+' not found",
+        "A compiled package does not find the library that it was built with{on_node}: load its "
+        "module (environment.setup: [module load cuda]), or install the package anew beside "
+        "the torch, CUDA and NCCL that are there",
+    ),
+    (
+        r"GatedRepoError|\b401 (?:Client Error|Unauthorized)|\b403 (?:Client Error|Forbidden)"
+        r"|Invalid (?:user )?token|RepositoryNotFoundError",
+        "A server does not give it to you: a file with HF_TOKEN=... (WANDB_API_KEY=...) in it is "
+        "environment.secrets_file; the terms of a gated model have to be accepted on its page; or "
+        "its name is wrong",
+    ),
+    (
+        r"DistStoreError|waiting for clients|client socket has timed out"
+        r"|\d+/\d+ clients joined|RendezvousTimeoutError",
+        "Not all ranks met in time: one had not started or had ended (`hpcrun logs {name}` shows "
+        "all), or its node does not reach rank 0's (`hpcrun doctor --nodes`). A program that "
+        "starts ranks by itself has to start as many as hpcrun, or be the only one on a node",
+    ),
+    (
         r"\bncclSystemError|\bncclRemoteError|\bncclInternalError|NCCL (?:error|WARN)"
         r"|NCCL communicator was aborted|Watchdog caught collective operation timeout"
         r"|Connection closed by (?:remote )?peer|Connection reset by peer",

@@ -22,6 +22,10 @@ SAID = [
     ("DistBackendError", "NCCL error in: x.cpp:3, unhandled system error", "collective"),
     ("RuntimeError", "[x.cc:5] Connection closed by peer [10.0.0.1]:1", "collective"),
     ("ImportError", "/tmp/x.so: failed to map segment from shared object", "noexec"),
+    ("ImportError", "libcudart.so.12: cannot open shared object file: No such file", "module load"),
+    ("ImportError", "/x/a.so: undefined symbol: ncclCommRegister", "module load"),
+    ("GatedRepoError", "401 Client Error. (Request ID: Root=1-2)", "HF_TOKEN"),
+    ("DistStoreError", "Timed out after 901 seconds waiting for clients", "met"),
 ]  # fmt: skip
 WRITTEN = [
     (["/bin/bash^M: bad interpreter: No such file or directory"], "line ends of Windows"),
