@@ -227,8 +227,9 @@ BUDGETS = {
     # its checkpoints; tensor groups in it by DTensor's plans; blocks that torch compiles, for each
     # engine; what a spike is measured by across restarts, and evaluations that draw by themselves.
     # And a file of messages between ranks, by which who waits is told from who fails, and replicas
-    # that are compared up a tree. And what a tracker was not sent, left where `why` reads it.
-    "run": 31_039,
+    # that are compared up a tree. And what a tracker was not sent, left where `why` reads it; what
+    # ranks do as they speak, by which one that does another thing is told.
+    "run": 31_076,
     # With what is active in all experiments, totals of what they cost (which cli and the report had
     # twice), what is kept of experiments in which nothing changed (rows of `list`, journals), and
     # the looks of many runs at once, with how long a line of many logs may go unseen; the Pareto
@@ -236,7 +237,7 @@ BUDGETS = {
     # And runs that came back and of which nobody knows from where they went on.
     # And which tracker lacks metrics, and what sends them; libraries that do not fit, refused
     # tokens and ranks that never met.
-    "observe": 10_470,
+    "observe": 10_471,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
     # And with searches, whose runs are completed on compute nodes: also conditions and samplers.
@@ -245,8 +246,8 @@ BUDGETS = {
     # And what a population is refused with, and a pack of several nodes.
     # And what sampler: cmaes takes, and compiled blocks. And what of a search or of a script's
     # arguments would do nothing, and programs behind uv, conda and nice. And packs of one run, and
-    # values typed for keys that some trials lack.
-    "compile": 12_164,
+    # values typed for keys that some trials lack; a notify.command that is not there.
+    "compile": 12_171,
     # With what `hpcrun update` reaches, and a default cluster that is another.
     # And what features look up of other experiments, and the hours of jobs that runs share; the
     # listing of code that is frozen next.
@@ -256,7 +257,7 @@ BUDGETS = {
     # And the values that runs of a search were given, and which keys a point of one has;
     # how a run shares its job; a population, and a parent's checkpoint beside the values;
     # the one writer at a time of a journal; the plan of a whole search, which tools ask for, too.
-    "state": 6_613,
+    "state": 6_616,
     # With the search of `hpcrun help`, what to type for the options of others, `update`, and
     # programs in a spec's place. And the trackers that lack metrics at the end of `run`, and whose
     # runs `update` left; what Slurm's refusals that are pasted mean.

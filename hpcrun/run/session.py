@@ -361,6 +361,8 @@ class Session(RankView):
         self._last_step = max(self._last_step, self.finished_steps)
         if self._saves is not None:
             can_save = self.world_size == 1 or process_groups.distributed()
+            # Of a rank that left from inside of a save the others take the next one for this.
+            can_save = can_save and not self._saves.is_under_way
             is_profile = self._spec.spec.get(profiling.KEY)
             if can_save and not is_profile and self.restored_step not in (None, self._last_step):
                 # What a loop that was left early did after its last save.

@@ -61,7 +61,8 @@ Supervisors alone write the ledger. Each line has ``event``, ``time`` (seconds s
     Ranks write one file of their working directory: ``file`` (in ``work``), ``ranks``.
 ``fault``, ``notified``
     A drill is about to inject a ``fault`` (``rank``, ``node``); ``notify.command`` is about to be
-    run for ``what``, of `hpcrun.state.spec.notify_block.EVENTS`.
+    run for ``what``, of `hpcrun.state.spec.notify_block.EVENTS`; again with the ``problem`` if it
+    failed.
 ``stopping``
     The ranks are asked to save and leave: ``reason`` (``time_limit``, ``preempted``, ``requeued``,
     ``signal``, ``interrupted``, ``pruned``), ``signal``.
@@ -225,7 +226,7 @@ _FIELDS: dict[str, Kinds] = {
         "exit_code": WHOLE,
     },
     FAULT: {"fault": TEXT, "rank": INDEX, "node": TEXT},
-    NOTIFIED: {"what": TEXT},
+    NOTIFIED: {"what": TEXT, "problem": TEXT},
     RESUME: {
         "resumes": FLAG,
         "source": PATH,
@@ -288,6 +289,8 @@ class Attempt:
     kept: dict[str, Any] | None = None
     shared_write: dict[str, Any] | None = None
     notified: str | None = None
+    not_told: str | None = None
+    """Why ``notify.command`` told nobody of its end."""
     warm: bool = False
     roles: list[dict[str, Any]] = field(default_factory=list)
     notice: str | None = None
@@ -415,7 +418,7 @@ def read(run: RunPaths) -> list[Attempt]:
         elif event == ROLE:
             attempt.roles.append(record)
         elif event == NOTIFIED:
-            attempt.notified = record.get("what")
+            attempt.notified, attempt.not_told = record.get("what"), record.get("problem")
         elif event in _of_features():
             attempt.of_features[event] = record
     return [attempts[number] for number in sorted(attempts)]

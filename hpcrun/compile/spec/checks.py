@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -178,7 +179,13 @@ def settle_paths(data: dict[str, Any], directory: Path, report: Reporter) -> Non
 
     command = data["notify"]["command"]
     if command and "/" in command[0]:
-        command[0] = absolute("notify.command", command[0])
+        program = command[0] = absolute("notify.command", command[0])
+        if not is_there(Path(program).is_file):
+            hint = "a name without a slash is looked up on the node's PATH"
+            report.at("notify.command.0", f"there is no file {program}", hint)
+        elif not os.access(program, os.X_OK):
+            hint = f"chmod +x {shlex.quote(program)}"
+            report.at("notify.command.0", f"{program} is not executable", hint)
     if code["root"] is not None:
         root = code["root"] = absolute("code.root", code["root"])
         if not is_there(Path(root).is_dir):

@@ -90,6 +90,7 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
         *_events(one.events),
         *_kept(one),
         *_roles(one),
+        f"Nobody was told: {told}." if (told := one.attempt.not_told) else "",
         _followed(one, run),
     ]
     return [end(one, run, now), *filter(None, parts)]

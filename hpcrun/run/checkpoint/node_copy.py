@@ -139,6 +139,7 @@ class NodeCopies:
             files[path.name] = checkpoint_files.save(state, path, durable=False)
 
         what = f"step {step} was not saved in the nodes' storage"
+        self._ranks.doing = f"saving step {step} in the nodes' storage"
         self._prepare()
         self._ranks.agree(_make(directory), what)
         error = write_shards(engine, states, directory, self._ranks.rank, write, files)

@@ -164,6 +164,7 @@ class CheckpointSaver:
         """Make the directory, and return the manifest without its files."""
         self._fence.check(always=True)
         self.wait_for_removals()
+        self._ranks.doing = f"saving step {step}"
         directory = self._run.checkpoint(step, self._attempt)
         self._ranks.agree(self._make(directory), f"{directory} cannot be made")
         # Rank 0's host has made it; others may believe that it, or one above it, is absent.
@@ -192,6 +193,7 @@ class CheckpointSaver:
         step = draft.step
         directory = self._run.checkpoint(step, self._attempt)
         own = None if error is None else (ranks.rank, error)
+        ranks.doing = f"completing the checkpoint of step {step}"
         everyone = ranks.reduce(
             (own, dict(files)), lambda one, other: (one[0] or other[0], {**one[1], **other[1]})
         )

@@ -50,6 +50,8 @@ class SavePolicy:
         self._blocked = 0.0
         self.step = 0
         """Finished steps of the newest checkpoint, as far as is known."""
+        self.is_under_way = False
+        """A save was begun and not left in the usual way: the other ranks may be in it still."""
 
     def save(self, engine: Any, step: int, states: Mapping[str, Any]) -> None:
         """Save, and wait until the checkpoint is complete and old ones are removed.
@@ -99,12 +101,17 @@ class SavePolicy:
             return
         began = time.perf_counter()
         saved: Manifest | None = None
+        self.is_under_way = True
         with self._progress.during(progress.SAVING):
-            if asynchronous:
-                self._saver.save_async(engine, step, states, self._metrics.latest)
-            else:
-                saved = self._saver.save(engine, step, states, self._metrics.latest)
-        self.step = step
+            try:
+                if asynchronous:
+                    self._saver.save_async(engine, step, states, self._metrics.latest)
+                else:
+                    saved = self._saver.save(engine, step, states, self._metrics.latest)
+            except CheckpointError:  # on all ranks alike
+                self.is_under_way = False
+                raise
+        self.step, self.is_under_way = step, False
         seconds = time.perf_counter() - began
         if saved is None:
             self._blocked = seconds
@@ -129,6 +136,7 @@ class SavePolicy:
         wrong = self._bad_steps.reason
         if wrong is None and not _has_finite_weights(engine):
             wrong = "a weight is not finite"
+        self._ranks.doing = f"about to save step {step}"
         if (first := self._ranks.first(wrong)) is not None:
             self._log.write("save_skipped", step=step, message=first[1])
             return False

@@ -79,6 +79,7 @@ class ReplicaCheck:
         if self._since is not None and step > self._since[0]:
             seconds = (began - self._since[1]) / (step - self._since[0])
         cost = self._cost or time.perf_counter() - began
+        self._ranks.doing = f"comparing replicas after step {step}"
         found = self._ranks.reduce(([(self._node, own)], seconds, cost), _merged)
 
         def judge() -> tuple[str | None, float, float]:

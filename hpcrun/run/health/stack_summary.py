@@ -13,6 +13,7 @@ from hpcrun.run.health.progress import COLLECTIVE
 _FRAME = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
 # Paths that are no code of the user's: libraries, and the package that this room is in.
 _OURS = "/".join(__name__.split(".")[:2])
+_MESSAGES = re.compile(rf"/{_OURS}/rank/(?:peer_messages|collectives)[.]py$")
 _LIBRARY = re.compile(rf"/(?:site-packages|dist-packages|lib/python3[.\d]*)/|^<|/{_OURS}/")
 
 
@@ -49,7 +50,9 @@ def position(text: str) -> ThreadPosition | None:
         if own is not None:
             where = f"{PurePath(own['file']).name}:{own['line']} ({own['function']})"
         waits = any(COLLECTIVE.search(frame["file"]) for frame in frames)
-        return ThreadPosition(frames[0]["function"], where, waits)
+        # In one collective some ranks send and others receive.
+        calls = (frame for frame in frames if not _MESSAGES.search(frame["file"]))
+        return ThreadPosition(next(calls, frames[0])["function"], where, waits)
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -53,6 +54,9 @@ def tell(
         return
     problem = _call(wanted.command, _facts(event, experiment, run, last, paths), timeout)
     say(problem or f"notify.command was told: {event}")
+    if problem:
+        with contextlib.suppress(OSError):
+            ledger.write(paths, ledger.NOTIFIED, last.number, what=event, problem=problem)
 
 
 def _facts(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from hpcrun.errors import CheckpointError
+from hpcrun.errors import CheckpointError, HpcrunError
 from hpcrun.run.rank import peer_messages, process_groups
 
 
@@ -23,6 +23,9 @@ class Collectives:
     def __init__(self, rank: int, world_size: int, group: Any = None) -> None:
         self.rank, self.world_size = rank, world_size
         self._group = group
+        self.doing = ""
+        """What all ranks do now, such as ``saving step 20``: one that does another thing is told
+        from one that answers."""
 
     def on(self, group: Any) -> Collectives:
         """Return the same ranks on a process group of its own, for another thread."""
@@ -45,10 +48,10 @@ class Collectives:
         """
         for distance in self._distances():
             if self.rank & distance:
-                peer_messages.wait(peer_messages.send(self._gloo(), value, self.rank - distance))
+                peer_messages.wait(self._send(value, self.rank - distance))
                 return None
             if self.rank + distance < self.world_size:
-                value = merge(value, peer_messages.receive(self._gloo(), self.rank + distance))
+                value = merge(value, self._receive(self.rank + distance))
         return value
 
     def all_reduce(self, value: Any, merge: Callable[[Any, Any], Any]) -> Any:
@@ -96,17 +99,30 @@ class Collectives:
         below = []
         for distance in self._distances():
             if self.rank & distance:
-                values, common = peer_messages.receive(self._gloo(), self.rank - distance)
+                values, common = self._receive(self.rank - distance)
                 break
             below.append(distance)
         works: list[peer_messages.Sending] = []
         for distance in reversed(below):
             if self.rank + distance < self.world_size:
                 part = values[distance:], common
-                works += peer_messages.send(self._gloo(), part, self.rank + distance)
+                works += self._send(part, self.rank + distance)
                 values = values[:distance]
         peer_messages.wait(works)
         return values[0], common
+
+    def _send(self, value: Any, peer: int) -> list[peer_messages.Sending]:
+        return peer_messages.send(self._gloo(), (self.doing, value), peer)
+
+    def _receive(self, peer: int) -> Any:
+        """Return what another rank sends; raise HpcrunError if it does another thing."""
+        doing, value = peer_messages.receive(self._gloo(), peer)
+        if doing != self.doing:
+            raise HpcrunError(
+                f"the ranks are apart: rank {peer} is {doing}, rank {self.rank} {self.doing}",
+                hint="all ranks have to take and leave the same steps, and to save after the same",
+            )
+        return value
 
     def _distances(self) -> Iterator[int]:
         distance = 1

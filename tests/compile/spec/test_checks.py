@@ -421,6 +421,10 @@ TABLE = [
     wrong("two addresses", "notify.mail:", "accepted is one address",
           add="notify: {mail: 'a@b.org,c@d.org'}"),
     wrong("empty command", "notify.command:", "is empty", add="notify: {command: ['']}"),
+    wrong("a command that is not there", "notify.command.0:", "there is no file",
+          "looked up on the node's PATH", add="notify: {command: [./tell.sh]}"),
+    wrong("a command that is not executable", "notify.command.0:", "is not executable", "chmod +x",
+          add="notify: {command: [./tell.sh]}", files={"tell.sh": "#!/bin/sh"}),
     wrong("NUL in the command", "notify.command.1:", "holds a NUL",
           add='notify: {command: [mail, "a\\0"]}'),
     # sbatch and the shell

@@ -176,6 +176,7 @@ def test_mail_of_slurm(project: Any) -> None:
 
 def test_the_path_of_the_command_that_is_told_of_ends(project: Any) -> None:
     notify = "notify: {command: [./tell.sh, ./argument]}"
+    project.write("tell.sh", "#!/bin/sh\n").chmod(0o755)
     path = project.write("spec.yaml", f"entry: train.py\ncluster: slurm\n{notify}\n")
     run = freeze(compile_spec(path)).runs[0]
     assert run.spec["notify"]["command"] == [str(project.directory / "tell.sh"), "./argument"]

@@ -152,6 +152,20 @@ def test_what_does_not_say_where(text: str) -> None:
     assert stack_summary.position(text) is None
 
 
+def test_ranks_that_send_and_that_receive_are_in_the_same_collective() -> None:
+    def text(*calls: str) -> str:
+        frames = [*calls, "rank/collectives.py reduce", "checkpoint/save.py _conclude"]
+        pairs = (one.split() for one in frames)
+        shown = (f'  File "/zip/hpcrun/run/{path}", line 1 in {name}' for path, name in pairs)
+        return "\n".join(["Thread 0x1 (most recent call first):", *shown])
+
+    sends = stack_summary.position(text("rank/peer_messages.py wait"))
+    receives = stack_summary.position(
+        text("rank/peer_messages.py take", "rank/peer_messages.py receive")
+    )
+    assert sends == receives == ThreadPosition("_conclude", "", collective=True)
+
+
 @pytest.mark.parametrize("room", ["session", "rank.metrics", "checkpoint.save", "protocol.launch"])
 def test_frames_of_hpcrun_are_not_the_users(room: str) -> None:
     module = importlib.util.find_spec(f"hpcrun.run.{room}")

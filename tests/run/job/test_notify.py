@@ -18,6 +18,7 @@ from hpcrun.state import files, ledger
 from hpcrun.state.plan import Entry, RunPlan
 from hpcrun.state.spec import notify_block
 from hpcrun.state.spec.notify_block import EVENTS
+from tests.support import command
 from tests.support.place import Place
 from tests.support.waiting import until
 
@@ -97,6 +98,9 @@ def test_its_failure_changes_nothing(place: Place) -> None:
     assert code == 0
     assert "notify.command ended with exit code 7" in said
     assert ledger.intent(place.run) == "finished"
+    assert place.attempt().not_told == "notify.command ended with exit code 7"
+    shown = command.hpcrun("why", "study/3", "--root", place.root).stdout
+    assert "Nobody was told: notify.command ended with exit code 7." in shown
 
 
 def finished(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.errors import CheckpointError
+from hpcrun.errors import CheckpointError, HpcrunError
 from hpcrun.run.rank.collectives import Collectives
 from tests.run.thread_ranks import Wire, in_turn
 
@@ -88,3 +88,35 @@ def test_what_rank_0_cannot_find_out_is_an_error_of_all(
 
     found, _ = _all(5, lambda ranks: ranks.from_rank_0(fail, "manifests"))
     assert [(each.message, each.hint) for each in found] == [(message, hint)] * 5
+
+
+class Mail:
+    """A gloo group of two ranks, whose messages lie there until they are fetched."""
+
+    def __init__(self) -> None:
+        self.parts: list[Any] = []
+
+    def send(self, tensors: list[Any], *_: int) -> Mail:
+        self.parts += tensors
+        return self
+
+    def recv(self, tensors: list[Any], *_: int) -> Mail:
+        tensors[0].copy_(self.parts.pop(0))
+        return self
+
+    def wait(self) -> None:
+        pass
+
+
+def test_ranks_that_do_different_things_are_told_apart() -> None:
+    """Without that, what one rank says of one thing is taken for its answer to another."""
+    mail = Mail()
+    lower, higher = Collectives(0, 2, mail), Collectives(1, 2, mail)
+    lower.doing = higher.doing = "saving step 20"
+    assert _lists(higher) is None
+    assert _lists(lower) == [0, 1]
+    higher.doing = "about to save step 19"
+    assert _lists(higher) is None
+    apart = "rank 1 is about to save step 19, rank 0 saving step 20"
+    with pytest.raises(HpcrunError, match=apart):
+        _lists(lower)
