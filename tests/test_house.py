@@ -247,7 +247,7 @@ BUDGETS = {
     # And what sampler: cmaes takes, and compiled blocks. And what of a search or of a script's
     # arguments would do nothing, and programs behind uv, conda and nice. And packs of one run, and
     # values typed for keys that some trials lack; a notify.command that is not there.
-    "compile": 12_171,
+    "compile": 12_175,
     # With what `hpcrun update` reaches, and a default cluster that is another.
     # And what features look up of other experiments, and the hours of jobs that runs share; the
     # listing of code that is frozen next.

@@ -50,7 +50,7 @@ def tell(experiment: ExperimentPaths, runs: Sequence[int], seconds: float, outpu
             reads = ["logs", "results"]
         output.say(f"{done}, {duration(seconds)}")
         if kept := next(filter(None, map(_written_files, found)), None):
-            more = f", of the others beside it: runs/RUN/{kept.parent.name}" if found[1:] else ""
+            more = f", of the others beside it: runs/RUN/{kept.name}" if found[1:] else ""
             output.say(f"files that it wrote: {kept}{more}")
         output.say(f"next: {'   '.join(f'hpcrun {each}{root} {where}' for each in reads)}")
         return

@@ -164,7 +164,11 @@ def _nearest(word: str, accepted: Iterable[str]) -> str | None:
     if close := get_close_matches(word, names, n=1, cutoff=0.6):
         return close[0]
     lowered = {name.lower().replace("-", "_"): name for name in names}
-    return lowered.get(word.lower().replace("-", "_"))
+    # As `lr` stands for `learning_rate`, and back.
+    initials = {"".join(part[:1] for part in one.split("_")): lowered[one] for one in lowered}
+    plain = word.lower().replace("-", "_")
+    own = "".join(part[:1] for part in plain.split("_"))
+    return lowered.get(plain) or initials.get(plain) or (lowered.get(own) if own[1:] else None)
 
 
 def listing(names: Iterable[str], limit: int = 40) -> str:

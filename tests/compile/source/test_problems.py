@@ -92,6 +92,9 @@ def test_words_of_messages() -> None:
     assert did_you_mean("node", ["nodes", "time"]) == "did you mean 'nodes'?"
     assert did_you_mean("A-B", ["a_b"]) == "did you mean 'a_b'?"
     assert did_you_mean("queue", ["nodes"]) is None
+    assert did_you_mean("lr", ["steps", "learning-rate"]) == "did you mean 'learning-rate'?"
+    assert did_you_mean("weight_decay", ["wd", "w"]) == "did you mean 'wd'?"
+    assert did_you_mean("width", ["w"]) is None
     assert listing(["a", "b", "c"], 2) == "a, b, … (1 more)"
     assert [kind_of(one) for one in (None, True, 1, 1.5, "a", [], {})] == [
         *("nothing (null)", "true or false", "a whole number", "a number"),
