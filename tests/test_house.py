@@ -36,6 +36,7 @@ COVERED_BY: dict[str, str] = {
     "observe/logs/log_places": "tools/remote/test_on.py",
     "command": "cli/test_help.py",
     "tools/completion/condition_keys": "tools/completion/test_completion.py",
+    "cli/asked_words": "cli/test_ask.py",
     "cli/check": "cluster/test_check.py",
     "tools/completion/completion_answers": "tools/completion/test_completion.py",
     "tools/doctor/doctor_command": "tools/doctor/test_examination.py",

@@ -12,11 +12,11 @@
 - Looking inside running ones: `exec`, with ``shell`` and ``stacks``.
 - Acting on runs: `cancel`, `requeue`, `update`, `tag` (and ``note``), `rename`, `clean`, `delete`.
 - `help`: topics, and ``schema``, the JSON Schema of specs; `ask`: what answers a question;
-  `known_messages`: what a message that is pasted means.
+  `asked_words`: the words of who asks; `known_messages`: what a message that is pasted means.
 
 To add an option that every command takes: `global_options`, and its value in `options.Output`. To
 add a command: write ``hpcrun/cli/NAME.py`` with a function ``command``, add it with an example to
 ``CORE`` in `commands`, and run ``make docs``. Imports that only the command needs go inside the
 function. What the core does not need is a tool: see `hpcrun.tools`. A word of another program that
-``hpcrun help`` is to understand: ``SYNONYMS`` of `ask`; a message: `known_messages`.
+``hpcrun help`` is to understand: `asked_words`; a message: `known_messages`.
 """

@@ -8,238 +8,35 @@ ranked by BM25 (Robertson and Zaragoza, 2009), with the words of their headings.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from itertools import groupby
 from typing import NamedTuple
 
 from hpcrun.cli import commands, known_messages
+from hpcrun.cli.asked_words import ASKED_FOR, PHRASES, STOP, SYNONYMS, WORTH
 from hpcrun.compile.target import deepspeed_keys
 
 # BM25's saturation of a word that is repeated, and the part of a passage's length that counts.
-_K1, _B = 1.2, 0.6
-# How much more than in the text a word counts in a heading, and in a key or a command's names.
-_HEADING, _NAME = 3, 4
-# A passage that has few of the words that were asked for is worth less, by this power of its part.
-_COVERAGE = 2.0
+_K1, _B = 4.0, 0.6
+# How much more than in the text a word counts in a heading, a key or a command's names, and in
+# `ASKED_FOR`.
+_HEADING, _NAME, _ASKED = 3, 4, 2
 # What a word's other name counts beside the word that was typed.
 _SYNONYM = 0.8
 # How alike a key has to be to one that was typed.
 _NEARLY = 0.85
+# How alike a word of the pages has to be to one that is typed and that they lack.
+_ALIKE = 0.8
 _SPECS, _GLOSSARY = "hpcrun help specs", "hpcrun help glossary"
 _WHAT_IS = re.compile(
     r"(?:what (?:is|are|does)|explain) (?:(?:an?|the) )?(.+?)(?: do| mean)? ?\??", re.IGNORECASE
 )
+_DIGIT = re.compile(r"\d")
 _WORD = re.compile(r"[a-z0-9]+(?:[._][a-z0-9]+)*")
-_STOP_WORDS = """
-a an and another are as ask at be by can could do does eight every first for four from get give gets
-have how i if in is it its just many me much my need not number of often on once one or our out
-please should so some than that the their them then there this to two up use used using want was way
-we what when where which who why will with without would you your
-"""
-STOP = frozenset(_STOP_WORDS.split())
-# A word of people who know other programs -> words of hpcrun's own pages, with blanks between.
-SYNONYMS = {
-    "abort": "cancel",
-    "argparse": "args flags argument",
-    "autocomplete": "completes schema editor",
-    "bandwidth": "links measures doctor",
-    "bayes": "bayesian search sweep",
-    "bayesian": "bayesian search sweep",
-    "blacklist": "exclude bad",
-    "bool": "boolean flags",
-    "elastic": "another number ranks",
-    "evaluate": "evaluator evaluation",
-    "finetune": "initialize_from weights",
-    "fsdp": "parallelism divided ranks",
-    "inherit": "extends",
-    "inode": "inodes quota files",
-    "login": "shell node",
-    "mac": "laptop",
-    "macbook": "laptop",
-    "multirun": "sweep",
-    "plugin": "extending package",
-    "preemptable": "preemption",
-    "preemptible": "preemption",
-    "resize": "another number ranks",
-    "settings": "keys extends",
-    "spot": "preemption",
-    "student": "group",
-    "user": "colleague",
-    "vscode": "editor schema",
-    "alter": "update change",
-    "accuracy": "results metrics",
-    "activate": "conda environment.python",
-    "afterok": "afterok depends_on",
-    "alert": "notify mail",
-    "api": "python hpcrun.submit api",
-    "archive": "export",
-    "array": "sweep max_parallel",
-    "broken": "bad node fail",
-    "budget": "cost price prices",
-    "callback": "notify",
-    "charge": "account",
-    "ckpt": "checkpoint",
-    "colleague": "group share",
-    "colleagues": "group share",
-    "concurrent": "max_parallel",
-    "conda": "environment.setup environment.python conda",
-    "config": "config spec",
-    "convert": "convert from-sbatch weights",
-    "core": "cpus_per_task",
-    "cores": "cpus_per_task",
-    "cpus": "cpus_per_task",
-    "crash": "fail",
-    "crashed": "fail",
-    "csv": "results csv",
-    "curves": "report curves",
-    "debug": "local run",
-    "dependencies": "depends_on",
-    "dependency": "depends_on",
-    "die": "fail why",
-    "died": "fail why",
-    "dies": "dies lost",
-    "disk": "disk clean",
-    "docker": "container image",
-    "email": "notify mail",
-    "env": "environment variables",
-    "epoch": "epoch step",
-    "error": "error message why",
-    "errors": "errors message",
-    "everything": "all experiments",
-    "extend": "change",
-    "faq": "questions",
-    "fit": "fit estimate",
-    "folder": "directory",
-    "format": "spec",
-    "free": "clean delete",
-    "gpus": "gpus_per_node",
-    "gres": "gpus_per_node gpu_type",
-    "grid": "sweep",
-    "group": "group share",
-    "hang": "hang stacks",
-    "hung": "hang stacks",
-    "hydra": "hydra key=value flags",
-    "hyperparameter": "sweep",
-    "interactive": "shell exec",
-    "interface": "interface fabric",
-    "job": "run job",
-    "jobs": "run job",
-    "keys": "specs keys",
-    "kill": "cancel",
-    "killed": "end fail",
-    "laptop": "local without",
-    "launch": "torchrun submit",
-    "limit": "limit time max_parallel",
-    "lmod": "module",
-    "locally": "local without",
-    "lr": "learning rate",
-    "mail": "notify mail",
-    "memory": "memory mem",
-    "miniconda": "conda",
-    "module": "environment.setup module",
-    "modules": "environment.setup module",
-    "money": "cost price",
-    "monitor": "status top",
-    "most": "most max_parallel",
-    "multi": "nodes",
-    "multinode": "nodes",
-    "nnodes": "resources.nodes",
-    "notebook": "python",
-    "notification": "notify",
-    "notify": "notify mail",
-    "nvidia": "nvidia-smi exec GPU",
-    "oom": "out_of_memory memory",
-    "optuna": "sweep",
-    "output": "logs output",
-    "overrides": "overrides key=value flags",
-    "parallel": "max_parallel parallel",
-    "pd": "pending",
-    "pending": "pending waits reason",
-    "pip": "environment python packages",
-    "plot": "report",
-    "pretrained": "initialize_from",
-    "printed": "logs rank",
-    "progress": "status progress",
-    "pytorch": "torch framework",
-    "queue": "pending queued",
-    "ray": "framework",
-    "reference": "specs keys",
-    "remove": "delete clean",
-    "rerun": "requeue",
-    "restart": "requeue restart",
-    "resume": "resume checkpoint",
-    "retry": "requeue",
-    "sacct": "status why",
-    "renice": "update nice priority",
-    "scontrol": "update requeue show",
-    "timelimit": "update resources.time time",
-    "save": "save checkpoint",
-    "scancel": "cancel",
-    "search": "search sweep",
-    "secret": "secrets_file",
-    "sinfo": "check doctor",
-    "singularity": "apptainer container",
-    "slack": "notify command",
-    "slow": "slow profile",
-    "squeue": "status",
-    "srun": "run",
-    "ssd": "own disk",
-    "stderr": "logs",
-    "stdout": "logs",
-    "stop": "cancel stop",
-    "stored": "root",
-    "stuck": "stuck hang",
-    "submitit": "submit sbatch",
-    "table": "results",
-    "tail": "logs follow",
-    "take": "take estimate",
-    "threads": "cpus_per_task",
-    "timeout": "time time_limit",
-    "token": "secrets tokens secrets_file",
-    "tokens": "secrets tokens secrets_file",
-    "track": "tracking",
-    "uncommitted": "uncommitted code",
-    "utilisation": "telemetry gpu top",
-    "utilization": "telemetry gpu top",
-    "uv": "environment python venv uv",
-    "venv": "environment.python venv",
-    "virtualenv": "environment.python venv",
-    "wait": "pending waits",
-    "walltime": "resources.time time",
-    "yaml": "spec YAML",
-    "begin": "begin sbatch",
-    "hold": "hold held",
-    "jupyter": "notebook",
-    "quota": "quota disk clean",
-    "salloc": "salloc shell run allocation",
-    "diverges": "diverge nan spike",
-    "diverge": "nan spike",
-    "upgrade": "upgrade pip",
-    "workstation": "local",
-    "preempted": "preemption",
-    "hf_home": "HF_HOME cache environment.variables",
-    "home": "home root directory",
-    "port": "port MASTER_PORT",
-    "zero": "deepspeed zero_optimization",
-}
-# Several words that are one -> that word.
-PHRASES = {
-    "fine-tune": "finetune",
-    "log in": "login",
-    "multi-run": "multirun",
-    "w&b": "wandb",
-}
-
-# What an answer is worth beside others, by its topic: those first that say what to type.
-WORTH = {
-    **dict.fromkeys(("questions", "recipes"), 1.7),
-    **dict.fromkeys(("architecture", "extending", "glossary", "processes", "security"), 0.6),
-    **dict.fromkeys(("checkpoints", "observing", "records", "recovery-rules", "python"), 0.8),
-}
 
 
 class Passage(NamedTuple):
@@ -259,11 +56,11 @@ def answers(words: str, pages: Mapping[str, str], most: int = 5) -> list[Passage
     ``pages`` are those of the documentation, by topic, as Markdown.
     """
     told = _of_message(words)
-    asked = _asked(words)
-    index = _Index([*_of_commands(), *_of_pages(pages)])
+    index = _Index(passages(pages))
+    asked = _asked(words, index)
     scores: dict[int, float] = {}
-    met: dict[int, set[int]] = {}
-    for place, group in enumerate(asked):
+    met: dict[int, float] = {}
+    for group in asked:
         best: dict[int, float] = {}
         for number, word in enumerate(group):
             # What was typed counts more than what it is called here.
@@ -272,12 +69,13 @@ def answers(words: str, pages: Mapping[str, str], most: int = 5) -> list[Passage
                 best[one] = max(best.get(one, 0.0), own * part)
         for one, part in best.items():
             scores[one] = scores.get(one, 0.0) + part
-            met.setdefault(one, set()).add(place)
+            met[one] = met.get(one, 0.0) + index.rarity(group[0])
+    all_asked = sum(index.rarity(group[0]) for group in asked)
 
     def worth(one: int) -> float:
         topic = index.passages[one].where.removeprefix("hpcrun help ")
-        coverage = math.pow(len(met[one]) / len(asked), _COVERAGE)
-        return scores[one] * coverage * WORTH.get(topic, 1.0)
+        # What has few of the words that were asked for is worth less.
+        return scores[one] * met[one] / all_asked * WORTH.get(topic, 1.0)
 
     ranked = sorted(scores, key=worth, reverse=True)
     # A key, a command or a word of the glossary that was typed as it stands was asked for.
@@ -285,6 +83,10 @@ def answers(words: str, pages: Mapping[str, str], most: int = 5) -> list[Passage
     asked_of = _WHAT_IS.fullmatch(typed)
     typed = asked_of[1] if asked_of else typed
     known = [one for one in index.passages if typed and one.names == typed]
+    known = known or _of_name(typed, index.passages)
+    if not (known or index.has(typed)):
+        near = get_close_matches(typed, commands.known(), n=1, cutoff=_ALIKE)
+        known = [one for one in index.passages if one.title in [f"hpcrun {name}" for name in near]]
     if asked_of:
         known += [one for one in index.passages if one.title == f"hpcrun {typed}"]
         known.sort(key=lambda one: (one.where != _GLOSSARY, not one.title.startswith("hpcrun ")))
@@ -295,6 +97,25 @@ def answers(words: str, pages: Mapping[str, str], most: int = 5) -> list[Passage
         if passage is not None:
             found.setdefault(passage.title, passage)
     return [*found.values()][:most]
+
+
+def _of_name(typed: str, passages: Sequence[Passage]) -> list[Passage]:
+    """Return what has a key without its block, an option of sbatch's, or a variable, as its name.
+
+    A word without a sign or capitals is none: ``output`` may be meant otherwise.
+    """
+    if not re.fullmatch(r"-*[\w-]+", typed) or not re.search(r"[-_A-Z]", typed):
+        return []
+    option = typed.lstrip("-")
+    key = option.replace("-", "_")
+    keys = [one for one in passages if one.names == one.title and one.names.endswith(f".{key}")]
+    keys.sort(key=lambda one: (not one.names.startswith("resources."), one.names.count(".")))
+    return keys or [one for one in passages if option in re.split(r"[`,; ]+", one.names)]
+
+
+def passages(pages: Mapping[str, str]) -> list[Passage]:
+    """Return all that is searched."""
+    return [*_of_commands(), *_of_pages(pages)]
 
 
 def _nearest_key(typed: str, passages: Sequence[Passage]) -> Passage | None:
@@ -321,15 +142,25 @@ def _nearest_key(typed: str, passages: Sequence[Passage]) -> Passage | None:
     return None
 
 
-def _asked(words: str) -> list[list[str]]:
-    """Return the words that say something, each with what else it may be called."""
+def _asked(words: str, index: _Index) -> list[list[str]]:
+    """Return the words that say something, each with what else it may be called.
+
+    One that no page has, nor `SYNONYMS`, is taken for the word that it is nearly; two that are one
+    word there (warm up, data set) for that one, too.
+    """
     every = _words(_as_one(words))
+    pairs = {one: one + after for one, after in itertools.pairwise(every)}
     found = []
     for word in [one for one in every if one not in STOP and not one.isdecimal()] or every:
         parts = re.split(r"[._]", word) if re.search(r"[._]", word) else []
-        known = [SYNONYMS.get(one, SYNONYMS.get(_singular(one), "")) for one in (word, *parts)]
-        others = map(stem, [*_words(" ".join(known)), *parts])
-        found.append([*dict.fromkeys([stem(word), *others])])
+        if len(word) > 3 and not _DIGIT.search(word) and not (index.has(word) or _meaning(word)):
+            # Of those that are alike the one that pages have most is meant.
+            near = get_close_matches(word, [*index.words, *SYNONYMS], n=5, cutoff=_ALIKE)
+            word = min(near, key=lambda one: index.rarity(stem(one)), default=word)
+        pair = pairs.get(word, "")
+        parts += [pair] if index.has(pair) or _meaning(pair) else []
+        others = [*_words(" ".join(map(_meaning, (word, *parts)))), *parts]
+        found.append([*dict.fromkeys(map(stem, (word, *others)))])
     return found
 
 
@@ -344,8 +175,8 @@ def _as_one(words: str) -> str:
     return words
 
 
-def _singular(word: str) -> str:
-    return word.removesuffix("s")
+def _meaning(word: str) -> str:
+    return SYNONYMS.get(word) or SYNONYMS.get(word.removesuffix("s"), "")
 
 
 @functools.cache
@@ -366,15 +197,19 @@ class _Index:
     def __init__(self, passages: Sequence[Passage]) -> None:
         self.passages = passages
         self._counts: dict[str, dict[int, float]] = {}
+        self.words: set[str] = set()
         lengths = []
         for number, one in enumerate(passages):
             counts: Counter[str] = Counter()
             length = 0
-            for text, worth in ((one.text, 1), (one.title, _HEADING), (one.names, _NAME)):
+            also = ASKED_FOR.get(one.title, "")
+            of_all = ((one.text, 1), (one.title, _HEADING), (one.names, _NAME), (also, _ASKED))
+            for text, worth in of_all:
                 for word in _words(text):
                     # "not" would be found where "note" is asked for.
                     for part in {word, *re.split(r"[._]", word)} - {"not"}:
                         counts[stem(part)] += worth
+                        self.words.add(part)
                     length += 1
             lengths.append(length)
             for word, count in counts.items():
@@ -385,9 +220,17 @@ class _Index:
     def weights(self, word: str) -> Iterator[tuple[int, float]]:
         """Yield each passage that has a word, and what it counts there."""
         places = self._counts.get(word, {})
-        rarity = math.log(1 + (len(self.passages) - len(places) + 0.5) / (len(places) + 0.5))
         for number, count in places.items():
-            yield number, rarity * count * (_K1 + 1) / (count + self._norms[number])
+            part = count * (_K1 + 1) / (count + self._norms[number])
+            yield number, self.rarity(word) * part
+
+    def has(self, word: str) -> bool:
+        return stem(word) in self._counts
+
+    def rarity(self, word: str) -> float:
+        """Return what it says of a passage that it has this word: more, the fewer have it."""
+        having = len(self._counts.get(word, {}))
+        return math.log(1 + (len(self.passages) - having + 0.5) / (having + 0.5))
 
 
 def _of_commands() -> Iterator[Passage]:
@@ -401,7 +244,7 @@ def _of_pages(pages: Mapping[str, str]) -> Iterator[Passage]:
     for topic, text in pages.items():
         blocks = _blocks(text)
         if topic == "recipes":  # what to type, and what happens when it is wrong, are one answer
-            sections = groupby(blocks, key=lambda one: one[0])
+            sections = itertools.groupby(blocks, key=lambda one: one[0])
             blocks = ((name, "\n".join(block for _, block in some)) for name, some in sections)
         for number, (headings, block) in enumerate(blocks):
             yield from _passages(block, headings, topic, is_first=number < 2)

@@ -180,16 +180,13 @@ def _page(stem: str) -> str:
 
 def _answer(words: str, output: Output) -> None:
     """Print what answers a question, the best first; raise UsageError where nothing does."""
-    from difflib import get_close_matches
-
     from hpcrun.cli import ask
 
     found = ask.answers(words, pages())
     if not found:
-        near = get_close_matches(words.lower(), [*TOPICS, *commands.known()], n=1)
         raise UsageError(
             f"nothing that hpcrun says has a word of {shortened(words, 200)!r}",
-            hint=f"did you mean 'hpcrun help {near[0]}'?" if near else "hpcrun help lists all",
+            hint="hpcrun help lists all",
         )
     if output.json:
         output.data([one._asdict() for one in found])

@@ -7,7 +7,7 @@ import re
 LIMITS = "your limits: `sacctmgr show associations user=$USER`"
 PARTITION = "resources.partition"
 _PLACES = (
-    (r"violates|policy|submit limit", LIMITS),
+    (r"violates|policy|submit(?: |\w*)limit|submission failed: access", LIMITS),
     (r"invalid partition", PARTITION),
     (r"invalid account", "resources.account; `sacctmgr show associations user=$USER` lists yours"),
     (r"invalid qos", "resources.qos; `sacctmgr show associations user=$USER` lists yours"),

@@ -105,9 +105,7 @@ def test_a_page_in_a_pipe_and_by_the_name_of_its_file() -> None:
 
 
 def test_an_unknown_topic_is_answered_with_the_near_one() -> None:
-    done = hpcrun("help", "glosary")
-    assert done.returncode == 2
-    assert "did you mean 'hpcrun help glossary'?" in done.stderr
+    assert "(hpcrun help glossary)" in hpcrun("help", "glosary").stdout.splitlines()[0]
     nothing = hpcrun("help", "--json", "xyzzyx")
     assert (nothing.returncode, nothing.stdout) == (2, "")
     assert json.loads(nothing.stderr)["error"]["hint"] == "hpcrun help lists all"

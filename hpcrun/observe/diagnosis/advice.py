@@ -45,10 +45,21 @@ _MOST_NODES = 4
 # nodes.
 _TROUBLES = (
     (
-        r"[Uu]ncorrectable (?:NVLink |ECC )?error|NVRM: Xid|fallen off the bus|NVLink error"
+        r"[Uu]ncorrectable (?:NVLink |ECC )?error|NVRM: Xid|f[ae]ll(?:en)? off the bus|NVLink error"
         r"|CUDA error: (?:unspecified launch failure|hardware)",
         "The GPU{on_node} is broken or was reset: tell those who run the site; with {exclude} the "
         "run does without that node",
+    ),
+    (
+        r"CUDA-capable \S+ (?:is|are|is/are) busy or unavailable",
+        "Another process has the GPU{on_node} (`hpcrun exec {name} nvidia-smi` shows it), or two "
+        "ranks took one: each takes that of LOCAL_RANK. Where it follows one node, {exclude}",
+    ),
+    (
+        r"invalid device ordinal|Duplicate GPU detected",
+        "A rank takes a GPU that its node has not, or that of another rank: GPUs are numbered on "
+        "each node, torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) takes a rank's own, and "
+        "no more ranks may share a node than resources.gpus_per_node",
     ),
     (
         r"Stale (?:NFS )?file handle",
@@ -61,6 +72,17 @@ _TROUBLES = (
         "The quota of the file system that it wrote to is used up: `quota -s` (`lfs quota -h` on "
         "Lustre) tells it, `hpcrun clean` removes what old runs left, and checkpoint.keep bounds "
         "what this one keeps",
+    ),
+    (
+        r"Input/output error|\bEIO\b|Transport endpoint is not connected|\bENOTCONN\b",
+        "Storage{on_node} failed as it was read or written: mostly it passes by itself; where it "
+        "follows one node, {exclude}, and tell those who run the site",
+    ),
+    (
+        r"Read-only file system|\bEROFS\b",
+        "What it writes to may only be read there{on_node}: a relative path is kept in the run's "
+        "work directory, $HPCRUN_SCRATCH is the node's own, and a container has what "
+        "environment.container.mounts names. A disk that had errors is mounted so, too: {exclude}",
     ),
     (
         r"insufficient shared memory|unable to (?:open|allocate|mmap) shared memory"
@@ -90,9 +112,25 @@ _TROUBLES = (
         "number (torchrun alone on a node: --standalone)",
     ),
     (
-        r"\^M: bad interpreter|\$?'?\\r'?: command not found|\r: command not found"
+        r"\^M: bad interpreter|DOS line breaks|\$?'?\\r'?: command not found|\r: command not found"
         r"|\r'?: No such file or directory|syntax error near unexpected token `\S*\\r'",
         "The script has the line ends of Windows: `sed -i 's/\\r$//' SCRIPT` mends it",
+    ),
+    (
+        r"pthread_create failed|Thread creation failed|can't start new thread"
+        r"|fork: (?:retry: )?(?:Resource temporarily|Cannot allocate)|Errno 11\] Resource temp",
+        "It may start no more processes or threads{on_node}: fewer workers of the DataLoader, "
+        "environment.variables.OMP_NUM_THREADS=1, or environment.setup with `ulimit -u 65536`",
+    ),
+    (
+        r"Error building extension|Unable to JIT load|CUDA_HOME (?:environment variable is not set"
+        r"|does not exist)|CUDAMismatchException|Ninja is required|ninja: build stopped"
+        r"|Failed to find C compiler"
+        r"|fatal error: [\w./]+\.h: No such file|nvcc: (?:command )?not found|CUDA version"
+        r" \([\d.]+\) (?:mismatches|has a minor)",
+        "A compiled operator was not built{on_node}: that takes ninja, a C++ compiler and Python's "
+        "headers, on GPUs also the nvcc of torch's CUDA (environment.setup: [module load gcc cuda]"
+        "). DeepSpeed's Adam needs none with deepspeed.optimizer.params.torch_adam=true",
     ),
     (
         r"failed to map segment from shared object|\.so[\w.]*: cannot open shared object file: "
@@ -109,21 +147,43 @@ _TROUBLES = (
         "the torch, CUDA and NCCL that are there",
     ),
     (
+        r"PytorchStreamReader|failed finding central directory|UnpicklingError|HeaderTooLarge"
+        r"|deserializing header|EOFError: Ran out of input|not a (?:zip|gzip|gzipped) file",
+        "A file of weights or data is cut off or is none: a save or a download that was "
+        "interrupted, a pointer of Git LFS, a page of HTML. `ls -l` tells its size; fetch it "
+        "again, or load the one before (of hpcrun's own checkpoints a damaged one is passed over)",
+    ),
+    (
+        r"loading state_dict|size mismatch for|(?:Missing|Unexpected) key\(s\) in state_dict",
+        "The saved weights are of another model: code or config changed since. Change that back "
+        "(`hpcrun show {name} --config`), begin anew by `hpcrun submit --new`, or have the "
+        "program load what fits (strict=False)",
+    ),
+    (
         r"GatedRepoError|\b401 (?:Client Error|Unauthorized)|\b403 (?:Client Error|Forbidden)"
-        r"|Invalid (?:user )?token|RepositoryNotFoundError",
+        r"|Invalid (?:user )?token|RepositoryNotFoundError|api_key not configured",
         "A server does not give it to you: a file with HF_TOKEN=... (WANDB_API_KEY=...) in it is "
         "environment.secrets_file; the terms of a gated model have to be accepted on its page; or "
         "its name is wrong",
     ),
     (
-        r"DistStoreError|waiting for clients|client socket has timed out"
-        r"|\d+/\d+ clients joined|RendezvousTimeoutError",
+        r"no socket interface found|Unable to find interface|Invalid interface",
+        "NCCL or gloo finds no interface of that name{on_node}. hpcrun sets NCCL_SOCKET_IFNAME and "
+        "GLOO_SOCKET_IFNAME where you do not: take yours out of environment.variables and setup, "
+        "or name one that all nodes have as fabric.fast_interface of the cluster profile",
+    ),
+    (
+        r"DistStoreError|waiting for clients|client socket has (?:timed out|failed to connect)"
+        r"|\d+/\d+ clients joined|Rendezvous(?:Timeout|Connection|Closed)Error|connectFullMesh"
+        r"|Timed out initializing process group|store based barrier"
+        r"|network addresses of .* cannot be retrieved|socketStartConnect|socketPollConnect",
         "Not all ranks met in time: one had not started or had ended (`hpcrun logs {name}` shows "
         "all), or its node does not reach rank 0's (`hpcrun doctor --nodes`). A program that "
         "starts ranks by itself has to start as many as hpcrun, or be the only one on a node",
     ),
     (
         r"\bncclSystemError|\bncclRemoteError|\bncclInternalError|NCCL (?:error|WARN)"
+        r"|\bnccl(?:Unhandled|InvalidUsage)|DistBackendError|NCCL operations have failed"
         r"|NCCL communicator was aborted|Watchdog caught collective operation timeout"
         r"|Connection closed by (?:remote )?peer|Connection reset by peer",
         "A collective operation broke off: mostly another rank ended first (`hpcrun logs {name}` "

@@ -26,6 +26,16 @@ SAID = [
     ("ImportError", "/x/a.so: undefined symbol: ncclCommRegister", "module load"),
     ("GatedRepoError", "401 Client Error. (Request ID: Root=1-2)", "HF_TOKEN"),
     ("DistStoreError", "Timed out after 901 seconds waiting for clients", "met"),
+    ("AcceleratorError", "CUDA error: invalid device ordinal", "LOCAL_RANK"),
+    ("AcceleratorError", "CUDA-capable device(s) is/are busy or unavailable", "has the GPU of n2"),
+    ("OSError", "[Errno 5] Input/output error: 'data/x'", "Storage of n2 failed"),
+    ("OSError", "[Errno 30] Read-only file system: '/opt/x'", "container.mounts"),
+    ("RuntimeError", "can't start new thread", "OMP_NUM_THREADS"),
+    ("RuntimeError", "Error building extension 'fused_adam'", "torch_adam"),
+    ("RuntimeError", "PytorchStreamReader failed reading zip archive", "is cut off"),
+    ("RuntimeError", "Error(s) in loading state_dict for Model", "another model"),
+    ("DistBackendError", "Bootstrap : no socket interface found", "fabric.fast_interface"),
+    ("RuntimeError", "Gloo connectFullMesh failed with x", "met in time"),
 ]  # fmt: skip
 WRITTEN = [
     (["/bin/bash^M: bad interpreter: No such file or directory"], "line ends of Windows"),
