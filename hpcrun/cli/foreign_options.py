@@ -47,7 +47,12 @@ _TOLD = {
     "ntasks": "ranks are counted per node, resources.nodes=N resources.ntasks_per_node=M",
     "watch": "`hpcrun status --watch` shows how runs go",
 }
-# A command's name and an option that others have -> the words to type; None stands for its value.
+_TOLD |= dict.fromkeys(("set", "param", "override", "overrides"), "key=value stands by itself")
+# Options of others that are another command here, and an option of this one.
+_VERBS = {"dry-run": "plan", "cfg": "plan"}
+_SAME = dict.fromkeys(("--force", "--overwrite", "--rerun", "--restart"), "--new")
+# A command's name and an option that others have -> the words to type; None stands for its value,
+# METRIC and pdf for one that may be left out.
 _IN_PLACE: dict[tuple[str, str], tuple[str | None, ...]] = {
     **{(name, "--all"): ("*",) for name in ("why", "results", "clean", "cancel", "logs")},
     **{("logs", option): ("--tail", None) for option in ("-n", "--lines", "--last", "--limit")},
@@ -56,7 +61,13 @@ _IN_PLACE: dict[tuple[str, str], tuple[str | None, ...]] = {
     **{("results", f"--{form}"): ("--format", form) for form in ("csv", "latex")},
     ("results", "-o"): ("--format", "csv", ">", None),
     ("results", "--output"): ("--format", "csv", ">", None),
+    **{("results", option): ("|", "head", "-n", None) for option in ("-n", "--limit", "--head")},
+    **{("results", option): ("--sort", None) for option in ("--order-by", "--sort-by")},
     ("results", "--best"): ("--sort", "METRIC"),
+    **{("delete", option): ("--yes",) for option in ("-f", "--force", "-rf")},
+    ("delete", "-r"): (),
+    ("show", "--dir"): ("--path",),
+    ("show", "--directory"): ("--path",),
     ("list", "--all"): (),
     ("status", "-u"): ("--all-users",),
     ("report", "--format"): ("-o", "report.pdf"),
@@ -65,10 +76,13 @@ _IN_PLACE: dict[tuple[str, str], tuple[str | None, ...]] = {
 }
 # What a condition may be of, typed as an option.
 _CONDITIONS = frozenset({"state", "cause", "tag", "attempts", "step", "note"})
+_STATES = frozenset({"cancelled", "completed", "failed", "pending", "running"})
 _FLAGS = frozenset(
     {"dry-run", "exclusive", "follow", "multirun", "requeue", "test-only", "wait", "watch"}
 )
 _SPEC = (".yaml", ".yml")
+# An option of one dash, whose name is a whole word.
+_LONG_NAME = re.compile(r"-[a-z][a-z_.-]+")
 _NEARLY = 0.8
 
 
@@ -93,7 +107,9 @@ def explained(
     else:
         return error
     shown = [word if word in (">", "|") else shlex.quote(word) for word in typed]
-    line = one_line(" ".join([*context.command_path.split(), *shown]))
+    path = context.command_path.split()
+    verbs = [_VERBS[one] for one in _VERBS if _TOLD[one] in notes]
+    line = one_line(" ".join([*path[:-1], *(verbs or path[-1:]), *shown]))
     message = f"No such option {error.option_name!r}: {'; '.join(notes)}; type\n  {line}"
     return click.UsageError(message, context)
 
@@ -129,6 +145,10 @@ def _replaced(
         word = rest.pop(0)
         name, equals, value = word.partition("=")
         wanted = _IN_PLACE.get((command, name))
+        if name[:2] == "--" and name[2:] in _STATES and not equals:
+            wanted = (f"state={name[2:]}",)
+        elif wanted == ("*",) and any(one[0] != "-" for one in words):
+            wanted = ()
         is_change = command == "update" and name[2:] in job_changes.KEYS
         is_condition = is_change or name[2:] in _CONDITIONS or (equals and name == option)
         if wanted is None and not (name[:2] == "--" and is_condition):
@@ -138,6 +158,9 @@ def _replaced(
             if not rest:
                 return None
             value = rest.pop(0)
+        elif wanted and {*wanted} & {"METRIC", "report.pdf"} and typed and rest:
+            # Behind a name it is no other's.
+            value = value or rest.pop(0)
         if wanted is None:
             typed.append(f"{name[2:]}={value}")
             what = "changes" if is_change else "conditions"
@@ -146,6 +169,8 @@ def _replaced(
         # A table begins with a heading.
         count = str(int(value) + 1) if "head" in wanted and value.isdecimal() else value
         filled = [count if one is None else one for one in wanted]
+        if value and filled[-1:] in (["METRIC"], ["report.pdf"]):
+            filled[-1] = value if filled[-1] == "METRIC" else f"report.{value}"
         # What a shell reads of a line is the last of it.
         cut = next((place for place, one in enumerate(filled) if one in (">", "|")), len(filled))
         typed, last = [*typed, *filled[:cut]], [*last, *filled[cut:]]
@@ -162,8 +187,20 @@ def _translated(command: click.Command, words: Sequence[str]) -> tuple[list[str]
     rest, sweeps = list(words), False
     while rest:
         word = rest.pop(0)
+        if word == "-m" and rest and "=" not in rest[0] and all("=" in one for one in typed):
+            return [*typed, "python", *words[-len(rest) - 1 :]], [
+                "a module is a program of Python's"
+            ]
+        if _LONG_NAME.fullmatch(bare := word.partition("=")[0]) and _has(words, bare[1:], False):
+            word = f"-{word}"
         name, value = _split(word)
-        near = get_close_matches(name, known, 1, _NEARLY) if name.startswith("--") else [name]
+        near = (
+            [_SAME[name]]
+            if _SAME.get(name) in known
+            else get_close_matches(name, known, 1, _NEARLY)
+            if name.startswith("--")
+            else [name]
+        )
         option = known.get(near[0]) if near else None
         is_flag = option is not None and (option.is_flag or option.count)
         if not word.startswith("-"):
@@ -181,22 +218,29 @@ def _translated(command: click.Command, words: Sequence[str]) -> tuple[list[str]
                 notes.append(f"did you mean {near[0]}")
             if not is_flag and value is None and rest:
                 typed.append(rest.pop(0))
+    if specs := [word for word in typed if word.endswith(_SPEC) and "=" not in word]:
+        typed.remove(specs[0])
+        typed.insert(0, specs[0])
     if sweeps and "--sweep" not in typed:
         typed += _SWEEP.split()
     return typed, list(dict.fromkeys(notes))
 
 
-def _has(typed: Sequence[str], name: str) -> bool:
-    """Check whether the spec among the words has a key, so that it need not be added."""
+def _has(typed: Sequence[str], name: str, unread: bool = True) -> bool:
+    """Check whether the spec among the words has a key, so that it need not be added.
+
+    ``unread`` is the answer where there is no spec.
+    """
     from hpcrun.compile.source.problems import Problems
     from hpcrun.compile.spec import compose
     from hpcrun.compile.spec.short_keys import ShortKeys
 
     try:
-        path, shown = compose.find_spec(next((one for one in typed if "=" not in one), SPEC_HERE))
+        words = [one for one in typed if "=" not in one and one[0] != "-"]
+        path, shown = compose.find_spec(next(iter(words), SPEC_HERE))
         tree = compose.read(path, shown, Problems())
     except HpcrunError:
-        return True
+        return unread
     key = tuple(name.split("."))
     keys = ShortKeys(tree.data, lambda one: compose.has_key(tree, one))
     return compose.has_key(tree, key) or bool(keys.meant(key))
@@ -239,5 +283,6 @@ def _translate(name: str, value: str | None, typed: list[str], notes: list[str])
         key, value = key[3:], "false"
     if key == name and not _has(typed, key):
         key = f"+config.{key}"
-    typed.append(f"{key}={'true' if value is None else value}")
+    empty = "true" if key in (name, f"+config.{name}", name[3:]) else "VALUE"
+    typed.append(f"{key}={empty if value is None else value}")
     notes.append("keys of the spec are typed as key=value")

@@ -60,6 +60,7 @@ class LazyGroup(click.Group):
         if not (name.startswith("-") or commands.find(name) or name in COMMANDS):
             near = commands.near(name)
             hint = f" Did you mean '{near}'? {commands.known()[near].about}" if near else ""
+            hint = " Did you mean 'hpcrun --version'?" if name == "version" else hint
             every = ", ".join(commands.known())
             raise click.UsageError(f"There is no command '{name}'.{hint}\nCommands: {every}.", ctx)
         ctx.meta[_WORDS] = args[1:]

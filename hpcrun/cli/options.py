@@ -176,11 +176,12 @@ def spec_or_here(
     if spec is not None:
         overrides = (spec, *overrides)
     if not is_there(Path(SPEC_HERE).is_file):
+        later = [one for one in overrides if one.endswith((".yaml", ".yml"))]
         typed = f" before {shortened(spec, 60)!r}" if spec is not None else ""
         raise UsageError(
             f"no SPEC was typed{typed}, and there is no {SPEC_HERE} in {Path.cwd()}; accepted is "
             "the path of a spec, or the name of an experiment that ships",
-            hint=_MAKE_ONE,
+            hint=f"SPEC stands first: {later[0]} {spec}" if later else _MAKE_ONE,
         )
     owner = permissions.stranger(SPEC_HERE)
     if owner is not None:

@@ -35,6 +35,10 @@ def check(root: Path, old: str, new: str, warn: Say) -> ExperimentPaths:
             f"{LONGEST_NAME} in all",
             hint=f"such as {plain_name(new)}" if any(map(str.isalnum, new)) else None,
         )
+    if new == experiment.name:
+        raise UsageError(
+            f"{old} has that name already", hint=f"type another: hpcrun rename {old} NEW"
+        )
     target = layout.experiment(root, new)
     if permissions.owner(target.directory) is not None:
         raise UsageError(

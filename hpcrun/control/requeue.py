@@ -33,7 +33,7 @@ REQUEUE = "requeue"
 LEAVE = "leave"
 UNKNOWN = "unknown"
 
-_COMPLETED = "completed already; `hpcrun submit --new` runs it afresh"
+_COMPLETED = "completed already; `hpcrun submit SPEC --new` runs it afresh"
 _PRUNED = "was pruned; named by itself, `hpcrun requeue` goes on with it"
 
 
@@ -99,7 +99,7 @@ def look(selected: Sequence[Selected], warn: Say | None = None) -> list[RequeueS
         have = "has" if len(completed) == 1 else "have"
         raise UsageError(
             f"{listed(completed, 6)} {have} completed, and a completed run is never started again",
-            hint="`hpcrun submit --new` runs the same afresh, under a new number",
+            hint="`hpcrun submit SPEC --new` runs the same afresh, under a new number",
         )
     return steps
 

@@ -8,6 +8,7 @@ line that the message says to write. Those in ``_NOTES`` work, and a note says h
 from __future__ import annotations
 
 import shlex
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -372,6 +373,72 @@ TABLE = [
             line="plan s.yaml trainer.steps=3", typed="plan s.yaml +config.trainer.steps=3"),
     Mistake("a seed", "+config.seed=VALUE", {"config": "{lr: 1}"}, line="plan s.yaml seed=3",
             typed="plan s.yaml +config.seed=3"),
+    Mistake("a script of a shell", "[bash, run.sh]", {"entry": "run.sh"},
+            mended={"entry": "[bash, run.sh]", "config": "{}"}),
+    Mistake("a script without its ending", "did you mean 'train.py'?", {"entry": "train"},
+            mended={"entry": "train.py"}),
+    Mistake("a module", "[python, -m, pkg.train]", {"entry": "pkg.train"},
+            mended={"entry": "[python, -m, pkg.train]"}),
+    Mistake("a package", "[python, -m, pkg]", {"entry": "pkg"},
+            mended={"entry": "[python, -m, pkg]"}),
+    Mistake("Python's -m", "[python, -m, pkg.train]", {"entry": "-m pkg.train"},
+            mended={"entry": "[python, -m, pkg.train]"}),
+    Mistake("Python's -m in a list", "[python, -m, pkg.train]", {"entry": "[-m, pkg.train]"},
+            mended={"entry": "[python, -m, pkg.train]"}),
+    Mistake("a command in a list of one", "[python, -m, pkg.train]",
+            {"entry": "[python -m pkg.train]"}, mended={"entry": "[python, -m, pkg.train]"}),
+    Mistake("a line of a shell", '[sh, -c, "cd pkg && python train.py"]',
+            {"entry": "cd pkg && python train.py"},
+            mended={"entry": '[sh, -c, "cd pkg && python train.py"]', "config": "{}"}),
+    Mistake("a notebook", "`jupyter nbconvert --to script a.ipynb`", {"entry": "a.ipynb"}),
+    Mistake("words of a shell", "'|' is an argument: no shell reads it", {"args": "['|', tee, x]"}),
+    Mistake("an option with its value", '[--out, "1"]', {"args": "[--out 1]"},
+            mended={"args": '[--out, "1"]'}),
+    Mistake("curved quotes", 'typed: "adam"', {"config": "{lr: 1, method: “adam”}"},
+            mended={"config": '{lr: 1, method: "adam"}'}),
+    Mistake("a minus of a text", "typed: 1e-3", {"config": "{lr: 1e\u22123}"},
+            mended={"config": "{lr: 1e-3}"}),
+    Mistake("a blank that is not seen", "the key holds '\\xa0'", {"config": "\n \xa0lr: 1"},
+            mended={"config": "\n  lr: 1"}),
+    Mistake("a tag of YAML's", "python/tuple is not accepted", {"config": "!!python/tuple [1]"}),
+    Mistake("a tab", "YAML indents with spaces", {"config": "\n\tlr: 1"},
+            mended={"config": "\n  lr: 1"}),
+    Mistake("two documents", "a file is one spec", {"notes": "a\n---\nname: b"}, mended={}),
+    Mistake("numbers in a row", "write config.lr: [1, 2, 3]", _sweep("grid: {lr: 1-3}"),
+            mended=_sweep("grid: {config.lr: [1, 2, 3]}")),
+    Mistake("numbers up to an end", "write config.lr: [0, 1, 2]", _sweep("grid: {lr: '0:3'}"),
+            mended=_sweep("grid: {config.lr: [0, 1, 2]}")),
+    Mistake("numpy's powers", "write config.lr: {geomspace: [1e-4, 1e-1, 4]}",
+            _sweep("grid: {lr: 'np.logspace(-4, -1, 4)'}"),
+            mended=_sweep("grid: {config.lr: {geomspace: [1e-4, 1e-1, 4]}}")),
+    Mistake("numpy's steps", "write config.lr: {linspace: [0, 1, 3]}",
+            _sweep("grid: {lr: 'np.linspace(0, 1, 3)'}"),
+            mended=_sweep("grid: {config.lr: {linspace: [0, 1, 3]}}")),
+    Mistake("an executor", "did you mean 'cluster'?", {"executor": "local"}, mended={}),
+    Mistake("a description", "did you mean 'notes'?", {"description": "first"},
+            mended={"notes": "first"}),
+    Mistake("jobs at once", "did you mean 'sweep.max_parallel'?", {"max_parallel": "2"},
+            mended=_sweep("grid: {lr: [1, 2]}, max_parallel: 2")),
+    Mistake("a value that is a little like a key", "`config: {trials: 3}`", {"trials": "3"},
+            mended={"config": "{trials: 3}"}),
+    Mistake("RAM", "did you mean 'resources.mem'?", _res("ram: 4G"), mended=_res("mem: 4G")),
+    Mistake("a device", "how many a node has", _res("gpus_per_node: 'cuda:0'")),
+    Mistake("no hang", "null is never", {"recovery": "{hang_after: false}"},
+            mended={"recovery": "{hang_after: null}"}),
+    Mistake("a signal that nobody can catch", "did you mean 'SIGTERM'?",
+            {"recovery": "{stop_signal: SIGKILL}"}, mended={"recovery": "{stop_signal: SIGTERM}"}),
+    Mistake("a signal's number", "did you mean 'SIGUSR1'?",
+            {"recovery": f"{{stop_signal: {int(signal.SIGUSR1)}}}"},
+            mended={"recovery": "{stop_signal: SIGUSR1}"}),
+    Mistake("a file for a recipe", "resume: {when: 'last.pt', args: [--resume]}",
+            {"recovery": "{resume: last.pt}"},
+            mended={"recovery": "{resume: {when: 'last.pt', args: [--resume]}}"}),
+    Mistake("a group of another language", "(?P<step>…)",
+            {"progress": r"{pattern: '(?<step>\d+)'}"},
+            mended={"progress": r"{pattern: '(?P<step>\d+)'}"}),
+    Mistake("a pattern alone", r"write progress: {pattern: 'step (?P<step>\d{2})'}",
+            {"progress": r"'step (?P<step>\d{2})'"},
+            mended={"progress": r"{pattern: 'step (?P<step>\d{2})'}"}),
     Mistake("a limit of a list", "hpcrun list | head -n 6", line="list --limit 5", typed="list"),
     Mistake("a dashboard", "Did you mean 'top'?", line="dashboard", typed="top --help"),
     Mistake("a report's file", "hpcrun report s -o out.html", line="report s out.html"),
@@ -383,6 +450,7 @@ _NOTES = {
     *("memory of little", "hours", "seconds", "accuracy", "a range of seeds", "an absolute place"),
     *("a list for nargs", "the best of nothing", "a mail of this machine"),
     "an image that is not there",
+    *("words of a shell", "an option with its value", "curved quotes", "a minus of a text"),
 }
 
 
@@ -390,12 +458,14 @@ _NOTES = {
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "desk"
     clusters = directory / "configs" / "clusters"
-    for made in (clusters, directory / "venv" / "bin", tmp_path / "root"):
+    for made in (clusters, directory / "venv" / "bin", directory / "pkg", tmp_path / "root"):
         made.mkdir(parents=True)
     for name, text in {
         "train.py": PROGRAM,
         "fn.py": "def train(session):\n    pass\n",
         "venv/bin/python": "",
+        "run.sh": "",
+        "pkg/train.py": "",
         "other.yaml": "entry: train.py\ncluster: local\n",
         "configs/clusters/mine.yaml": "executor: local\n",
         "configs/clusters/p8.yml": "executor: local\n",

@@ -60,7 +60,7 @@ def test_all_is_there_under_the_new_name(study: Experiment, keyboard: Keyboard) 
         (("study", "../other"), "found '../other'; accepted are letters, digits"),
         (("study", "3"), "found '3'; accepted are"),
         (("study", "there"), "is there already"),
-        (("study", "study"), "is there already"),
+        (("study", "study"), "has that name already"),
         (("study/0", "other"), "there is no experiment 'study/0'"),
     ],
 )

@@ -126,7 +126,7 @@ def test_each_run_by_where_it_stands(submitted: Place, shim: Shim) -> None:
         (3, "submitted", "51"),
     ]
     assert [one["reason"] for one in done[1::2]] == [None, None]
-    assert "`hpcrun submit --new`" in done[0]["reason"]
+    assert "`hpcrun submit SPEC --new`" in done[0]["reason"]
     assert done[2]["reason"] == "waits in the queue already"
     script = submitted.paths.submission(2).script(0)
     assert asked(shim) == [["sbatch", str(script)], ["scontrol", "requeue", "50_1"]]

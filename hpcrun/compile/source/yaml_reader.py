@@ -243,6 +243,9 @@ class _Builder:
         if id(node) in open_nodes:
             self._problem(key, "the YAML alias refers to itself", None, line)
             return None
+        if node.tag not in (_TAG + "seq", _TAG + "map"):
+            self._problem(key, f"the YAML tag {node.tag} is not accepted", "write plain YAML", line)
+            return None
         inner = open_nodes | {id(node)}
         if isinstance(node, yaml.SequenceNode):
             items = enumerate(node.value)
@@ -265,7 +268,10 @@ class _Builder:
             if name is None:
                 continue
             full = (*key, name)
-            if what := unwritable(name):
+            what = unwritable(name)
+            if not what and (unseen := [one for one in name if not one.isprintable()]):
+                what = f"{unseen[0]!r}, which is not seen"
+            if what:
                 self._problem(full, f"the key holds {what}", "write it without", line)
                 continue
             if name in data:
@@ -336,8 +342,10 @@ def _unread(error: yaml.YAMLError | TooMuch, shown: str, text: str = "") -> Prob
 
 def _syntax_hint(message: str, written: str, column: int) -> str | None:
     """Return what to write for a message of the YAML parser about a line, None if unknown."""
-    if "\\t" in message:
+    if written[column : column + 1] == "\t":
         return "YAML indents with spaces"
+    if "another document" in message:
+        return "a file is one spec: `---` and what is below it go into a file of their own"
     if "unknown escape" in message:
         return "write the text in single quotes, in which a backslash is one"
     if "a flow" in message:

@@ -384,8 +384,12 @@ def _is_recipe(name: str, report: Reporter) -> bool:
     if name not in RECIPES:
         accepted = (*RECIPES.names, resume.NONE)
         found = f"there is no recipe {name!r}; there are {', '.join(accepted)}"
-        hint = did_you_mean(name, accepted)
-        report.at((), found, hint or "say it yourself: resume: {when: PATTERN, args: […]}")
+        is_path = "." in name or "/" in name
+        written = (
+            f"{{when: '{name}', args: [--resume]}}" if is_path else "{when: PATTERN, args: […]}"
+        )
+        hint = None if is_path else did_you_mean(name, accepted)
+        report.at((), found, hint or f"say it yourself: resume: {written}")
         return False
     try:
         RECIPES.load(name)
@@ -412,7 +416,9 @@ def _check_progress(progress: dict[str, Any], report: Reporter) -> None:
         try:
             groups = re.compile(pattern).groupindex
         except (re.error, RecursionError, OverflowError) as error:
-            report.at("pattern", f"found {pattern!r}, which is no regular expression: {error}")
+            hint = "a group is named as in (?P<step>…)" if "?<" in pattern else None
+            found = f"found {pattern!r}, which is no regular expression: {error}"
+            report.at("pattern", found, hint)
         else:
             if not {"step", "one_step", "epoch"} & {*groups}:
                 found = f"found {pattern!r}, which has no group named step, epoch or one_step"
@@ -439,6 +445,10 @@ def _check_notify(notify: dict[str, Any], report: Reporter) -> None:
         report.at("command", "is empty; accepted is a program and its arguments")
 
 
+# Signals that no process can catch, and the one that asks for the same.
+_CATCHABLE = {"SIGKILL": "SIGTERM", "SIGSTOP": "SIGTSTP"}
+
+
 def _check_signal(recovery: dict[str, Any], report: Reporter) -> None:
     wanted = recovery["stop_signal"]
     name = wanted.upper() if wanted.upper().startswith("SIG") else f"SIG{wanted.upper()}"
@@ -446,7 +456,9 @@ def _check_signal(recovery: dict[str, Any], report: Reporter) -> None:
     if name not in known:
         accepted = "the name of a signal that can be caught, as SIGUSR1"
         found = f"found {wanted!r}; accepted is {accepted}"
-        report.at("stop_signal", found, did_you_mean(name, known))
+        by_number = {str(one.value): one.name for one in signal.Signals}
+        near = by_number.get(wanted, name)
+        report.at("stop_signal", found, did_you_mean(_CATCHABLE.get(near, near), known))
     recovery["stop_signal"] = name
 
 

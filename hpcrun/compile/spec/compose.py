@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,6 +60,9 @@ class Override:
 
 # What is no spec, but what a spec names.
 _PROGRAMS = (".py", ".sh", ".sbatch", ".slurm")
+# A key, its sign and its value in words of their own, which NUL divides.
+_APART = re.compile(r"([^\0=]+)\0?=\0([^\0=]+)(?:\0|$)|([^\0=]+)\0=([^\0]+)")
+_KEY = re.compile(r"[A-Za-z_][\w.-]*")
 _REQUEUE = "runs that were submitted are started again by their name: hpcrun requeue NAME"
 
 
@@ -67,7 +71,7 @@ def _program_hint(text: str) -> str | None:
     import shutil
 
     shown = shlex.quote(text)
-    return f"for a program: hpcrun run -- {shown}" if shutil.which(text) else None
+    return f"for a program: hpcrun run -- {shown} ARGUMENTS" if shutil.which(text) else None
 
 
 def find_spec(spec: Path | str) -> tuple[Path, str]:
@@ -84,6 +88,11 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
                 f"{spec} is a program; accepted is a spec, which names it",
                 hint=f"hpcrun plan --save {path.stem}.yaml {path.name} writes one",
             )
+        if path.suffix == ".ipynb":
+            raise UsageError(
+                f"{spec} is a notebook; accepted is a spec, or a program",
+                hint=f"`jupyter nbconvert --to script {shlex.quote(text)}` makes a script of it",
+            )
         return path.absolute(), f"./{text}" if text in known else text
     if text in known:
         return known[text], text
@@ -91,6 +100,11 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
         inside = sorted(found.name for found in path.glob("*.yaml"))
         hint = f"it holds {listing(inside, 8)}" if inside else None
         raise UsageError(f"{text} is a directory; accepted is the path of a spec", hint=hint)
+    if is_there(path.exists):
+        raise UsageError(f"{text} is no regular file; accepted is the path of a spec")
+    for program in (f"{text}{ending}" for ending in _PROGRAMS[:2]):
+        if is_there(expand_home(program).is_file):
+            raise UsageError(f"there is no spec {text!r}", hint=f"did you mean '{program}'?")
     near = [str(path.with_name(one.name)) for one in sorted(path.parent.glob("*.y*ml"))]
     named = f"; experiments that ship: {listing(known)}" if known else ""
     is_path = path.suffix in (".yaml", ".yml")
@@ -216,14 +230,16 @@ def _meant(name: str, equals: str, texts: Sequence[str]) -> str | None:
         return f"{name[1:]}=null takes a value away"
     if not equals and name.endswith(_PROGRAMS):
         return f"a spec's program is its entry: entry={name}; without a spec type it in its place"
-    if "=" in texts:
-        at = texts.index("=")
-        if 0 < at < len(texts) - 1:
-            return f"no blanks around the sign: {texts[at - 1]}={texts[at + 1]}"
-    key, colon, value = name.partition(":")
+    if apart := _APART.search("\0".join(texts)):
+        return "no blanks around the sign: {}={}".format(*filter(None, apart.groups()))
+    key, colon, value = name.strip("{}").partition(":")
     if not equals and key and colon and value:
         return f"type {key}={value.strip()}"
-    return f"give it a value, {name}=VALUE; sweep with --sweep key=a,b" if not equals else None
+    if name.endswith((".yaml", ".yml")):
+        return "one SPEC is accepted, and key=value behind it; another takes a line of its own"
+    if equals or not _KEY.fullmatch(name):
+        return None
+    return f"give it a value, {name}=VALUE; sweep with --sweep key=a,b"
 
 
 def has_key(tree: Tree, key: Key) -> bool:
@@ -272,7 +288,7 @@ def check_exists(key: Key, tree: Tree, problems: Problems, place: SourceMark | N
         hint = did_you_mean(key[-1], siblings) or did_you_mean(dotted(key), names)
         if siblings:
             message += f"; {dotted(key[:-1])} has {listing(siblings, 12)}"
-        if place is None:
+        if place is None and _KEY.fullmatch(dotted(key)):
             hint = f"{hint or ''} +{dotted(key)}=VALUE adds it".strip()
     else:
         hint = _schema_hint(key)
@@ -283,7 +299,7 @@ def check_exists(key: Key, tree: Tree, problems: Problems, place: SourceMark | N
         elif len(key) == 1 and isinstance(config, dict) and config:
             hint = hint or did_you_mean(key[0], config)
             message += f"; config has {listing(config, 12)}"
-            adds = f"+config.{key[0]}=VALUE adds it"
+            adds = f"+config.{key[0]}=VALUE adds it" if _KEY.fullmatch(key[0]) else ""
             if place is not None:
                 adds = (
                     f"write config: {{{key[0]}: VALUE}} into the spec: a sweep varies what is there"

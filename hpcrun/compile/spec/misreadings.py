@@ -21,8 +21,10 @@ from hpcrun.compile.source.marked_tree import (
 from hpcrun.compile.source.problems import Problems, Reporter, kind_of, listing
 from hpcrun.compile.spec import schema
 from hpcrun.compile.spec.compose import Override
+from hpcrun.compile.sweep import foreign_forms
 from hpcrun.compile.sweep.foreign_forms import HYDRA
 from hpcrun.compile.sweep.point import Point
+from hpcrun.compile.target.entry import SHELL_SIGNS
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.spec.experiment import Spec
 from hpcrun.text import duration, shortened
@@ -37,6 +39,11 @@ _LITERAL: tuple[Key, ...] = (
     ("environment", "variables"),
 )
 _VARIABLE = re.compile(r"\$([A-Z_][A-Z0-9_]*)")
+# An option with its value, in one word of a list.
+_OPTION = re.compile(r"--?[A-Za-z][\w-]* \S+")
+# Signs that word processors, mails and PDF put in place of what was typed.
+_PLAIN = str.maketrans("\u201c\u201d\u201e\u2018\u2019\u2212\xa0", '"""\'\'- ')
+_QUOTED_OR_NUMBER = re.compile(r"\s*(?:([\"']).*\1|[-+]?\.?\d\S*)\s*")
 # What comes before the script of a shell.
 _SCRIPT = re.compile(r"-[a-z]*c")
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")
@@ -72,7 +79,7 @@ def check_override(
     elif isinstance(value, str) and text[:1] not in ("'", '"'):
         sweep = f"--sweep {name}={text}"
         if HYDRA.fullmatch(text):
-            found = f"found {text!r}, which is Hydra's and here a text"
+            found = f"found {text!r}, which is Hydra's or numpy's and here a text"
             inside = text.partition("(")[2][:-1]
             hint = f"to sweep: --sweep {name}={inside}; the text: {name}='\"{text}\"'"
             report.at(key, found, hint)
@@ -210,7 +217,20 @@ def _unexpanded(value: Any, block: Key) -> Iterator[tuple[Key, str, str]]:
     for key, leaf in leaves(value, block):
         if not isinstance(leaf, str):
             continue
-        if leaf.startswith("~/"):
+        if block in (("args",), ("entry",)) and (words := leaf.split())[:1]:
+            if words[0] in SHELL_SIGNS:
+                found = f"{shortened(leaf, 80)!r} is an argument: no shell reads it"
+                yield key, found, "`entry: [sh, -c, TEXT]` is read by one"
+                return
+            if _OPTION.fullmatch(leaf):
+                found = f"{shortened(leaf, 80)!r} is one argument, with its blank"
+                yield key, found, f"two are [{words[0]}, {json.dumps(' '.join(words[1:]))}]"
+        plain = leaf.translate(_PLAIN)
+        if plain != leaf and _QUOTED_OR_NUMBER.fullmatch(plain):
+            signs = " ".join(sorted(repr(one) for one in {*leaf} - {*plain}))
+            found = f"{shortened(leaf, 80)!r} holds {signs}, which stays a part of it"
+            yield key, found, f"typed: {plain.strip()}"
+        elif leaf.startswith("~/"):
             found = f"{shortened(leaf, 80)!r} stays as it is: no shell reads it"
             yield key, found, "${oc.env:HOME}" + leaf[1:]
         elif variable := _VARIABLE.search(leaf):
@@ -240,10 +260,8 @@ def _change(old: Any, value: Any, key: Key, known: Tree) -> tuple[str, str | Non
 
 def _range(key: Key, value: str) -> str | None:
     """Return what to type for ``0:5`` or ``0-5``, which mean numbers in a row elsewhere."""
-    if not (found := re.fullmatch(r"(\d{1,3})(?::|-|\.\.)(\d{1,3})", value)):
-        return None
-    first, end = int(found[1]), int(found[2])
-    return f"--sweep {dotted(key)}={','.join(map(str, range(first, end)))}" if end > first else None
+    row = foreign_forms.row_of(value)
+    return f"--sweep {dotted(key)}={','.join(map(str, row))}" if row else None
 
 
 def _is_number_at(key: Key, old: Any) -> bool:

@@ -17,30 +17,34 @@ from hpcrun.errors import HpcrunError
 
 # A field -> what users of other launchers call it.
 _OTHER_NAMES = {
-    "cluster": "profile",
+    "cluster": "profile executor",
     "code.root": "cwd",
+    "args": "arguments",
     "config": "params",
     "deepspeed.train_batch_size": "batch_size",
     "deepspeed.train_micro_batch_size_per_gpu": "micro_batch_size",
     "deepspeed_config": "ds_config",
-    "entry": "cmd command script",
+    "entry": "cmd command script entrypoint entry_point",
     "environment.setup": "modules setup",
     "environment.variables": "env env_vars",
     "extends": "dependencies include inherit",
     "name": "job_name",
+    "notes": "description desc",
     "parallel.data": "dp dp_size data_parallel_size",
     "parallel.expert": "ep ep_size",
     "parallel.pipeline": "pp pp_size pipeline_parallel_size",
     "parallel.sequence": "sp cp context_parallel_size",
     "parallel.tensor": "tp tp_size tensor_parallel_size",
+    "progress.pattern": "regex regexp",
     "recovery.max_failures": "max_retries retries max_requeue",
     "resources.cpus_per_task": "cores cpus",
     "resources.gpus_per_node": "gpu gpus gpus_per_task gres num_gpus",
-    "resources.mem": "memory mem_gb",
+    "resources.mem": "memory mem_gb ram",
     "resources.nodes": "nnodes node num_nodes",
     "resources.ntasks_per_node": "nproc_per_node ntasks tasks tasks_per_node",
     "resources.partition": "queue",
     "resources.sbatch.nodelist": "nodelist",
+    "sweep.max_parallel": "max_parallel n_jobs num_parallel",
     "resources.time": "timeout timeout_min time_limit walltime",
 }
 _FIELD_OF = {other: name for name, others in _OTHER_NAMES.items() for other in others.split()}
@@ -116,7 +120,7 @@ def suggest(cls: type, root: type, key: Key, value: Any = None) -> str | None:
     word = key[-1]
     if elsewhere := foreign_keys.of_unknown(key, value, is_spec="entry" in hints(root)):
         return elsewhere
-    spelled = did_you_mean(word, [name for name in accepted if _may_be(word, name, cls, key)])
+    spelled = did_you_mean(word, [name for name in accepted if _may_be(word, name, key)])
     near = _FIELD_OF.get(word.lower().replace("-", "_"))
     if near and not (spelled and f"'{word.lower()}" in spelled):
         return f"did you mean '{near}'?"
@@ -139,15 +143,12 @@ def _is_typed_as(word: str, name: str, *, at_the_top: bool) -> bool:
     return SequenceMatcher(None, word, name).ratio() >= _SLIP
 
 
-def _may_be(word: str, name: str, cls: type, key: Key) -> bool:
-    """Check that a key may be meant by a word: any other than a block of the top level, or a typo.
+def _may_be(word: str, name: str, key: Key) -> bool:
+    """Check that a key may be meant by a word: any of a block, and at the top if it is a typo.
 
-    ``seed`` is spelled a little like ``sweep``, and is a value of the program's own.
+    ``seed`` is spelled a little like ``sweep``, ``steps`` like ``notes``: values of the program's.
     """
-    annotation = hints(cls).get(name)
-    if len(key) > 1 or not (dataclass_of(annotation) or get_origin(annotation) is dict):
-        return True
-    return SequenceMatcher(None, str(word).lower(), name).ratio() >= _TYPO
+    return len(key) > 1 or SequenceMatcher(None, str(word).lower(), name).ratio() >= _TYPO
 
 
 class SchemaChecker:
@@ -286,7 +287,9 @@ class SchemaChecker:
         if isinstance(value, bool):
             text = written or str(value).lower()
             hint = f'YAML reads {text} as a truth value; quote it: "{text}"'
-            if "${" in text:
+            if key[0] == "recovery" and not value:
+                hint = "null is never"
+            elif "${" in text:
                 hint = f"it is the value of {text}, to be quoted there, or in a text: '--k={text}'"
             return self._wrong(key, value, "a string", hint)
         if isinstance(value, (int, float)):

@@ -18,6 +18,7 @@ _MAIN_FIELD = {
     "objective": "metric",
     "code": "root",
     "notify": "mail",
+    "progress": "pattern",
 }
 # The same for a number.
 _MAIN_NUMBER = {"resources.pack": "runs_per_node"}
@@ -63,7 +64,12 @@ def of_block(key: Key, value: Any, defaults: Mapping[str, Any]) -> str | None:
     if isinstance(value, str) and full == "environment.container":
         return f"write {place}: {{image: {value}, runtime: apptainer}}, or what your site has"
     if isinstance(value, str) and full in _MAIN_FIELD:
-        return f"write {place}: {{{_MAIN_FIELD[full]}: {value}}}"
+        text = (
+            value
+            if re.fullmatch(r"[\w.:/@+-]+", value)
+            else "'{}'".format(value.replace("'", "''"))
+        )
+        return f"write {place}: {{{_MAIN_FIELD[full]}: {text}}}"
     if type(value) is int and full in _MAIN_NUMBER:
         return f"write {place}: {{{_MAIN_NUMBER[full]}: {value}}}"
     if isinstance(value, str) and len(fields) == 1 and isinstance(defaults[fields[0]], list):
@@ -122,7 +128,8 @@ def of_number(key: Key, value: Any) -> str | None:
     """Return the whole number to write in place of a text; None where it is not known."""
     text = str(value)
     if key[-1:] == ("gpus_per_node",):
-        if match := re.fullmatch(r"(?:gpu:)?([A-Za-z][\w-]*):(\d+)", text):
+        match = re.fullmatch(r"(?:gpu:)?([A-Za-z][\w-]*):([1-9]\d*)", text)
+        if match and match[1] != "cuda":
             return f"write gpus_per_node: {match[2]} and gpu_type: {match[1]}"
         return "write how many a node has, as `sinfo -o '%P %G'` tells it"
     if key[-1:] == ("nodes",) and re.fullmatch(r"\d+-\d+", text):

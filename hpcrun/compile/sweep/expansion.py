@@ -24,7 +24,7 @@ from hpcrun.compile.source.marked_tree import (
     nest,
 )
 from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, listing
-from hpcrun.compile.sweep import search_space, values
+from hpcrun.compile.sweep import foreign_forms, search_space, values
 from hpcrun.compile.sweep.bounds import is_whole
 from hpcrun.compile.sweep.foreign_forms import HYDRA
 from hpcrun.compile.sweep.point import Assignment, KeyExists, Point, keys_of, swept_of, text_of
@@ -111,10 +111,11 @@ class Expansion:
             problems.add(Problem(COMMAND_LINE, "--sweep", found))
             return
         if HYDRA.fullmatch(listed.strip()):
-            found = (
-                f"found {shortened(listed.strip(), 200)!r}, which is Hydra's; accepted are values"
-            )
-            hint = f"--sweep {name}=a,b or --sweep '{name}={{linspace: [START, STOP, COUNT]}}'"
+            shown = shortened(listed.strip(), 200)
+            found = f"found {shown!r}, which is Hydra's or numpy's; accepted are values"
+            _, form = foreign_forms.own_form(listed.strip()) or ("", "")
+            form = form if form.startswith("{") else "{linspace: [START, STOP, COUNT]}"
+            hint = f"--sweep {name}=a,b or --sweep '{name}={form}'"
             problems.add(Problem(COMMAND_LINE, name, found, hint))
             return
         typed, name = name, dotted(self._full(tuple(name.split("."))))

@@ -13,9 +13,14 @@ from typing import Any
 
 from hpcrun.compile.sweep.bounds import is_number, is_whole, mistake_of, tidy
 
-HYDRA = re.compile(r"(choice|range|interval|glob|sort|shuffle|tag|extend_list)\(.*\)")
-"""The form in which Hydra's sweeper takes several values; here it is a text."""
+HYDRA = re.compile(
+    r"(choice|range|interval|glob|sort|shuffle|tag|extend_list|"
+    r"(?:np\.|numpy\.|torch\.)?(?:linspace|logspace|geomspace|arange))\(.*\)"
+)
+"""The form in which Hydra's sweeper, or numpy, takes several values; here it is a text."""
 
+# The ends of numpy's logspace, powers of ten, and how many values.
+_POWERS = re.compile(r"\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*(?:num=)?(\d+)\s*")
 _LISTS = ("values", "choices", "choice", "categories")
 _LOW, _HIGH, _STEP = ("min", "low"), ("max", "high"), ("q", "step")
 # Their distributions of one pair of ends -> ours; those of e to the power of the ends are apart.
@@ -47,15 +52,29 @@ def own_form(given: Any) -> Form | None:
         return None if any(isinstance(one, dict) for one in given) else ("grid", form_text(given))
     if isinstance(given, str) and HYDRA.fullmatch(given):
         name, _, inside = given[:-1].partition("(")
-        forms = {
+        name = name.rpartition(".")[2]
+        if name == "logspace" and (found := _POWERS.fullmatch(inside)):
+            name, inside = "geomspace", f"1e{found[1]}, 1e{found[2]}, {found[3]}"
+        forms: dict[str, Form] = {
+            **{one: ("grid", f"{{{one}: [{inside}]}}") for one in ("linspace", "geomspace")},
+            "arange": ("grid", f"{{range: [{inside}]}}"),
             "choice": ("grid", f"[{inside}]"),
             "range": ("grid", f"{{range: [{inside}]}}"),
             "interval": ("random", f"{{uniform: [{inside}]}}"),
         }
         return forms.get(name)
+    if isinstance(given, str) and (row := row_of(given)):
+        return "grid", form_text(row)
     if isinstance(given, str) and "," in given:
         return "grid", f"[{given}]"
     return _of_mapping(given) if isinstance(given, dict) else None
+
+
+def row_of(text: str) -> list[int]:
+    """Return the whole numbers that ``0:5`` (without its end) or ``1-5`` means elsewhere."""
+    if not (found := re.fullmatch(r"(\d{1,3})(:|-|\.\.)(\d{1,3})", text)):
+        return []
+    return list(range(int(found[1]), int(found[3]) + (found[2] != ":")))
 
 
 def grid_hint(name: str, given: Any) -> str | None:

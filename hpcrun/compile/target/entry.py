@@ -33,6 +33,8 @@ FORMS = (
 MOST_PARSED = 200_000
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _PLAIN = re.compile(r"-{0,2}[A-Za-z/.][\w./=-]*", re.ASCII)
+SHELL_SIGNS = {"&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1"}
+"""Words that only a shell reads."""
 _COMMAND = re.compile(r"^(?:\S*/)?(?:python[0-9.]*|bash|sh|torchrun|deepspeed|srun)\s")
 
 
@@ -75,6 +77,11 @@ def locate(
             found = f"found a list that begins with a script, {entry[0]}, which is no program"
             report.at("entry", found, _written(entry))
             return None
+        has_blank = " " in entry[0].strip() and not is_there((directory / entry[0]).exists)
+        if has_blank or entry[0] == "-m":
+            found = f"the command's first word is {entry[0]!r}; accepted is a program alone"
+            report.at("entry", found, _written([*entry[0].split(), *entry[1:]]))
+            return None
         if entry[0].strip():
             return LocatedEntry("command")
         report.at("entry", f"the command is empty; accepted is {FORMS}")
@@ -82,12 +89,10 @@ def locate(
     target, colon, function = entry.rpartition(":")
     hint = None
     if not colon:
-        if entry.endswith(".py") and not _COMMAND.search(entry):
+        if entry.endswith(".py") and not (_COMMAND.search(entry) or SHELL_SIGNS & {*entry.split()}):
             path = _file(entry, directory, report)
             return LocatedEntry("script", file=path) if path else None
-        hint = _written(entry.split()) if " " in entry else None
-        if _DOTTED.fullmatch(entry):
-            hint = f"add the function: {entry}:main"
+        hint = _meant(entry, directory)
     elif function.isidentifier() and target:
         if target.endswith(".py") or "/" in target:
             return _in_file(target, function, directory, report)
@@ -103,8 +108,33 @@ def _is_script(word: str) -> bool:
     return word.endswith(".py") and "/" not in word
 
 
+def _meant(entry: str, directory: Path) -> str | None:
+    """Return what to write for an entry that is no script, no function and no list."""
+    if " " in entry:
+        return _written(entry.split())
+    if entry.endswith(".ipynb"):
+        return f"`jupyter nbconvert --to script {entry}` makes a script of it: its name, with .py"
+    if is_there((directory / f"{entry}.py").is_file):
+        return f"did you mean '{entry}.py'? For a function of it, add the function: {entry}:main"
+    if entry.endswith((".sh", ".bash")) or is_there((directory / entry).is_file):
+        return _written(["bash" if entry.endswith("sh") else "PROGRAM", entry])
+    module = entry.strip("/").replace("/", ".")
+    if is_there((directory / module.replace(".", "/")).is_dir):
+        return f"add the module and the function, {module}.MODULE:main, or {_as_module(module)}"
+    if not _DOTTED.fullmatch(entry):
+        return None
+    return f"add the function: {entry}:main; or {_as_module(entry)}"
+
+
+def _as_module(name: str) -> str:
+    return f"as `python -m` runs it: [python, -m, {name}]"
+
+
 def _written(words: list[str]) -> str:
     """Return what to write of a command: a script has its arguments in ``args``."""
+    if SHELL_SIGNS & {*words}:
+        return f"write it for a shell: [sh, -c, {json.dumps(' '.join(words))}]"
+    words = ["python", *words] if words[0] == "-m" else words
     shown = [json.dumps(one) if not _PLAIN.fullmatch(one) else one for one in words]
     if not _is_script(words[0]):
         return f"write the command as a list: [{', '.join(shown)}]"

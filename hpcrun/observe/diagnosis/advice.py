@@ -510,7 +510,7 @@ def _checkpoint(case: _Case) -> str:
         found += f"{what}: {', '.join(names)}. " if names else ""
     return (
         f"{found}The run's checkpoints are in {case.run.selected.paths.checkpoints}; it goes on "
-        "from the newest that is whole. Where none is, `hpcrun submit --new` begins a fresh run."
+        "from the newest that is whole. Without one, `hpcrun submit SPEC --new` begins a fresh run."
     )
 
 

@@ -310,7 +310,8 @@ class _Filtering(Generic[Narrowed]):
         except ValueError:
             raise UsageError(
                 f"{self.option} {str(each)!r}: found {shortened(each.text, 200)!r} after "
-                f"{each.sign}; accepted is a number"
+                f"{each.sign}; accepted is a number",
+                hint="<> is written !=" if each.text[:1] == ">" else None,
             ) from None
         key = self.keys[each.key]
         if not any(_is_number(value) for one in runs for value in self._values(one, key)):

@@ -40,6 +40,7 @@ _SPEC = (".yaml", ".yml")
 # A plan's name and spec come first in its file.
 _PLAN_HEAD = 1 << 14
 _SPEC_FILE = re.compile(r'"spec_file": ?("(?:[^"\\\\]|\\\\.)*")')
+_IN_WORDS = re.compile(r"([\w.-]+) (is not|not in|is|in) (\S+)")
 _COLON = re.compile(r"([\w.]+):(\S+)")
 # A name and numbers as other programs write them: study[0-3], study_0, study:0.
 _NEARLY_RUNS = re.compile(r"(.+?)(?:\[|[_:#@])([0-9][0-9,-]*)\]?")
@@ -525,6 +526,9 @@ def _no_match(finder: Finder, argument: str) -> UsageError:
         hint = "all experiments are '*', all runs of one are its name"
     elif (colon := _COLON.fullmatch(argument)) and _key_short_for(finder, colon[1]):
         hint = f"a condition has another sign: {colon[1]}={colon[2]}"
+    elif said := _IN_WORDS.fullmatch(argument):
+        sign = "!=" if "not" in said[2] else "="
+        hint = f"did you mean '{said[1]}{sign}{said[3]}'?"
     elif (near := _NEARLY_RUNS.fullmatch(argument)) and near[1] in names:
         hint = f"did you mean {near[1]}/{near[2]}?"
     elif len(words) > 1 and not set(STATES).isdisjoint(map(str.lower, words)):
@@ -558,11 +562,11 @@ def _no_match(finder: Finder, argument: str) -> UsageError:
 def _key_short_for(finder: Finder, word: str) -> str | None:
     """Return a key of the newest experiment that a word is short for."""
     from hpcrun.observe.read.filter import FACTS
-    from hpcrun.observe.read.run_values import flatten
+    from hpcrun.observe.read.run_values import NOTE, TAG, flatten
 
     try:
         run = finder.runs(finder.newest())[0].run
     except (UsageError, IndexError):
         return None
-    keys = (*run.swept, *FACTS, *flatten(run.spec))
+    keys = (*run.swept, *FACTS, TAG, NOTE, *flatten(run.spec))
     return next((key for key in keys if f".{key}".endswith(f".{word}")), None)
