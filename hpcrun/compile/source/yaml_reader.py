@@ -132,7 +132,8 @@ def _top_level(tree: Tree, accepted: str, problems: Problems) -> Tree | None:
     if isinstance(tree.data, dict):
         return tree
     found = f"the file holds {kind_of(tree.data)}; accepted is {accepted}"
-    problems.add(Problem(tree.mark(()).file, "", found, None, 1))
+    hint = "its lines are KEY: VALUE, without `- `" if isinstance(tree.data, list) else None
+    problems.add(Problem(tree.mark(()).file, "", found, hint, 1))
     return None
 
 

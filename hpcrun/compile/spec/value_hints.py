@@ -34,6 +34,11 @@ _WORDS = {
         **dict.fromkeys(("transformers", "trl", "hf"), "huggingface"),
         **dict.fromkeys(("pytorch-lightning", "pl", "ptl"), "lightning"),
     },
+    "flags": {
+        **dict.fromkeys(("hydra", "omegaconf"), "key=value"),
+        **dict.fromkeys(("argparse", "click", "typer", "space"), "--key value"),
+        **dict.fromkeys(("equals", "absl", "fire"), "--key=value"),
+    },
     "objective.mode": MODES,
     "precision": {"16-mixed": "fp16", "bf16-mixed": "bf16", "32-true": "fp32", "16": "fp16"},
     "roles.restart": {"always": "rank", "never": "ignore", "on-failure": "rank", "no": "ignore"},
@@ -89,6 +94,13 @@ def of_mapping(key: Key, value: Any) -> str | None:
     """Return the mapping to write in place of a list of ``key=value``, or of ``key:value``."""
     if isinstance(value, str) and (found := re.fullmatch(r"([A-Za-z][\w.]*):(\S+)", value)):
         return f"write {key[-1]}: {{{found[1]}: {found[2]}}}, with a blank after the colon"
+    if dotted(key) == "config" and isinstance(value, str) and value.strip():
+        return f"a file that the program reads is an argument: write args: [{value}]"
+    if dotted(key) == "sweep.repeat":
+        return "as in repeat: {config.seed: [0, 1, 2]}"
+    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        inner = {name: item for one in value for name, item in one.items()}
+        return f"write {key[-1]}: {json.dumps(inner)}"
     pairs = _pairs(value if isinstance(value, list) else [])
     if not pairs:
         return None
