@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,9 @@ from hpcrun.compile.target.sbatch_request import SHORT
 from hpcrun.errors import HpcrunError
 from hpcrun.state import job_changes
 from hpcrun.text import one_line
+
+if TYPE_CHECKING:
+    from hpcrun.compile.source.marked_tree import Tree
 
 # Short options, most of them sbatch's; Hydra has some of two letters.
 _LONG = {
@@ -191,7 +195,7 @@ def _translated(command: click.Command, words: Sequence[str]) -> tuple[list[str]
             return [*typed, "python", *words[-len(rest) - 1 :]], [
                 "a module is a program of Python's"
             ]
-        if _LONG_NAME.fullmatch(bare := word.partition("=")[0]) and _has(words, bare[1:], False):
+        if _LONG_NAME.fullmatch(bare := word.partition("=")[0]) and _has(_spec_of(words), bare[1:]):
             word = f"-{word}"
         name, value = _split(word)
         near = (
@@ -226,21 +230,25 @@ def _translated(command: click.Command, words: Sequence[str]) -> tuple[list[str]
     return typed, list(dict.fromkeys(notes))
 
 
-def _has(typed: Sequence[str], name: str, unread: bool = True) -> bool:
-    """Check whether the spec among the words has a key, so that it need not be added.
-
-    ``unread`` is the answer where there is no spec.
-    """
+def _spec_of(typed: Sequence[str]) -> Tree | None:
+    """Return what stands in the spec among the words; None where there is none."""
     from hpcrun.compile.source.problems import Problems
+    from hpcrun.compile.spec import compose
+
+    words = [one for one in typed if "=" not in one and one[0] != "-"]
+    try:
+        return compose.read(*compose.find_spec(next(iter(words), SPEC_HERE)), Problems())
+    except HpcrunError:
+        return None
+
+
+def _has(tree: Tree | None, name: str) -> bool:
+    """Check whether a spec has a key, so that it need not be added."""
     from hpcrun.compile.spec import compose
     from hpcrun.compile.spec.short_keys import ShortKeys
 
-    try:
-        words = [one for one in typed if "=" not in one and one[0] != "-"]
-        path, shown = compose.find_spec(next(iter(words), SPEC_HERE))
-        tree = compose.read(path, shown, Problems())
-    except HpcrunError:
-        return unread
+    if tree is None:
+        return False
     key = tuple(name.split("."))
     keys = ShortKeys(tree.data, lambda one: compose.has_key(tree, one))
     return compose.has_key(tree, key) or bool(keys.meant(key))
@@ -266,6 +274,7 @@ def _is_value(name: str, word: str) -> bool:
 
 def _translate(name: str, value: str | None, typed: list[str], notes: list[str]) -> None:
     """Add what hpcrun takes in place of an option, and a note on it."""
+    from hpcrun.compile.spec.compose import added_word
     from hpcrun.compile.target.slurm_options import OWNED, OWNED_BY_FIELD
 
     plain = name.replace("_", "-")
@@ -281,8 +290,11 @@ def _translate(name: str, value: str | None, typed: list[str], notes: list[str])
         value = value.rpartition(":")[2]  # gpu:a100:8 is eight
     elif key.startswith("no-") and value is None:
         key, value = key[3:], "false"
-    if key == name and not _has(typed, key):
-        key = f"+config.{key}"
-    empty = "true" if key in (name, f"+config.{name}", name[3:]) else "VALUE"
-    typed.append(f"{key}={empty if value is None else value}")
+    if value is None:
+        value = "true" if key in (name, name[3:]) else "VALUE"
+    tree = _spec_of(typed) if key == name else None
+    if tree is None or _has(tree, key):
+        typed.append(f"{key}={value}")
+    else:
+        typed.append(added_word(tuple(key.split(".")), value, tree))
     notes.append("keys of the spec are typed as key=value")

@@ -307,9 +307,18 @@ def check_exists(key: Key, tree: Tree, problems: Problems, place: SourceMark | N
             hint = f"{hint or ''} {adds}".strip()
         hint = hint or did_you_mean(dotted(key), names)
         if hint is None and place is None and schema.find(Spec, key[:1]) is None:
-            hint = f"+config.{dotted(key)}=VALUE adds it, where it is the program's"
+            adds = shlex.quote(added_word(key, "VALUE", tree))
+            hint = f"{adds} adds it, where it is the program's"
     Reporter(tree, problems).marked(mark, key, message, hint)
     return False
+
+
+def added_word(key: Key, value: str, tree: Tree) -> str:
+    """Return the word that adds a key to ``config``, nested for functions and Hydra's programs."""
+    is_script = isinstance(entry := tree.data.get("entry"), list) or str(entry).endswith(".py")
+    if len(key) > 1 and is_script and tree.data.get("flags") != "key=value":
+        return f"config={{{dotted(key)}: {value}}}"
+    return f"+config.{dotted(key)}={value}"
 
 
 def _schema_hint(key: Key) -> str | None:
