@@ -60,8 +60,6 @@ class Override:
 
 # What is no spec, but what a spec names.
 _PROGRAMS = (".py", ".sh", ".sbatch", ".slurm")
-# A key, its sign and its value in words of their own, which NUL divides.
-_APART = re.compile(r"([^\0=]+)\0?=\0([^\0=]+)(?:\0|$)|([^\0=]+)\0=([^\0]+)")
 _KEY = re.compile(r"[A-Za-z_][\w.-]*")
 _REQUEUE = "runs that were submitted are started again by their name: hpcrun requeue NAME"
 
@@ -230,8 +228,11 @@ def _meant(name: str, equals: str, texts: Sequence[str]) -> str | None:
         return f"{name[1:]}=null takes a value away"
     if not equals and name.endswith(_PROGRAMS):
         return f"a spec's program is its entry: entry={name}; without a spec type it in its place"
-    if apart := _APART.search("\0".join(texts)):
-        return "no blanks around the sign: {}={}".format(*filter(None, apart.groups()))
+    for first, second, third in zip(texts, texts[1:], [*texts[2:], ""], strict=False):
+        words = [first, second, third] if second == "=" else [first, second]
+        is_apart = second[:1] == "=" if "=" not in first else first.find("=") == len(first) - 1
+        if is_apart and words[0] != "=" != words[-1] and name in (*words, ""):
+            return f"no blanks around the sign: {''.join(words)}"
     key, colon, value = name.strip("{}").partition(":")
     if not equals and key and colon and value:
         return f"type {key}={value.strip()}"
