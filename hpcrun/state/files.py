@@ -327,8 +327,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             os.fsync(stream.fileno())
         os.replace(temporary, path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and error.filename is None:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        where = getattr(error, "filename", None)
+        if isinstance(error, OSError) and error.errno and where in (None, str(temporary)):
             # A write or fsync that failed does not say where.
             error.filename = str(path)
         raise

@@ -292,3 +292,9 @@ def test_a_file_larger_than_such_files_are_is_not_read(
     with pytest.raises(files.Refused, match=r"32\.2 GB, and such a file has at most"):
         read(path)
     assert list(files.read_back(path)) == []
+
+
+def test_a_file_that_cannot_be_written_is_named_and_not_its_temporary(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught, files.replacing(tmp_path / "gone" / "a.html"):
+        pass
+    assert caught.value.filename == str(tmp_path / "gone" / "a.html")
