@@ -80,6 +80,7 @@ def _several(found: Sequence[RunStory], output: Output) -> None:
     from hpcrun.observe.diagnosis.advice import advise
     from hpcrun.observe.diagnosis.attempts import grouped
     from hpcrun.observe.read.selection import as_where
+    from hpcrun.observe.status import run_state
 
     now = time.time()
     for group in grouped(found):
@@ -103,6 +104,9 @@ def _several(found: Sequence[RunStory], output: Output) -> None:
             told = f", but {alone}" if alone else ""
             for tracker in run.tracker_problems:
                 told += f", but {tracker} has not got all metrics (`hpcrun why RUN` tells more)"
+            if run.status.state in (run_state.PLANNED, run_state.WAITING, run_state.PENDING):
+                why = one_line(run.status.reason or "").partition(run_state.EXPECTED)[0]
+                told += f" ({why})" if why else ""
             fine.setdefault(run.status.state + again + told, []).append(run)
     for what, runs in fine.items():
         replayed = sum(run.replayed for run in runs)

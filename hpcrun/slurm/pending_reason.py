@@ -9,6 +9,7 @@ import re
 
 NEVER = "does not start as it is: "
 _AGAIN = "`hpcrun cancel` it, and submit it with"
+_UPDATE = "`hpcrun update` gives it"
 _RELEASE = "`scontrol release JOB` lets it go on"
 
 _WORDS = {
@@ -24,11 +25,11 @@ _WORDS = {
     "DependencyNeverSatisfied": f"{NEVER}the job that it waits for did not end as it had to, or is "
     "unknown; `hpcrun cancel` it, and submit both again",
     "JobArrayTaskLimit": "as many runs of the array run as max_parallel allows",
-    "JobHeldUser": f"held by its owner: {_RELEASE}",
-    "JobHeldAdmin": "held by an administrator, who alone can release it",
-    "JobHoldMaxRequeue": f"held, as it was requeued too often: {_RELEASE}",
-    "launch failed requeued held": f"Slurm failed to start it, and holds it: {_RELEASE}",
-    "job requeued in held state": f"requeued and held: {_RELEASE}",
+    "JobHeldUser": f"{NEVER}its owner holds it; {_RELEASE}",
+    "JobHeldAdmin": f"{NEVER}an administrator holds it, who alone can release it",
+    "JobHoldMaxRequeue": f"{NEVER}it was requeued too often, and is held; {_RELEASE}",
+    "launch failed requeued held": f"{NEVER}Slurm failed to start it, and holds it; {_RELEASE}",
+    "job requeued in held state": f"{NEVER}it was requeued, and is held; {_RELEASE}",
     "ReqNodeNotAvail": "a node that it needs is not available; `sinfo --list-reasons` says why",
     "NodeDown": "a node that it needs is down; `sinfo --list-reasons` says why",
     "FrontEndDown": "no front end is up to start it",
@@ -36,8 +37,8 @@ _WORDS = {
     "PartitionInactive": "its partition starts no jobs now",
     "PartitionNodeLimit": "its nodes are outside of the partition's limits, or too many of them "
     f"are down or drained; if `sinfo` shows none down, {_AGAIN} other resources.nodes",
-    "PartitionTimeLimit": f"{NEVER}its time limit is longer than the partition's; {_AGAIN} less "
-    "resources.time",
+    "PartitionTimeLimit": f"{NEVER}its time limit is longer than the partition's; {_UPDATE} less "
+    "time, or another partition",
     "BadConstraints": f"{NEVER}no nodes have what it asks for together; {_AGAIN} other resources: "
     "`hpcrun check` tells which",
     "Constraints": f"{NEVER}no nodes have its features now; {_AGAIN} another resources.constraint",
@@ -49,11 +50,10 @@ _WORDS = {
     "resources.account or partition",
     "InvalidAccount": f"{NEVER}its account is not one that you may charge; {_AGAIN} another "
     "resources.account",
-    "InvalidQOS": f"{NEVER}there is no such QOS; {_AGAIN} another resources.qos",
-    "QOSNotAllowed": f"{NEVER}its account or partition is closed to its QOS; {_AGAIN} another "
-    "resources.qos",
+    "InvalidQOS": f"{NEVER}there is no such QOS; {_UPDATE} another qos",
+    "QOSNotAllowed": f"{NEVER}its account or partition is closed to its QOS; {_UPDATE} another qos",
     "QOSUsageThreshold": "its account has used more than its QOS wants to see; waits until that "
-    "usage has decayed, or for another resources.qos",
+    f"usage has decayed, or {_UPDATE} another qos",
     "Reservation": "waits for its reservation",
     "ReservationDeleted": f"{NEVER}its reservation is gone; {_AGAIN} another "
     "resources.reservation, or none",
@@ -70,7 +70,7 @@ _WORDS = {
     "resources.account",
     "AssociationJobLimit": "as many jobs of its account run as may",
     "AssociationResourceLimit": "jobs of its account have as much as they may",
-    "QOSTimeLimit": f"{NEVER}its QOS's time is used up; {_AGAIN} another resources.qos",
+    "QOSTimeLimit": f"{NEVER}its QOS's time is used up; {_UPDATE} another qos",
     "QOSJobLimit": "as many jobs of its QOS run as may",
     "QOSResourceLimit": "jobs of its QOS have as much as they may",
 }
@@ -79,7 +79,7 @@ _DETAILS = (
     (
         "Reserved for maintenance",
         "its nodes are reserved for maintenance before it would end: it waits until after that, "
-        f"or {_AGAIN} less resources.time",
+        f"or {_UPDATE} less time",
     ),
     ("May be reserved for other job", "its nodes may be reserved for another job: it waits"),
     ("UnavailableNodes:", "nodes that it needs are not available: `sinfo --list-reasons`"),
@@ -113,6 +113,11 @@ def in_words(reason: str) -> str:
     # One is a sentence, of which some commands make a word.
     words = words or _WORDS.get(name.replace("_", " ")) or _of_limit(name)
     return reason if words is None else f"{plain}: {words}"
+
+
+def of_job(words: str, job_id: str | None) -> str:
+    """Return words of `in_words` in which what is to be typed has the job's number."""
+    return words.replace(" JOB`", f" {job_id}`") if job_id else words
 
 
 def _of_limit(name: str) -> str | None:

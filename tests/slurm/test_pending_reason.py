@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcrun.slurm.pending_reason import NEVER, in_words
+from hpcrun.slurm.pending_reason import NEVER, in_words, of_job
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,12 @@ def test_what_waits(reason: str, words: str) -> None:
     ("reason", "what"),
     [
         ("DependencyNeverSatisfied", "`hpcrun cancel` it, and submit both again"),
-        ("PartitionTimeLimit", "less resources.time"),
+        ("PartitionTimeLimit", "`hpcrun update` gives it less time"),
+        ("JobHeldUser", "`scontrol release JOB` lets it go on"),
+        ("job requeued in held state", "`scontrol release JOB` lets it go on"),
         ("BadConstraints", "`hpcrun check` tells which"),
         ("InvalidAccount", "another resources.account"),
-        ("InvalidQOS", "another resources.qos"),
+        ("InvalidQOS", "another qos"),
         ("QOSMaxWallDurationPerJobLimit", "its QOS allows a job less time; "),
         ("AssocMaxWallDurationPerJobLimit", "its account allows a job less time; "),
         ("QOSMaxCpuPerJobLimit", "less resources.cpus_per_task"),
@@ -55,6 +57,12 @@ def test_what_waits(reason: str, words: str) -> None:
 def test_what_never_starts_is_told_apart(reason: str, what: str) -> None:
     assert in_words(reason).startswith(f"{reason}: {NEVER}")
     assert what in in_words(reason)
+
+
+def test_what_is_to_be_typed_has_the_number_of_the_job() -> None:
+    words = in_words("JobHeldUser")
+    assert "`scontrol release 7_1` lets" in of_job(words, "7_1")
+    assert of_job(words, None) == words
 
 
 def test_every_limit_has_words() -> None:

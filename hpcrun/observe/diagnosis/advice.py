@@ -12,6 +12,8 @@ from hpcrun.observe.diagnosis import left_behind
 from hpcrun.observe.diagnosis.attempts import CANCELLED, NO_END, RunStory
 from hpcrun.observe.status import bad_batches, run_state
 from hpcrun.policy import batch, causes, node_health, recovery, resume
+from hpcrun.slurm import pending_reason
+from hpcrun.slurm.pending_reason import NEVER
 from hpcrun.state import job_changes, submission_facts
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import listed
@@ -322,6 +324,8 @@ def advise(run: RunStory, where: str, *, several: bool = False) -> str | None:
     case = _Case(run, where, several)
     text = _KINDS[kind](case) if kind in _KINDS else case.format(_TEXTS.get(kind, _OTHER))
     status = run.status
+    if stuck := (status.reason or "").partition(NEVER)[2]:
+        return pending_reason.of_job(f"It {NEVER}{stuck}.", None if several else status.job_id)
     if not status.over and status.state not in (run_state.UNKNOWN, run_state.CANCELLED):
         if kind not in causes.OWN or kind in (causes.TIME_LIMIT, causes.SAVED):
             return "Nothing needs to be done: it goes on by itself."

@@ -18,6 +18,7 @@ from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state, slurm_cache
 from hpcrun.observe.status.status import Ask, Observed, RunStatus, observe
 from hpcrun.policy import causes, next_attempt
+from hpcrun.slurm import pending_reason
 from hpcrun.state import (
     files,
     history,
@@ -345,7 +346,9 @@ def grouped(runs: Iterable[RunStory]) -> list[CauseGroup]:
     found: dict[tuple[str, bool, str], list[RunStory]] = {}
     for run in runs:
         if run.kind is not None:
-            key = (run.kind, run.status.over, normalized(run.message, _nodes(run)))
+            # Those that stay in the queue need other advice.
+            stuck = one_line(run.status.reason).partition(pending_reason.NEVER)[2]
+            key = (run.kind, run.status.over, normalized(f"{run.message}{stuck}", _nodes(run)))
             found.setdefault(key, []).append(run)
     groups = [CauseGroup(kind, over, tuple(these)) for (kind, over, _), these in found.items()]
     return sorted(groups, key=lambda group: -len(group.runs))

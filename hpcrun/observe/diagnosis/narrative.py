@@ -17,6 +17,7 @@ from hpcrun.observe.diagnosis.attempts import AttemptStory, RunStory, one_line
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.status import bad_batches, run_state
 from hpcrun.policy import causes, frameworks, next_attempt, node_health, recovery
+from hpcrun.slurm import pending_reason
 from hpcrun.state import files, job_changes, ledger, session_log
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.ledger import Attempt
@@ -55,7 +56,7 @@ def headline(run: RunStory) -> str:
             found += f", attempt {run.attempts[-1].attempt.number}"
     parts = [found, f"{steps(run.replayed)} replayed" if run.replayed else ""]
     if not any(one.message and one.message in one_line(status.reason) for one in run.attempts):
-        parts.append(one_line(status.reason))
+        parts.append(pending_reason.of_job(one_line(status.reason), status.job_id))
     return f"{status.name}: {'; '.join(filter(None, parts))}"
 
 

@@ -160,7 +160,17 @@ def _cancelled(evidence: RunEvidence, last: Attempt | None) -> Verdict:
     live = job is not None and job.is_alive
     if live and last is None and submission is not None and submission.is_packed:
         return Verdict(CANCELLED, over=True)
-    return Verdict(CANCELLED, "its job is still ending" if live else None, over=not live)
+    if not live:
+        return Verdict(CANCELLED, over=True)
+    assert job is not None
+    is_own = (
+        queued and submission is not None and not (submission.is_packed or submission.foreground)
+    )
+    if is_own and (job.is_waiting or job.state == slurm_state.RUNNING):
+        # A job that scancel reached is COMPLETING or over.
+        again = f"Slurm says {job.state} of its job: where that lasts, `hpcrun cancel` it again"
+        return Verdict(CANCELLED, again)
+    return Verdict(CANCELLED, "its job is still ending")
 
 
 def _who_cancelled(last: Attempt | None) -> str | None:
@@ -294,4 +304,6 @@ def _words(job: JobState) -> str | None:
     if not job.reason:
         return None
     words = pending_reason.in_words(job.reason)
-    return words if job.start is None else f"{words}{EXPECTED}{timestamp(job.start)[:-3]}"
+    if job.start is None or pending_reason.NEVER in words:
+        return words
+    return f"{words}{EXPECTED}{timestamp(job.start)[:-3]}"

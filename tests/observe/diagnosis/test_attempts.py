@@ -76,9 +76,9 @@ def event(study: Experiment, kind: str, run: int = 0, attempt: int = 1, **fields
     files.append(session, {"event": kind, "time": T0, **fields})
 
 
-def told(study: Experiment, state: str = "FAILED", **jobs: Any) -> list[RunStory]:
+def told(study: Experiment, state: str = "FAILED", reason: str = "", **jobs: Any) -> list[RunStory]:
     """The stories of all runs; Slurm answers ``state`` for every job."""
-    gone = JobState("", state)
+    gone = JobState("", state, reason=reason, start=T0)
 
     def ask(processes: Any) -> Answers:
         return Answers(jobs={process.job_id: gone for process in processes}, **jobs)
@@ -509,6 +509,40 @@ def test_what_goes_on_by_itself(study: Experiment, kind: str) -> None:
     run = one(study, "PENDING")
     assert lines(run)[-1] == "hpcrun requeued it; the next attempt has not begun."
     assert advice(run) == "Nothing needs to be done: it goes on by itself."
+
+
+def test_what_is_held_does_not_go_on_by_itself(study: Experiment) -> None:
+    study.submit((0, 1))
+    cause = {"kind": "requeued", "message": "taken away"}
+    for run in (0, 1):
+        study.start(run)
+        end(study, run, outcome="stopped", cause=cause, decided=REQUEUE)
+    waits, held = told(study, "PENDING", "Priority")[0], told(study, "PENDING", "JobHeldUser")[1]
+    assert [_runs(group) for group in grouped([waits, held])] == [[0], [1]]
+    assert advice(waits) == "Nothing needs to be done: it goes on by itself."
+    number = held.status.job_id
+    typed = f"`scontrol release {number}` lets it go on"
+    assert advice(held) == f"It does not start as it is: its owner holds it; {typed}."
+    assert typed in narrative.headline(held)
+    assert ("expects" in narrative.headline(waits), "expects" in narrative.headline(held)) == (
+        True,
+        False,
+    )
+
+
+def test_several_that_wait_are_told_apart_by_why(
+    study: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study.submit((0, 1, 2))
+    reasons = ("Priority", "JobHeldUser", "Priority")
+    rows = [f"100_{run}|PENDING|{why}||N/A\n" for run, why in enumerate(reasons)]
+    monkeypatch.setenv("PATH", path_with(slurm_shim(tmp_path / "shim", squeue="".join(rows))))
+    done = hpcrun("why", root=tmp_path / "root")
+    assert done.stdout.splitlines() == [
+        "2 runs pending (Priority: waits behind jobs of higher priority): study/0,2",
+        "1 run pending (JobHeldUser: does not start as it is: its owner holds it; "
+        "`scontrol release JOB` lets it go on): study/1",
+    ]
 
 
 def test_a_cancelled_run(study: Experiment) -> None:

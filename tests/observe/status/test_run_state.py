@@ -23,6 +23,7 @@ def job(state: str, **more: Any) -> JobState:
 
 PENDING = job("PENDING", reason="Priority")
 RUNNING = job("RUNNING")
+ENDING = job("COMPLETING")
 GONE = job("GONE")
 
 
@@ -303,9 +304,16 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
     ("cancelled by its end", {"attempts": [attempt(1, "cancelled")]}, "cancelled", None, True),
     (
         "cancelled, ranks still end",
-        {"intent": "cancelled", "attempts": [attempt()], "job": RUNNING},
+        {"intent": "cancelled", "attempts": [attempt()], "submission": sub(), "job": ENDING},
         "cancelled",
         "still ending",
+        False,
+    ),
+    (
+        "cancelled, Slurm was not told",
+        {"intent": "cancelled", "attempts": [attempt()], "submission": sub(), "job": RUNNING},
+        "cancelled",
+        "Slurm says RUNNING of its job: where that lasts, `hpcrun cancel` it again",
         False,
     ),
     (
@@ -320,7 +328,7 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
         "cancelled in the queue",
         {"intent": "cancelled", "submission": sub(), "job": PENDING},
         "cancelled",
-        "still ending",
+        "Slurm says PENDING of its job: where that lasts, `hpcrun cancel` it again",
         False,
     ),
     (
