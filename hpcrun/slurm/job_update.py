@@ -24,9 +24,10 @@ _SHOWN = {
     job_changes.PRIORITY: "%Q",
     job_changes.NICE: "%y",
 }
-# The ids before a message of scontrol's, and what it says of tasks that it did change.
+# The ids before a message of scontrol's, and what it says of tasks that it did change, or that it
+# passes over in an array as they have ended.
 _PREFIX = re.compile(r"^[\d_\[\],-]+: ")
-_NO_ERROR = "No error"
+_NO_PROBLEM = ("No error", "Job has already finished")
 
 
 def update(job: str, tasks: Collection[int], changes: Mapping[str, str]) -> list[str]:
@@ -45,7 +46,7 @@ def update(job: str, tasks: Collection[int], changes: Mapping[str, str]) -> list
     if client.is_unanswered(problem):
         raise client.refusal(f"scontrol update: {problem}")
     lines = [_PREFIX.sub("", line.strip()) for line in problem.splitlines()]
-    return list(dict.fromkeys(line for line in lines if line and line != _NO_ERROR))
+    return list(dict.fromkeys(line for line in lines if line and line not in _NO_PROBLEM))
 
 
 def values_in_queue(jobs: Iterable[str]) -> dict[str, dict[str, str]]:

@@ -111,6 +111,8 @@ def test_tasks_of_an_array_are_changed_by_one_call(place: Place) -> None:
 def test_an_array_that_waits_is_changed_as_a_whole(place: Place) -> None:
     place.states.pop(0)
     place.queue(time="20:00", nice="5")
+    # As Slurm says of an array that it has changed, of whose tasks one has ended.
+    place.shim.answer("scontrol", {"err": "50_0: Job has already finished\n", "code": 1})
     done = place.update("e", "resources.time=00:20:00", "Nice=5", "max-parallel=2", "-y")
     assert done.returncode == 0, done.stderr
     assert "e/0: nothing is queued of it: its job is over (job 50_0)" in done.stdout
@@ -120,6 +122,7 @@ def test_an_array_that_waits_is_changed_as_a_whole(place: Place) -> None:
     ]
     assert place.changes()[3] == {"time": "00:20:00", "nice": "5", "max_parallel": "2"}
     assert "changed" in place.hpcrun("show", "e/3").stdout
+    assert "00:20:00" in place.hpcrun("status", "e/3", "--columns", "time").stdout
 
 
 def test_what_slurm_shows_counts_and_not_its_exit_code(place: Place) -> None:

@@ -25,6 +25,9 @@ def test_messages_lose_ids_and_what_is_no_error(shim: Shim) -> None:
     text = "12_0-1: Access/permission denied\n12_2-7: No error\n"
     shim.answer("scontrol", {"err": text, "code": 1})
     assert job_update.update("12", (), {"time": "90"}) == ["Access/permission denied"]
+    # Both, of an array whose limit was changed all the same.
+    shim.answer("scontrol", {"err": "12_1: Job has already finished\n", "code": 1})
+    assert job_update.update("12", (), {"max_parallel": "3"}) == []
     down = "slurm_update error: Unable to contact slurm controller (connect failure)\n"
     shim.answer("scontrol", {"err": down, "code": 1})
     with pytest.raises(ClusterUnreachable):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hpcrun import bounded_json
 from hpcrun.errors import UsageError
-from hpcrun.state import chosen_point
+from hpcrun.state import chosen_point, job_changes
 from hpcrun.state.annotation_log import Annotation
 from hpcrun.state.plan import SEARCH, RunPlan
 from hpcrun.text import listed, shortened
@@ -241,13 +241,16 @@ def left_out_columns(count: int) -> str:
 def column_value(one: Selected, key: str) -> Any:
     """Return the swept value of a key, else the configured one; None if the run has neither yet.
 
-    Of tags and notes, return the run's own in one text.
+    What `hpcrun update` gave its job outweighs its plan. Of tags and notes, return the run's own in
+    one text.
     """
     if key in (TAGS, NOTES):
         separator = "," if key == TAGS else "; "
         return separator.join(annotation_texts(one, _ANNOTATION_KEYS[key])) or None
     is_open = not one.run.swept and key in one.run.spec.get(SEARCH, {}).get("space", ())
-    found = MISSING if is_open else one.run.swept.get(key, lookup(one.run.spec, key))
+    changes = one.submission.changes if one.submission else {}
+    spec = job_changes.applied(one.run.spec, changes)
+    found = MISSING if is_open else one.run.swept.get(key, lookup(spec, key))
     return None if found is MISSING else found
 
 
