@@ -65,11 +65,13 @@ class _Feed:
         self._lost: set[Path] = set()
         self._cancelled_before: set[int] | None = None
         self._why = ""
+        # Tells since when runs wait, however often that is tried.
+        self._telling = contextlib.ExitStack()
         self._pause, self._timeout = PAUSES[0], sbatch.TIMEOUT
 
     def run(self) -> list[SubmittedArray]:
         try:
-            with interrupted_from_outside():
+            with interrupted_from_outside(), self._telling:
                 for index, array in enumerate(self._arrays):
                     wanted = self._still_wanted(array.runs)
                     waits = self._waits()
@@ -256,6 +258,8 @@ class _Feed:
                 self._cancelled_before = self._cancelled(self._missing())
                 self._note_missing(journal.WAITING, **_this_process())
             self._why = why
+            if not had_waited:
+                self._telling.enter_context(activity.doing(self._still_waiting))
             waiting = len(self._missing()) + len(self._unknown)
             total = sum(len(array.runs) for array in self._arrays)
             are, them = agreeing(waiting, "is", "are"), agreeing(waiting, "it", "them")
@@ -265,13 +269,15 @@ class _Feed:
         before = _queued()
         until = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, PAUSES[1])
-        number = len(self._missing()) + len(self._unknown)
-        with activity.doing(f"{why}; {plural(number, 'run')} still to submit"):
-            while (left := until - time.monotonic()) > 0:
-                time.sleep(left)
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(left)
         self._check_lock()
         after = _queued()
         return None if before is None or after is None else before - after
+
+    def _still_waiting(self) -> str:
+        number = len(self._missing()) + len(self._unknown)
+        return f"{self._why}; {plural(number, 'run')} still to submit"
 
     def _note_missing(self, event: str, **details: Any) -> None:
         missing = set(self._missing())

@@ -9,11 +9,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpcrun import activity
 from hpcrun.compile import compile_spec
 from hpcrun.compile.freeze import freeze
 from hpcrun.errors import ClusterRefused, Interrupted, UsageError
@@ -65,9 +67,17 @@ def _ends_one_after_the_other(
     return thread
 
 
-def test_the_rest_follows_as_jobs_end(desk: Desk) -> None:
+def test_the_rest_follows_as_jobs_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     _put(desk, "room", 2)
     said: list[str] = []
+    begun: list[str] = []
+    doing = activity.doing
+
+    def note(what: str | Callable[[], str]) -> AbstractContextManager[None]:
+        begun.append(what() if callable(what) else what)
+        return doing(what)
+
+    monkeypatch.setattr(activity, "doing", note)
     over = threading.Event()
 
     def is_told() -> bool:
@@ -86,6 +96,8 @@ def test_the_rest_follows_as_jobs_end(desk: Desk) -> None:
     assert any(
         "AssocMaxSubmitJobLimit" in line and "3 of 5 runs wait here" in line for line in said
     )
+    # One wait, however often it is tried: else its length and its lines began anew each time.
+    assert sum("still to submit" in what for what in begun) == 1
     assert "submitted job 100: runs 0-1 (2 of 5)" in said
     assert said[-1].endswith("(5 of 5)")
     by_run = {run.run: run.job_id for run in submitted.runs}
