@@ -30,7 +30,7 @@ def command(
     if not dry_run:
         patience.act()
     number = plural(len(selected), "run")
-    with activity.doing(f"looking which of {number} wait, run or are over"):
+    with activity.doing(f"looking how {number} may start again"):
         steps = requeue.look(selected, output.say if dry_run else None)
     them = {step.name for step in steps if step.action != requeue.LEAVE}
     active = [one for one in selected if one.name in them]

@@ -59,7 +59,7 @@ def command(
     selected = select(output, names, conditions, verb="update")
     patience.act()
     number = plural(len(selected), "run")
-    with activity.doing(f"asking Slurm where {number} stand"):
+    with activity.doing(f"asking Slurm how {number} may be changed"):
         steps = update.look(selected, changes, output.say)
     active = [step.selected for step in steps if step.changes]
     above = _hours(active, changes)

@@ -8,7 +8,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.slurm.hostlist import expand
 from hpcrun.slurm.parse import megabytes as megabytes
 
-_FIELD = re.compile(r"(?:^|\s)([A-Za-z][\w/]*)=(\S*)")
+_FIELD = re.compile(r"(?:^|\s)([A-Za-z][\w/]*)=(.*?)(?=\s+[A-Za-z][\w/:]*=|\s*$)")
 _NOTHING = ("", "(null)", "N/A", "NONE", "None", "UNLIMITED", "INFINITE")
 _COUNT = re.compile(r"\d+")
 
@@ -16,7 +16,7 @@ _COUNT = re.compile(r"\d+")
 def fields(line: str) -> dict[str, str]:
     """Return the fields of a line of ``scontrol --oneliner``: ``{"NodeName": "n1", …}``.
 
-    Of a value with blanks, such as a node's ``Reason``, the first word.
+    A value goes to the next field's name: a node's ``Reason`` has blanks.
     """
     return dict(_FIELD.findall(line))
 

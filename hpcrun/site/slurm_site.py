@@ -338,7 +338,8 @@ def _node(line: Mapping[str, str]) -> SlurmNode:
         features=frozenset(records.words(line.get("AvailableFeatures"))),
         state=records.node_state(line.get("State", "")),
         version=line.get("Version", ""),
-        reason=line.get("Reason", ""),
+        # Without who gave it, and when.
+        reason=line.get("Reason", "").partition(" [")[0],
     )
 
 

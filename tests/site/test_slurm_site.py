@@ -147,7 +147,7 @@ def test_limits_and_lists() -> None:
     assert (gpu.max_cpus_per_node, gpu.max_memory_per_node, gpu.qos) == (64, 256000, "capped")
     first, second, third = (site.nodes[name] for name in ("g01", "g02", "g03"))
     assert (first.gpus, first.cpus, first.features) == ({"a100": 4}, 62, {"a100", "nvlink"})
-    assert (first.is_out, first.reason) == (True, "bad")
+    assert (first.is_out, first.reason) == (True, "bad dimm")
     # MIXED* does not answer.
     assert (second.gpus, second.is_out, second.gpus_of("a100")) == ({"": 4}, True, 0)
     assert (third.gpus, third.is_out, third.cpus) == ({}, True, 0)

@@ -334,7 +334,8 @@ class Finder:
         """Return the runs of a pattern of names and, behind a slash, of numbers."""
         everything = layout.experiments(self.root)
         experiments = [each for each in everything if fnmatchcase(each.name, name)]
-        if self.own and (others := [one for one in experiments if not _is_mine(one)]):
+        others = [one for one in experiments if self.own and not _is_mine(one)]
+        if others:
             self.warn(f"left out, as they are another user's: {_names(others)}")
             experiments = [one for one in experiments if one not in others]
         if not experiments:
@@ -343,8 +344,11 @@ class Finder:
             # A root that is there and empty is none that was mistyped.
             is_empty = not everything and self.root.is_dir()
             raise (NothingMatches if is_empty else UsageError)(
-                f"no experiment under {self.root} matches {argument!r}",
-                hint=f"experiments there: {_names(everything) or 'none'}",
+                f"no experiment {'of yours ' if others else ''}under {self.root} matches "
+                f"{argument!r}",
+                hint="to see those of others: hpcrun status --all-users"
+                if others
+                else f"experiments there: {_names(everything) or 'none'}",
             )
         spans = parse_ranges(numbers) if numbers and _LIST.fullmatch(numbers) else None
         found: list[Selected] = []

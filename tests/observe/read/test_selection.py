@@ -300,6 +300,9 @@ def test_a_pattern_that_acts_is_of_my_own_experiments(finder: Finder) -> None:
     assert {one.experiment.name for one in own.resolve(["*"])} == {"other", "study"}
     assert said == ["left out, as they are another user's: theirs"]
     assert "theirs/0" in [one.name for one in finder.resolve(["*"])]
+    with pytest.raises(UsageError, match="no experiment of yours under") as caught:
+        own.resolve(["the*"])
+    assert caught.value.hint == "to see those of others: hpcrun status --all-users"
 
 
 def test_an_experiment_that_is_called_as_something_else_is_reachable(finder: Finder) -> None:
