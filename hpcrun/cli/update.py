@@ -149,8 +149,9 @@ def _line(step: UpdateStep, dry_run: bool) -> str:
 
 
 def _with_unit(name: str, value: str) -> str:
-    """Return a time with what a bare number of minutes is; other values as they are."""
-    seconds = parse_duration(value) if name == TIME and value.isdecimal() else None
+    """Return a time with what ``90`` and ``1:00`` are in Slurm; other values as they are."""
+    has_hours = "-" in value or value.count(":") == 2
+    seconds = parse_duration(value) if name == TIME and not has_hours else None
     return value if seconds is None else f"{value} ({duration(seconds)})"
 
 

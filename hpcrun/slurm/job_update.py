@@ -97,7 +97,9 @@ def in_words(name: str, value: str, messages: Collection[str], state: str) -> st
             f"only an administrator raises the limit of a job that runs{_quoted(said)}; at the "
             "limit it saves and is requeued, and in the queue its limit can be raised"
         )
-    return said or f"Slurm did not take {name} {value}, and does not say why"
+    if said:
+        return f"{name} {value}: {said}"
+    return f"Slurm did not take {name} {value}, and does not say why"
 
 
 def _quoted(said: str) -> str:

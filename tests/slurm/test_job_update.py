@@ -58,7 +58,7 @@ def test_what_slurm_shows_is_compared_as_it_keeps_it(shim: Shim) -> None:
         ("nice", "-9", ["Access/permission denied"], "PENDING", "above 0 is yours"),
         ("time", "9", ["Access/permission denied"], "RUNNING", "only an administrator raises"),
         ("time", "9", ["Access/permission denied"], "PENDING", "`sinfo -o '%P %l'`"),
-        ("time", "9", ["Burned down"], "PENDING", "Burned down"),
+        ("time", "9", ["Burned down"], "PENDING", "time 9: Burned down"),
         ("time", "9", [], "PENDING", "does not say why"),
     ],
 )

@@ -99,6 +99,7 @@ class Verdict:
         return replace(self, reason=_notices(self.reason, more, sign=sign))
 
 
+_SUSPENDED = "Slurm has suspended its job: it stands still until Slurm or whoever did it resumes it"
 _UNSEEN = Verdict(UNKNOWN, "its job completed; what it recorded is not seen on this host yet")
 _CANCELLED_IN_SLURM = Verdict(CANCELLED, "its job was cancelled in Slurm", over=True)
 
@@ -244,6 +245,8 @@ def _attempt_ended(evidence: RunEvidence, last: Attempt) -> Verdict:
         return _failed(f"{reason}; stopped: {(last.decided or {}).get('reason')}")
     if (goes_on or last.outcome == "stopped") and job is None and evidence.silence:
         return Verdict(UNKNOWN, _as_of(evidence))
+    if (goes_on or last.outcome == "stopped") and job and job.state == slurm_state.CANCELLED:
+        return _CANCELLED_IN_SLURM
     if last.outcome == "stopped":
         if is_alive:
             return Verdict(RESTARTING, reason)
@@ -274,9 +277,11 @@ def _attempt_open(evidence: RunEvidence, last: Attempt) -> Verdict:
         return _failed(f"{what}, {no_end}")
     if not job.is_alive:
         return Verdict(UNKNOWN, job.reason or None)
+    suspended = _SUSPENDED if job.state == slurm_state.SUSPENDED else None
     beginning = last.beginning if last.workers_started else PREPARING
     smaller = next_attempt.smaller_batch(last)
-    return Verdict(RUNNING, _notices(beginning, last.overwriting, smaller, *_of_features(last)))
+    others = last.overwriting, smaller, *_of_features(last)
+    return Verdict(RUNNING, _notices(suspended, beginning, *others))
 
 
 def _of_features(attempt: Attempt) -> list[str | None]:

@@ -133,7 +133,13 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
         False,
     ),
     ("completing", {"attempts": [attempt()], "job": job("COMPLETING")}, "running", None, False),
-    ("suspended", {"attempts": [attempt()], "job": job("SUSPENDED")}, "running", None, False),
+    (
+        "suspended",
+        {"attempts": [attempt()], "job": job("SUSPENDED")},
+        "running",
+        "Slurm has suspended its job: it stands still",
+        False,
+    ),
     ("silent, running", {"attempts": [attempt()], "silence": SILENT}, "running", "as of", False),
     ("open, job unknown", {"attempts": [attempt()]}, "unknown", "no end of attempt 1", False),
     (
@@ -302,6 +308,13 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, bool]] = [
         False,
     ),
     ("cancelled by its end", {"attempts": [attempt(1, "cancelled")]}, "cancelled", None, True),
+    (
+        "cancelled in the queue, by scancel, after an attempt",
+        {"attempts": [REQUEUED], "submission": sub(), "job": job("CANCELLED")},
+        "cancelled",
+        "its job was cancelled in Slurm",
+        True,
+    ),
     (
         "cancelled, ranks still end",
         {"intent": "cancelled", "attempts": [attempt()], "submission": sub(), "job": ENDING},
