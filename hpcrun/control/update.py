@@ -278,5 +278,17 @@ def _write_down(steps: Sequence[UpdateStep]) -> None:
             lines.setdefault(key, []).append(step.selected)
     for (paths, array, *changed), these in lines.items():
         permissions.use_profile(these[0].plan.cluster)
-        numbers = sorted(one.run.number for one in these)
-        journal.write(paths, journal.UPDATED, array, numbers, changes=dict(changed))
+        changes = dict(changed)
+        numbers = {one.run.number for one in these}
+        if MAX_PARALLEL in changes:
+            # It is of all tasks, also of those that were not named.
+            limit = {MAX_PARALLEL: changes.pop(MAX_PARALLEL)}
+            jobs = {str(one.job_id).partition("_")[0] for one in these}
+            its = [
+                run
+                for run, job in journal.read(paths).items()
+                if str(job.job_id).partition("_")[0] in jobs
+            ]
+            journal.write(paths, journal.UPDATED, array, sorted(its), changes=limit)
+        if changes:
+            journal.write(paths, journal.UPDATED, array, sorted(numbers), changes=changes)

@@ -62,6 +62,8 @@ def load(name: str, beside: Path, mark: SourceMark, problems: Problems) -> Loade
             )
         elif other := profile_files.misnamed(name, beside):
             hint = f"{other} is not read, as its name ends in .yml: call it {name}.yaml"
+        elif absent := profile_files.absent():
+            hint = f"HPCRUN_CLUSTERS names {absent}, and there is no such directory"
         found = f"there is no cluster profile {name!r}; there are {listing(sorted(known))}"
         Reporter(Tree({}), problems).marked(mark, "cluster", found, hint)
         return None

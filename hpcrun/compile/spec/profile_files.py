@@ -54,6 +54,12 @@ def misnamed(name: str, beside: Path) -> Path | None:
     return next((path for path in places if path.is_file()), None)
 
 
+def absent() -> Path | None:
+    """Return the directory that HPCRUN_CLUSTERS names if it is not there."""
+    named = os.environ.get("HPCRUN_CLUSTERS")
+    return expand_home(named) if named and not expand_home(named).is_dir() else None
+
+
 def available(beside: Path) -> dict[str, Path]:
     """Return name -> file of every profile that a spec in ``beside`` can name."""
     found: dict[str, Path] = {}

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from hpcrun.errors import HpcrunError, UsageError
+from hpcrun.errors import ClusterUnreachable, HpcrunError, UsageError
 from hpcrun.text import shortened, visible
 
 LOST = 255
@@ -193,11 +193,11 @@ class LoginNode:
                 break
         raise self.unreached(before)
 
-    def unreached(self, said: bytes = b"") -> HpcrunError:
+    def unreached(self, said: bytes = b"") -> ClusterUnreachable:
         """Return the error of a connection that does not answer."""
         words = visible(said.decode("utf-8", "replace")).strip()
         shown = f"; it said: {shortened(words, 400)}" if words else ""
-        return HpcrunError(
+        return ClusterUnreachable(
             f"{self.name} does not answer{shown}",
             hint=f"`{shlex.join([*self._ssh, self.name, 'true'])}` has to work",
         )

@@ -16,7 +16,13 @@ from typing import IO, TYPE_CHECKING, Any, TextIO
 
 import click
 
-from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, HpcrunError, UsageError
+from hpcrun.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    ClusterUnreachable,
+    HpcrunError,
+    UsageError,
+)
 from hpcrun.text import shortened
 
 if TYPE_CHECKING:
@@ -126,11 +132,11 @@ class _Errand:
             except HpcrunError as error:
                 if not self.far and self.near and not isinstance(error, UsageError):
                     meant = f"did you mean the profile {self.near}?"
-                    raise HpcrunError(error.message, hint=f"{error.hint}; {meant}") from None
+                    raise type(error)(error.message, hint=f"{error.hint}; {meant}") from None
                 if not (goes_on and (lost or self.far)) or isinstance(error, UsageError):
                     raise
             if not goes_on:
-                raise HpcrunError(
+                raise ClusterUnreachable(
                     f"the connection to {self.destination} was lost while the command ran there",
                     hint="what it did is kept; type it again and it goes on, or look: "
                     f"`hpcrun --on {self.destination} status`",

@@ -79,6 +79,15 @@ def test_profiles_are_found_in_order(project: Any, monkeypatch: Any, tmp_path: P
     assert spec_of(project, "", "cluster=site")["resources"]["partition"] == "beside"
 
 
+def test_a_directory_of_profiles_that_is_not_there_is_told(
+    project: Any, hpcrun: Any, monkeypatch: Any, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HPCRUN_CLUSTERS", str(tmp_path / "gone"))
+    project.write("spec.yaml", "entry: train.py\n")
+    said = hpcrun("plan", "spec.yaml", "cluster=site").err
+    assert f"HPCRUN_CLUSTERS names {tmp_path / 'gone'}, and there is no such directory" in said
+
+
 def test_the_default_cluster_is_slurm_where_there_is_an_sbatch(
     project: Any, monkeypatch: Any, tmp_path: Path
 ) -> None:
