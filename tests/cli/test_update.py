@@ -146,7 +146,7 @@ def test_a_limit_of_the_array_is_of_all_its_tasks(place: Place) -> None:
     assert done.returncode == 0, done.stderr
     assert "also of its tasks that were not named: 1-2" in done.stderr
     assert place.asked() == [["jobid=50", "ArrayTaskThrottle=0"]]
-    assert place.changes() == dict.fromkeys(range(4), {"max_parallel": "none"})
+    assert place.changes() == {run: {"max_parallel": "none"} for run in range(4)}
 
 
 def test_a_controller_that_is_away_is_said_and_nothing_written(place: Place) -> None:

@@ -22,7 +22,7 @@ from hpcrun.compile.target.slurm_options import (
 from hpcrun.errors import UsageError
 from hpcrun.policy import secret_names
 from hpcrun.slurm.parse import parse_array, parse_duration, parse_gpus, parse_gres
-from hpcrun.text import one_line
+from hpcrun.text import one_line, plural
 
 _LETTERS = """
 A=account a=array b=begin B=extra-node-info C=constraint c=cpus-per-task D=chdir d=dependency
@@ -315,10 +315,16 @@ def _tasks(job: ScriptRequest, options: Mapping[str, SbatchOption]) -> None:
             job.must_ask(one, key, "a whole number")
     if count := _whole(total):
         assert total is not None
-        if _whole(per_node):
-            job.drop(total, f"{key} times the nodes says it")
-            if _whole(per_node) != -(-count // job.nodes) or count % job.nodes:
-                job.asks[key] = f"line {total.line} wants {count} tasks in all"
+        if each := _whole(per_node):
+            # As Slurm takes as many nodes as the tasks fill.
+            if "nodes" not in options and count % each == 0:
+                job.nodes = count // each
+                job.carry(total, "resources.nodes", job.nodes)
+            else:
+                job.drop(total, f"{key} times the nodes says it")
+            if each * job.nodes != count:
+                nodes = plural(job.nodes, "node")
+                job.asks[key] = f"{total.text} wants {count} tasks in all, not {each} on {nodes}"
                 job.is_certain = False
         else:
             job.tasks = -(-count // job.nodes)

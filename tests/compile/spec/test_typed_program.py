@@ -60,8 +60,10 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("-w n3 --exclusive", {"sbatch": {"nodelist": "n3", "exclusive": True}}),
     ("-o %j.log --parsable --requeue", {}),
     ("--tasks-per-node=2", {"ntasks_per_node": 2}),
+    ("-n 4 --ntasks-per-node=2", {"nodes": 2, "ntasks_per_node": 2}),
 ]
 REFUSED = [
+    ("-n 5 --ntasks-per-node=2", "train.py", "-n 5 wants 5 tasks in all, not 2 on 1 node"),
     ("--array=0-3", "train.py", "--sweep KEY=A,B before the program"),
     ("-N 1-2", "train.py", "1-2 nodes were asked for"),
     ("-G 3 -N 2", "train.py", "a number that 2 nodes have alike"),
