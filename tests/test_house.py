@@ -237,8 +237,9 @@ BUDGETS = {
     # front of a search, and what became of its trials, and from whom one of them began.
     # And runs that came back and of which nobody knows from where they went on.
     # And which tracker lacks metrics, and what sends them; libraries that do not fit, refused
-    # tokens and ranks that never met.
-    "observe": 10_471,
+    # tokens and ranks that never met, and other troubles by their words; held and suspended jobs,
+    # cancels that Slurm was not told, why others of several runs wait.
+    "observe": 10_568,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
     # And with searches, whose runs are completed on compute nodes: also conditions and samplers.
@@ -248,21 +249,25 @@ BUDGETS = {
     # And what sampler: cmaes takes, and compiled blocks. And what of a search or of a script's
     # arguments would do nothing, and programs behind uv, conda and nice. And packs of one run, and
     # values typed for keys that some trials lack; a notify.command that is not there.
-    "compile": 12_175,
+    # And what was meant by pasted signs, shell words in lists, rows of numbers, another program's
+    # shapes and names: each told with what works when it is typed.
+    "compile": 12_326,
     # With what `hpcrun update` reaches, and a default cluster that is another.
     # And what features look up of other experiments, and the hours of jobs that runs share; the
     # listing of code that is frozen next.
-    "submission": 7_083,
+    "submission": 7_089,
     # With the default root and the one of before, and what is changed of queued jobs.
     # And what removes a checkpoint of thousands of files; names of what is sent to nodes.
     # And the values that runs of a search were given, and which keys a point of one has;
     # how a run shares its job; a population, and a parent's checkpoint beside the values;
     # the one writer at a time of a journal; the plan of a whole search, which tools ask for, too.
-    "state": 6_616,
+    "state": 6_618,
     # With the search of `hpcrun help`, what to type for the options of others, `update`, and
     # programs in a spec's place. And the trackers that lack metrics at the end of `run`, and whose
     # runs `update` left; what Slurm's refusals that are pasted mean.
-    "cli": 5_712,
+    # And the words that people use for what the documentation calls otherwise (a table, 390 lines),
+    # other messages that are pasted, and what to type for more words of other programs.
+    "cli": 6_135,
     "tools/init": 3_083,
     "tools/estimate": 3_586,
     "tools/doctor": 3_500,
@@ -270,27 +275,28 @@ BUDGETS = {
     "policy": 2_563,
     # With the steps of runs that share a job, and Slurm's clock. And its refusals, which were the
     # submission's.
-    "slurm": 2_819,
+    "slurm": 2_827,
     "tools/perf": 2_415,
     # With the protocol of features, and many looks at slow storage at once, only so far ahead. And
     # the dataclasses of what each process of a job imports, which cost an agent 25 ms. And the
     # taking of a lock, which was the submission's.
-    "the top": 3_028,
+    "the top": 3_029,
     # With `update`, checkpoints that others need read once there is one that may go, and the looks
     # of many runs at once, each directory on their ways once.
-    # And runs that were pruned, which go on where a person says so.
-    "control": 2_265,
+    # And runs that were pruned, which go on where a person says so. And an array's limit, written
+    # down for all its runs; cancels that were not told.
+    "control": 2_281,
     # With the page of all experiments, experiments side by side, PDF and axes without outliers.
     # And the drawings of a search.
     "tools/report": 2_343,
     # Any command on a login node through ssh, its other end included.
-    "tools/remote": 1_559,
+    "tools/remote": 1_565,
     # With the end of a log below the rows.
     "tools/top": 1_481,
     # With imports of many nodes, and a save's files on Lustre.
     "check": 1_458,
     "tools/weights": 864,
-    "site": 696,
+    "site": 697,
     "tools/completion": 770,
     "testing": 690,
     "container": 462,
