@@ -284,8 +284,8 @@ BUDGETS = {
     # With `update`, checkpoints that others need read once there is one that may go, and the looks
     # of many runs at once, each directory on their ways once.
     # And runs that were pruned, which go on where a person says so. And an array's limit, written
-    # down for all its runs; cancels that were not told.
-    "control": 2_281,
+    # down for all its runs; cancels that were not told, or of older jobs that were requeued.
+    "control": 2_298,
     # With the page of all experiments, experiments side by side, PDF and axes without outliers.
     # And the drawings of a search.
     "tools/report": 2_343,

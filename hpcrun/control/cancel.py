@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from hpcrun.errors import (
     EXIT_INTERRUPTED,
@@ -69,16 +70,17 @@ def cancel(selected: Sequence[Selected], say: Say) -> None:
 
 def _end_jobs(selected: Sequence[Selected], say: Say) -> None:
     """End the runs' jobs that live; tell each number that Slurm has given to another job."""
-    states = queue.query([str(one.job_id) for one in selected], accounting=False)
+    jobs = [(one, *found) for one in selected for found in _jobs_of(one)]
+    states = queue.query([job_id for _, job_id, _ in jobs], accounting=False)
     if states.controller_is_down:
         raise ClusterUnreachable(states.problems[0])
     living: list[str] = []
     shared: dict[str, list[Selected]] = {}
-    for one in selected:
-        state, job = states.get(str(one.job_id)), one.submission
+    for one, job_id, directory in jobs:
+        state, job = states.get(job_id), one.submission
         if state is None or job is None:
             continue
-        if problem := queue.JobMark(job.paths.directory).problem(state):
+        if problem := queue.JobMark(directory).problem(state):
             say(f"{one.name}: {problem}, which is left alone")
         elif not state.is_over:
             if job.is_packed:
@@ -91,6 +93,21 @@ def _end_jobs(selected: Sequence[Selected], say: Say) -> None:
         else:
             _end_steps(job_id, some)
     client.cancel(living)
+
+
+def _jobs_of(one: Selected) -> Iterator[tuple[str, Path]]:
+    """Yield a run's job with its submission's directory, and an older one that runs an attempt.
+
+    A person may have requeued that in Slurm.
+    """
+    if one.submission is not None:
+        yield str(one.job_id), one.submission.paths.directory
+    with contextlib.suppress(BrokenFile):
+        last = next(reversed(ledger.read(one.paths)), None)
+        if last is None or last.ended is not None or last.submission is None:
+            return
+        if last.job_id and last.job_id != one.job_id and not last.job_id.startswith("local:"):
+            yield last.job_id, one.experiment.submission(last.submission).directory
 
 
 def _is_all_over(selected: Sequence[Selected]) -> bool:

@@ -66,6 +66,18 @@ def test_again_does_no_harm(study: Experiment, shim: Path, tmp_path: Path) -> No
     assert intents(study) == ["finished", "cancelled", "cancelled"]
 
 
+def test_an_older_job_that_somebody_requeued_is_ended_too(
+    study: Experiment, shim: Path, tmp_path: Path
+) -> None:
+    """The run was submitted again, and the job of before runs an attempt."""
+    study.submit((2,), job_id="200")
+    study.end(2, outcome="failed")
+    study.start(2, 2, job_id="100_2", submission=1)
+    done = hpcrun("cancel", "study/2", root=tmp_path / "root")
+    assert done.returncode == 0, done.stderr
+    assert scancels(shim) == ["scancel 100_2"]
+
+
 def test_dry_run_changes_nothing(study: Experiment, shim: Path, tmp_path: Path) -> None:
     done = hpcrun("cancel", "study", "--dry-run", "--json", root=tmp_path / "root")
     actions = [one["action"] for one in json.loads(done.stdout)]
