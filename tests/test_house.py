@@ -239,7 +239,7 @@ BUDGETS = {
     # And which tracker lacks metrics, and what sends them; libraries that do not fit, refused
     # tokens and ranks that never met, and other troubles by their words; held and suspended jobs,
     # cancels that Slurm was not told, why others of several runs wait.
-    "observe": 10_568,
+    "observe": 10_570,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
     # And with searches, whose runs are completed on compute nodes: also conditions and samplers.
@@ -267,7 +267,7 @@ BUDGETS = {
     # runs `update` left; what Slurm's refusals that are pasted mean.
     # And the words that people use for what the documentation calls otherwise (a table, 390 lines),
     # other messages that are pasted, and what to type for more words of other programs.
-    "cli": 6_135,
+    "cli": 6_141,
     "tools/init": 3_083,
     "tools/estimate": 3_586,
     "tools/doctor": 3_500,

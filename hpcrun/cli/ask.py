@@ -180,6 +180,13 @@ def _meaning(word: str) -> str:
 
 
 @functools.cache
+def _parts(word: str) -> frozenset[str]:
+    """Return a word, and the words of a name with points."""
+    # "not" would be found where "note" is asked for.
+    return frozenset((word, *re.split(r"[._]", word))) - {"not"}
+
+
+@functools.cache
 def stem(word: str) -> str:
     """Return a word without the endings of English: queue, queued and queueing are one."""
     for ending in ("ing", "ion", "ed", "es", "s"):
@@ -206,8 +213,7 @@ class _Index:
             of_all = ((one.text, 1), (one.title, _HEADING), (one.names, _NAME), (also, _ASKED))
             for text, worth in of_all:
                 for word in _words(text):
-                    # "not" would be found where "note" is asked for.
-                    for part in {word, *re.split(r"[._]", word)} - {"not"}:
+                    for part in _parts(word):
                         counts[stem(part)] += worth
                         self.words.add(part)
                     length += 1

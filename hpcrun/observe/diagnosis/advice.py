@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hpcrun.observe.diagnosis import left_behind
 from hpcrun.observe.diagnosis.attempts import CANCELLED, NO_END, RunStory
 from hpcrun.observe.status import bad_batches, run_state
 from hpcrun.policy import batch, causes, node_health, recovery, resume
@@ -256,6 +255,9 @@ class _Case:
     @property
     def lacking(self) -> str | None:
         """What the program misses that it had where it was submitted."""
+        # It imports much of what submits, which other advice and `help` do without.
+        from hpcrun.observe.diagnosis import left_behind
+
         selected, bad = self.run.selected, self.run.bad
         number = bad.attempt.submission if bad else None
         if number is None:
