@@ -123,7 +123,8 @@ def test_what_ends_one_run_touches_no_other(slurm: Cluster) -> None:
     assert found[6]["cause"]["kind"] == "out_of_memory"
     assert "the run asked for 500M" in found[6]["cause"]["message"]
     assert len(ward.attempts("packed/1")) == 2
-    assert [len(ward.attempts(f"packed/{number}")) for number in (2, 3, 4, 5, 8)] == [1] * 5
+    several = [one for one in (2, 3, 4, 5, 8) if len(ward.attempts(f"packed/{one}")) != 1]
+    assert not several, ward.explain(f"packed/{several[0]}")
     job = str(waiting["job_id"])
     # Accounting hears of it later.
     until(lambda: jobs_of(slurm, "packed") == {job: "FAILED"}, "the job's one account", 60)
