@@ -255,6 +255,9 @@ def _change(old: Any, value: Any, key: Key, known: Tree) -> tuple[str, str | Non
     is_whole = isinstance(old, int) and not isinstance(old, bool)
     if is_whole and isinstance(value, float) and value.is_integer():
         return f"is {value}, and was {_shown(old, key, known)}", f"type {int(value)}"
+    if is_whole and isinstance(value, float) and abs(old) > 1:
+        hint = "whole numbers of a sweep are drawn by {int_uniform: [LOW, HIGH]}"
+        return f"is {value}, and was {_shown(old, key, known)}", hint
     return None
 
 

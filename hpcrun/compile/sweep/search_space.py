@@ -165,7 +165,13 @@ def _searched(key: Key, given: Any, place: Key, report: Reporter) -> SearchedKey
         report.at(place, found, f"give {dotted(key)} one, such as null")
         return None
     form = _form(given, place, report)
-    return None if form is None else SearchedKey(*form, when, base)
+    if form is None:
+        return None
+    if form[0] in ("uniform", "loguniform") and is_whole(base) and abs(base) > 1:
+        whole = "int" if form[0] == "uniform" else "int_loguniform"
+        found = f"draws fractions, and the spec has the whole number {base}"
+        report.note(place, found, f"{{{whole}: {form[1]}}} draws whole numbers")
+    return SearchedKey(*form, when, base)
 
 
 def _form(given: Any, place: Key, report: Reporter) -> tuple[str, list[Any]] | None:
