@@ -100,7 +100,7 @@ def answers(words: str, pages: Mapping[str, str], most: int = 5) -> list[Passage
 
 
 def _of_name(typed: str, passages: Sequence[Passage]) -> list[Passage]:
-    """Return what has a key without its block, an option of sbatch's, or a variable, as its name.
+    """Return the passages named by a key without its block, an option of sbatch's or a variable.
 
     A word without a sign or capitals is none: ``output`` may be meant otherwise.
     """
@@ -234,7 +234,7 @@ class _Index:
         return stem(word) in self._counts
 
     def rarity(self, word: str) -> float:
-        """Return what it says of a passage that it has this word: more, the fewer have it."""
+        """Return the inverse document frequency of a word: higher, the fewer passages have it."""
         having = len(self._counts.get(word, {}))
         return math.log(1 + (len(self.passages) - having + 0.5) / (having + 0.5))
 

@@ -231,7 +231,7 @@ def _translated(command: click.Command, words: Sequence[str]) -> tuple[list[str]
 
 
 def _spec_of(typed: Sequence[str]) -> Tree | None:
-    """Return what stands in the spec among the words; None where there is none."""
+    """Return the tree of the spec that the words name; None where none is read."""
     from hpcrun.compile.source.problems import Problems
     from hpcrun.compile.spec import compose
 

@@ -109,7 +109,7 @@ def _is_script(word: str) -> bool:
 
 
 def _meant(entry: str, directory: Path) -> str | None:
-    """Return what to write for an entry that is no script, no function and no list."""
+    """Return the hint for an entry that is no script, no function and no list."""
     if " " in entry:
         return _written(entry.split())
     if entry.endswith(".ipynb"):

@@ -24,8 +24,8 @@ class Collectives:
         self.rank, self.world_size = rank, world_size
         self._group = group
         self.doing = ""
-        """What all ranks do now, such as ``saving step 20``: one that does another thing is told
-        from one that answers."""
+        """The name of the work that all ranks share now, such as ``saving step 20``; it goes with
+        each message, so that a rank at other work is told from one that answers."""
 
     def on(self, group: Any) -> Collectives:
         """Return the same ranks on a process group of its own, for another thread."""
@@ -115,7 +115,7 @@ class Collectives:
         return peer_messages.send(self._gloo(), (self.doing, value), peer)
 
     def _receive(self, peer: int) -> Any:
-        """Return what another rank sends; raise HpcrunError if it does another thing."""
+        """Return a value that another rank sends; raise HpcrunError if it is at other work."""
         doing, value = peer_messages.receive(self._gloo(), peer)
         if doing != self.doing:
             raise HpcrunError(
