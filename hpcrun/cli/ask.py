@@ -225,10 +225,10 @@ class _Index:
 
     def weights(self, word: str) -> Iterator[tuple[int, float]]:
         """Yield each passage that has a word, and what it counts there."""
-        places = self._counts.get(word, {})
-        for number, count in places.items():
+        rarity = self.rarity(word)
+        for number, count in self._counts.get(word, {}).items():
             part = count * (_K1 + 1) / (count + self._norms[number])
-            yield number, self.rarity(word) * part
+            yield number, rarity * part
 
     def has(self, word: str) -> bool:
         return stem(word) in self._counts

@@ -198,13 +198,9 @@ def _translated(command: click.Command, words: Sequence[str]) -> tuple[list[str]
         if _LONG_NAME.fullmatch(bare := word.partition("=")[0]) and _has(_spec_of(words), bare[1:]):
             word = f"-{word}"
         name, value = _split(word)
-        near = (
-            [_SAME[name]]
-            if _SAME.get(name) in known
-            else get_close_matches(name, known, 1, _NEARLY)
-            if name.startswith("--")
-            else [name]
-        )
+        near = [_SAME.get(name, name)]
+        if near[0] not in known and name.startswith("--"):
+            near = get_close_matches(name, known, 1, _NEARLY)
         option = known.get(near[0]) if near else None
         is_flag = option is not None and (option.is_flag or option.count)
         if not word.startswith("-"):

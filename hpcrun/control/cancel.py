@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from dataclasses import replace
 
 from hpcrun.errors import (
     EXIT_INTERRUPTED,
@@ -76,15 +76,15 @@ def _end_jobs(selected: Sequence[Selected], say: Say) -> None:
         raise ClusterUnreachable(states.problems[0])
     living: list[str] = []
     shared: dict[str, list[Selected]] = {}
-    for one, job_id, directory in jobs:
-        state, job = states.get(job_id), one.submission
-        if state is None or job is None:
+    for one, job_id, job in jobs:
+        state = states.get(job_id)
+        if state is None:
             continue
-        if problem := queue.JobMark(directory).problem(state):
+        if problem := queue.JobMark(job.paths.directory).problem(state):
             say(f"{one.name}: {problem}, which is left alone")
         elif not state.is_over:
             if job.is_packed:
-                shared.setdefault(state.job_id, []).append(one)
+                shared.setdefault(state.job_id, []).append(replace(one, submission=job))
             else:
                 living.append(state.job_id)
     for job_id, some in shared.items():
@@ -95,19 +95,19 @@ def _end_jobs(selected: Sequence[Selected], say: Say) -> None:
     client.cancel(living)
 
 
-def _jobs_of(one: Selected) -> Iterator[tuple[str, Path]]:
-    """Yield a run's job with its submission's directory, and an older one that runs an attempt.
+def _jobs_of(one: Selected) -> Iterator[tuple[str, journal.Job]]:
+    """Yield a run's job with its number, and an older one that runs an attempt.
 
-    A person may have requeued that in Slurm.
+    A person may have requeued that in Slurm; an allocation is the user's.
     """
     if one.submission is not None:
-        yield str(one.job_id), one.submission.paths.directory
+        yield str(one.job_id), one.submission
     with contextlib.suppress(BrokenFile):
         last = next(reversed(ledger.read(one.paths)), None)
-        if last is None or last.ended is not None or last.submission is None:
-            return
-        if last.job_id and last.job_id != one.job_id and not last.job_id.startswith("local:"):
-            yield last.job_id, one.experiment.submission(last.submission).directory
+        if last and last.ended is None and last.submission and last.job_id != one.job_id:
+            job = journal.read(one.experiment.submission(last.submission)).get(one.run.number)
+            if job and last.job_id and not (job.is_local or job.foreground):
+                yield last.job_id, job
 
 
 def _is_all_over(selected: Sequence[Selected]) -> bool:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from hpcrun.host import start_ticks
-from hpcrun.state import ledger
+from hpcrun.state import files, ledger
 from hpcrun.submission.local import processes
 from tests.support.command import hpcrun
-from tests.support.experiment import Experiment, path_with, shim_calls, slurm_shim
+from tests.support.experiment import T0, Experiment, path_with, shim_calls, slurm_shim
 
 QUEUE = "100_2|RUNNING|None|node1|N/A\n100_3|PENDING|Priority||N/A\n"
 
@@ -76,6 +76,24 @@ def test_an_older_job_that_somebody_requeued_is_ended_too(
     done = hpcrun("cancel", "study/2", root=tmp_path / "root")
     assert done.returncode == 0, done.stderr
     assert scancels(shim) == ["scancel 100_2"]
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_an_older_job_that_is_not_the_runs_own_is_not_ended_whole(
+    study: Experiment, shim: Path, tmp_path: Path, is_packed: bool
+) -> None:
+    """Other runs share it, or it is an allocation of the user's, for which no submit asked."""
+    if is_packed:
+        study.submit((2, 3), job_id="100_2", packed=True)
+    else:
+        used = study.submit((2,), job_id=None)
+        record = {"event": "submitted", "time": T0, "array": 0, "runs": [2], "job_id": "100_2"}
+        files.append(used.journal, record)
+    study.submit((2,), job_id="200")
+    study.end(2, outcome="failed")
+    study.start(2, 2, job_id="100_2", submission=2)
+    assert hpcrun("cancel", "study/2", root=tmp_path / "root").returncode == 0
+    assert not any("100_2" in call for call in scancels(shim))
 
 
 def test_dry_run_changes_nothing(study: Experiment, shim: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ class Collectives:
     def __init__(self, rank: int, world_size: int, group: Any = None) -> None:
         self.rank, self.world_size = rank, world_size
         self._group = group
-        self.doing = ""
+        self.doing = "starting"
         """The name of the work that all ranks share now, such as ``saving step 20``; it goes with
         each message, so that a rank at other work is told from one that answers."""
 
