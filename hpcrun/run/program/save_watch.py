@@ -17,7 +17,10 @@ from hpcrun.run.program.sources import trainer_state
 from hpcrun.state import files
 
 # What common programs call their saves, anywhere below the directories that are searched.
-USUAL = ("**/checkpoint-*", "**/*.ckpt", "**/latest", "**/ckpt*.pt", "**/checkpoint*.pt*")
+USUAL = (
+    *("**/checkpoint-*", "**/*.ckpt", "**/latest", "**/ckpt*.pt", "**/checkpoint*.pt*"),
+    *("**/snapshot*.pt*", "**/last.pt*", "**/latest.pt*"),
+)
 # Seconds for which a save has not changed when it counts as complete.
 STAYS = 5.0
 _MOST_SAVES = 200

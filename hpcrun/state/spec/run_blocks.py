@@ -48,9 +48,9 @@ class Progress:
     saved: str | list[str] | None = None
     """Globs of the program's own saves, absolute or relative to its working directory. A save
     counts once it has not changed for five seconds; its step is that of a ``trainer_state.json`` in
-    it, of the file ``latest``, or a number in its name, else the last one known. Null for
-    ``recovery.resume.when``, or without it for ``checkpoint-*``, ``*.ckpt``, ``latest``,
-    ``ckpt*.pt``, ``checkpoint*.pt*``."""
+    it, of the file ``latest``, or a number in its name, else the last known. Null for
+    ``recovery.resume.when``, else ``checkpoint-*``, ``*.ckpt``, ``latest``, ``ckpt*.pt``,
+    ``checkpoint*.pt*``, ``snapshot*.pt*``, ``last.pt*``, ``latest.pt*``."""
 
     total: int | None = None
     """How many steps there will be; null for what the source says."""

@@ -42,6 +42,23 @@ def test_a_save_counts_once_it_has_not_changed_for_a_moment(tmp_path: Path) -> N
     assert watch.look(_files(tmp_path), 260, 1000.0 + 9 * STAYS) == []
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("snapshot.pt", "snapshots/snapshot_3.pth", "runs/train/weights/last.pt", "last.pth"),
+        *("latest.pt", "ckpt.pt", "checkpoint.pth.tar", "version_0/epoch=1-step=20.ckpt"),
+    ],
+)
+def test_what_common_programs_call_their_saves(name: str, tmp_path: Path) -> None:
+    """PyTorch's tutorials write a snapshot, YOLO its last and best weights."""
+    watch = _watch(tmp_path)
+    _save(tmp_path / name)
+    _save(tmp_path / "last_hidden_states.pt")
+    watch.look(_files(tmp_path), 7, 1000.0)
+    (save,) = watch.look(_files(tmp_path), 9, 1000.0 + STAYS)
+    assert save.path == tmp_path / name
+
+
 def test_a_directory_is_no_save_before_there_is_a_file(tmp_path: Path) -> None:
     """Ranks may gather for long what one of them then writes."""
     watch = _watch(tmp_path)
