@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hpcrun.policy import node_health
 from hpcrun.run.node import gpus
+from hpcrun.slurm.background import BackgroundCall
 from hpcrun.text import agreeing, plural, size
 
 # Seconds for the driver, and for the file systems.
@@ -82,21 +83,17 @@ def report(
 
 def _in_time(look: Callable[[], list[Finding]]) -> list[Finding] | None:
     """Return what a look finds, or raise its OSError; None if that takes too long."""
-    answer: list[list[Finding] | OSError] = []
-
-    def work() -> None:
-        try:
-            answer.append(look())
-        except OSError as error:
-            answer.append(error)
-
-    thread = threading.Thread(target=work, name="check", daemon=True)
-    thread.start()
-    thread.join(PATIENCE)
-    found = answer[0] if answer else None if thread.is_alive() else []
-    if isinstance(found, OSError):
-        raise found
-    return found
+    call = BackgroundCall(look)
+    if not call.wait(PATIENCE):
+        return None
+    try:
+        return call.result()
+    except OSError:
+        raise
+    except Exception:
+        # A look that is broken finds nothing.
+        traceback.print_exc()
+        return []
 
 
 def storage(path: Path, name: str, node: str) -> list[Finding]:

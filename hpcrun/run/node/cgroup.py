@@ -77,12 +77,9 @@ def kills_for_memory(root: Path = ROOT) -> int:
         path = own.get(controller, "")
         if (step := _STEP.match(path)) is None:
             continue
-        top = root / "sys/fs/cgroup" / controller
-        directories = [top / step[0].strip("/")]
-        while controller and directories[-1] != top / path.strip("/"):
-            below = Path(path).relative_to(step[0]).parts
-            directories.append(directories[-1] / below[len(directories) - 1])
-        for directory in directories:
+        top = root / "sys/fs/cgroup" / controller / step[0].strip("/")
+        below = PurePath(path).relative_to(step[0]).parts if controller else ()
+        for directory in accumulate(below, operator.truediv, initial=top):
             with contextlib.suppress(OSError, ValueError):
                 count += numbers(directory / name).get("oom_kill", 0)
     return count

@@ -32,13 +32,13 @@ def interfaces(sysfs: Path = Path("/sys")) -> list[str]:
     base = sysfs / "class/net"
     if not base.is_dir():
         return []
-    found = [(_read(path / "ifindex") or "0", path.name) for path in base.iterdir()]
+    found = [(adapters.text(path / "ifindex") or "0", path.name) for path in base.iterdir()]
     return [name for _, name in sorted(found, key=lambda item: (int(item[0]), item[1]))]
 
 
 def is_infiniband(interface: str, sysfs: Path = Path("/sys")) -> bool:
     """Check whether an interface runs on an InfiniBand port (IPoIB)."""
-    return _read(sysfs / "class/net" / interface / "type") == _ARPHRD_INFINIBAND
+    return adapters.text(sysfs / "class/net" / interface / "type") == _ARPHRD_INFINIBAND
 
 
 def address(interface: str) -> str | None:
@@ -203,11 +203,9 @@ def usable(hca: str | None, sysfs: Path = Path("/sys")) -> str | None:
 
 def _adapters(hca: str, sysfs: Path) -> dict[str, bool]:
     """Return, for each name in a filter, whether a port is active; True for an unknown name."""
-    active: dict[str, bool] = {}
-    for port in adapters.read(sysfs, only_states=True).ports:
-        active[f"{port.hca}:{port.number}"] = port.active
-        active[port.hca] = active.get(port.hca, False) or port.active
-    return {name: active.get(name, True) for name in hca.lstrip("=").split(",")}
+    ports = adapters.read(sysfs, only_states=True).ports
+    of_name = {name: compute_ports.named([name], ports) for name in hca.lstrip("=").split(",")}
+    return {name: not own or any(port.active for port in own) for name, own in of_name.items()}
 
 
 def _named(interface: str | None, key: str) -> tuple[str, str] | None:
@@ -240,10 +238,3 @@ def _ask(question: int, interface: str) -> bytes | None:
             return fcntl.ioctl(probe.fileno(), question, name)
         except OSError:
             return None
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return None

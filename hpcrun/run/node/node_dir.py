@@ -107,6 +107,7 @@ def _take_over(directory: Path) -> int | None:
         descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another agent may have taken its name for a new directory before it was locked.
             if os.path.samestat(os.fstat(descriptor), lock.lstat()):
                 return descriptor
         except OSError:
@@ -123,8 +124,10 @@ def sweep(base: Path) -> None:
                 continue
             if directory.name.startswith(_REMOVED) or _is_torn(directory):
                 shutil.rmtree(directory, ignore_errors=True)
-            else:
-                _remove_if_free(directory)
+            elif (lock := _take_over(directory)) is not None:
+                # Who takes the lock afterwards finds that it is another one's.
+                discard(directory)
+                os.close(lock)
 
 
 def _is_torn(directory: Path) -> bool:
@@ -134,19 +137,6 @@ def _is_torn(directory: Path) -> bool:
     return old and _AGENTS.match(directory.name) is not None and not os.path.lexists(lock)
 
 
-def _remove_if_free(directory: Path) -> None:
-    """Remove a directory whose lock nobody holds; raises OSError if it has none.
-
-    The lock is held meanwhile: who takes it afterwards finds that it is another one's.
-    """
-    descriptor = os.open(NodePaths(directory).lock, os.O_RDWR | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Another agent may have taken its name for a new directory before it was locked.
-        if os.path.samestat(os.fstat(descriptor), NodePaths(directory).lock.lstat()):
-            discard(directory)
-    finally:
-        os.close(descriptor)
 
 
 def discard(directory: Path) -> None:
