@@ -58,6 +58,8 @@ class Launcher(ABC):
     """The raw id of the Slurm job that has these nodes and no others; None where there is none."""
     host: str
     """The node that this process is on."""
+    _clock: SlurmClock | None = None
+    """That of Slurm, where it ends the job."""
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -84,11 +86,11 @@ class Launcher(ABC):
 
     def end_time(self, *, fresh: bool = False) -> float | None:
         """Return when the time limit ends the job (seconds since the epoch); None without one."""
-        return None
+        return None if self._clock is None else job.end_time(self.job_id, fresh=fresh)
 
     def now(self) -> float:
         """Return the time by the clock of whoever ends the job."""
-        return time.time()
+        return time.time() if self._clock is None else self._clock.now()
 
     def is_unreachable(self) -> bool:
         """Check whether Slurm's controller is down, so that ranks cannot be started."""
@@ -119,16 +121,13 @@ class Launcher(ABC):
         """
 
     @abstractmethod
-    def start_rank(
-        self, role: RolePlan, attempt: AttemptPaths, launch: Path, rank: int, node: str
+    def start_role(
+        self, role: RolePlan, attempt: AttemptPaths, launch: Path, places: Mapping[int, str]
     ) -> Workers:
-        """Start one rank of a role, of which ``launch`` is the file."""
+        """Start one rank of a role, of which ``launch`` is the file, or all of the main one's.
 
-    @abstractmethod
-    def start_main(
-        self, role: RolePlan, attempt: AttemptPaths, launch: Path, nodes: Sequence[str]
-    ) -> Workers:
-        """Start all ranks of the main role together, on these nodes."""
+        ``places`` has the node of each, in Slurm's order.
+        """
 
     def devices(self, node: str, run: RunPlan) -> str | None:
         """Return CUDA_VISIBLE_DEVICES of a node's ranks; None where Slurm sets it."""
@@ -170,12 +169,6 @@ class SlurmLauncher(Launcher):
     @cached_property
     def _mpi(self) -> str | None:
         return mpi_type.of(self._run, self.python)
-
-    def end_time(self, *, fresh: bool = False) -> float | None:
-        return job.end_time(self.job_id, fresh=fresh)
-
-    def now(self) -> float:
-        return self._clock.now()
 
     def is_unreachable(self) -> bool:
         return job.is_unreachable(self.job_id)
@@ -220,22 +213,18 @@ class SlurmLauncher(Launcher):
             found.append((group, self._start(attempt, name, *shape, log, command, outlives=True)))
         return found
 
-    def start_rank(
-        self, role: RolePlan, attempt: AttemptPaths, launch: Path, rank: int, node: str
+    def start_role(
+        self, role: RolePlan, attempt: AttemptPaths, launch: Path, places: Mapping[int, str]
     ) -> Workers:
-        name = steps.rank_name(steps.workers_name(attempt.number), rank)
-        log, command = (
-            slurm_path(attempt.rank_log(rank)),
-            [*self.worker(launch), "--rank", str(rank)],
-        )
-        return self._start(attempt, name, [node], 1, role.cpus_per_task, log, command, rank)
-
-    def start_main(
-        self, role: RolePlan, attempt: AttemptPaths, launch: Path, nodes: Sequence[str]
-    ) -> Workers:
-        name, log = steps.workers_name(attempt.number), attempt.rank_log_pattern
-        shape = nodes, role.ranks_per_node, role.cpus_per_task
-        return self._start(attempt, name, *shape, log, self.worker(launch), mpi=self._mpi)
+        name, command = steps.workers_name(attempt.number), self.worker(launch)
+        nodes, cpus = [*dict.fromkeys(places.values())], role.cpus_per_task
+        if len(places) > 1:
+            shape = nodes, role.ranks_per_node, cpus
+            log = attempt.rank_log_pattern
+            return self._start(attempt, name, *shape, log, command, mpi=self._mpi)
+        (rank,) = places
+        log, command = slurm_path(attempt.rank_log(rank)), [*command, "--rank", str(rank)]
+        return self._start(attempt, steps.rank_name(name, rank), nodes, 1, cpus, log, command, rank)
 
     def _start(
         self,
@@ -410,15 +399,9 @@ class LocalLauncher(Launcher):
         command = self.worker(attempt.launch, *warm_up.arguments(nodes, spares))
         return [(nodes, _LocalWorkers(attempt, command, places, self.python, attempt.warm_log))]
 
-    def start_rank(
-        self, role: RolePlan, attempt: AttemptPaths, launch: Path, rank: int, node: str
+    def start_role(
+        self, role: RolePlan, attempt: AttemptPaths, launch: Path, places: Mapping[int, str]
     ) -> Workers:
-        return _LocalWorkers(attempt, self.worker(launch), {rank: node}, self.python)
-
-    def start_main(
-        self, role: RolePlan, attempt: AttemptPaths, launch: Path, nodes: Sequence[str]
-    ) -> Workers:
-        places = {rank: nodes[place] for rank, place in zip(role.ranks, role.places, strict=True)}
         return _LocalWorkers(attempt, self.worker(launch), places, self.python)
 
     def devices(self, node: str, run: RunPlan) -> str | None:
@@ -443,12 +426,6 @@ class PackedLauncher(LocalLauncher):
         self.job_id, self.restart_count = allocation.name, allocation.restart_count
         self._clock = SlurmClock()
         _show_only(run, self.nodes)
-
-    def end_time(self, *, fresh: bool = False) -> float | None:
-        return job.end_time(self.job_id, fresh=fresh)
-
-    def now(self) -> float:
-        return self._clock.now()
 
     def devices(self, node: str, run: RunPlan) -> str | None:
         return None

@@ -137,8 +137,6 @@ def _is_torn(directory: Path) -> bool:
     return old and _AGENTS.match(directory.name) is not None and not os.path.lexists(lock)
 
 
-
-
 def discard(directory: Path) -> None:
     """Remove a directory under another name, so that nobody takes it for one that stays."""
     name = directory.with_name(_REMOVED + os.urandom(8).hex())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -160,17 +160,10 @@ class RoleWorkers(Workers):
                     self._start(unit)
 
     def _start(self, unit: _Unit) -> None:
-        launch, unit.starts_at, unit.ends_at, unit.is_killed = (
-            self._launches.of(unit.role),
-            *(None, None, False),
-        )
-        if len(unit.ranks) == 1:
-            rank = unit.ranks[0]
-            where = (rank, self._launches.node_of(rank))
-            unit.workers = self._launcher.start_rank(unit.role, self._attempt, launch.file, *where)
-            return
-        nodes: Sequence[str] = [node.name for node in launch.nodes]
-        unit.workers = self._launcher.start_main(unit.role, self._attempt, launch.file, nodes)
+        unit.starts_at, unit.ends_at, unit.is_killed = None, None, False
+        launch = self._launches.of(unit.role).file
+        places = {rank: self._launches.node_of(rank) for rank in unit.ranks}
+        unit.workers = self._launcher.start_role(unit.role, self._attempt, launch, places)
 
     def _look(self, unit: _Unit, workers: Workers) -> None:
         """Act on the end of a unit's ranks; on the first bad one where they are several."""

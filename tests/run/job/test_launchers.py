@@ -17,6 +17,7 @@ from hpcrun.slurm import steps
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.plan import Entry, RunPlan
 from hpcrun.state.spec.executors import Executor
+from tests.support.roles import role
 
 
 def test_what_srun_says_last_is_read_before_it_is_asked_for(
@@ -126,3 +127,22 @@ def test_a_run_that_has_nodes_of_a_job_sees_no_others(monkeypatch: pytest.Monkey
     assert "--job-name=hpcrun-run-5-agent" in started[0]
     monkeypatch.setattr(launchers, "_SlurmWorkers", lambda argv, job, name, *_: (job, name))
     assert launcher.start_workers(run, attempt, ["n3", "n4"]) == ("7", "hpcrun-run-5-workers-2")
+
+
+def test_a_role_is_one_step_or_one_of_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        os, "environ", {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NNODES": "2"}
+    )
+    roles = {"trainer": role(0, nodes=2, ranks=2), "server": role(4, "serve", first_node=1)}
+    spec = {"resources": {"nodes": 2, "ntasks_per_node": 2}, "roles": roles}
+    run = RunPlan(5, "", "", {}, Entry("command", argv=("true",)), spec)
+    launcher, attempt = SlurmLauncher(run, {}, RankPython()), AttemptPaths(Path("/runs/a/2"))
+    monkeypatch.setattr(launchers, "_SlurmWorkers", lambda argv, *_: argv)
+    main, server = run.role_plans
+    places = {0: "n1", 1: "n1", 2: "n2", 3: "n2"}
+    together: Any = launcher.start_role(main, attempt, attempt.launch, places)
+    assert {"--nodelist=n1,n2", "--ntasks=4", "--job-name=hpcrun-workers-2"} <= {*together}
+    assert "--rank" not in together
+    alone: Any = launcher.start_role(server, attempt, attempt.launch, {4: "n2"})
+    assert {"--nodelist=n2", "--ntasks=1", "--job-name=hpcrun-workers-2-rank-4"} <= {*alone}
+    assert alone[-2:] == ["--rank", "4"]

@@ -251,12 +251,10 @@ class _Bench:
         )
         self.places = self
 
-    def start_rank(self, _role: Any, attempt: Any, _launch: Path, rank: int, node: str) -> Workers:
-        self.started.append((rank, node))
-        self.made.append(_Silent(attempt))
-        return self.made[-1]
-
-    def start_main(self, _role: Any, attempt: Any, _launch: Path, _nodes: Any) -> Workers:
+    def start_role(
+        self, _role: Any, attempt: Any, _launch: Path, places: dict[int, str]
+    ) -> Workers:
+        self.started += places.items()
         self.made.append(_Silent(attempt))
         return self.made[-1]
 
@@ -274,13 +272,14 @@ def test_ranks_of_a_lost_node_move_to_another_one(tmp_path: Path) -> None:
         "evaluator": role(6, "evaluate", first_node=2, restart="ignore"),
     }
     bench = _Bench(tmp_path, roles)
-    assert bench.started == [(4, "n2"), (5, "n2"), (6, "n2")]
+    trainer = [(0, "n0"), (1, "n0"), (2, "n1"), (3, "n1")]
+    assert bench.started == [*trainer, (4, "n2"), (5, "n2"), (6, "n2")]
     assert bench.workers.outlives(["n2"])
     assert bench.moved == {4: "n0", 5: "n1"}
     # The evaluator is given up, the servers are started where they went.
     assert [one.gone for one in bench.made] == [False, True, True, True]
     assert bench.workers.exit_code() is None
-    assert bench.started[3:] == [(4, "n0"), (5, "n1")]
+    assert bench.started[7:] == [(4, "n0"), (5, "n1")]
     assert [(one["role"], one["what"], one["ranks"]) for one in bench.events] == [
         ("server", "moved", [4, 5]),
         ("evaluator", "ignored", [6]),
