@@ -41,6 +41,25 @@ class Hang:
     """It may be how a program works."""
 
 
+class JobClock:
+    """The time in which a job ran: a gap between two updates, when it was suspended, is left out.
+
+    ``now`` is a time of any monotonic clock.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._updated, self._suspended = now, 0.0
+
+    def update(self, now: float) -> float:
+        """Return the job's time at an update."""
+        gap, self._updated = now - self._updated, now
+        self._suspended += gap if gap > GAP else 0.0
+        return self.time(now)
+
+    def time(self, now: float) -> float:
+        return now - self._suspended
+
+
 @dataclass
 class _Seen:
     pulse: RankProgress
@@ -57,13 +76,14 @@ class HangDetector:
     def __init__(self, hang_after: float, now: float) -> None:
         self._hang_after = hang_after
         self._seen: dict[int, _Seen] = {}
-        self._moved = self._progressed = self._looked = now
+        self._clock = JobClock(now)
+        self._moved = self._progressed = now
         self._longest = 0.0
         self._step = 0
 
     def update(self, pulses: Mapping[int, RankProgress], now: float) -> None:
         """Add the ranks' newest progress; to be called every second."""
-        self._forgive(now)
+        now = self._clock.update(now)
         for rank, pulse in pulses.items():
             if rank not in self._seen:
                 self._moved = self._progressed = now
@@ -82,13 +102,14 @@ class HangDetector:
     def vanished(self, now: float) -> bool:
         """Check whether a rank has ended in mid-work some time ago."""
         gone = [seen.gone for seen in self._seen.values() if seen.gone is not None]
-        return any(now - since > VANISHED for since in gone)
+        return any(self._clock.time(now) - since > VANISHED for since in gone)
 
     def hang(self, now: float) -> Hang | None:
         """Return the hang, if there is one."""
         if not self._hang_after or all(seen.pulse.state == GONE for seen in self._seen.values()):
             # What a shell does after the program with the session is watched as other programs are.
             return None
+        now = self._clock.time(now)
         for rank, seen in sorted(self._seen.items()):
             if seen.stopped is not None and now - seen.stopped > STOPPED:
                 seconds = now - seen.stopped
@@ -120,20 +141,6 @@ class HangDetector:
         ended = [rank for rank, phase in phases.items() if phase == ENDING]
         alone = len(ended) == 1 < len(phases) and SAVING not in phases.values()
         return ended[0] if alone else None
-
-    def _forgive(self, now: float) -> None:
-        """Leave out time without updates, in which the job was suspended."""
-        gap = now - self._looked
-        self._looked = now
-        if gap <= GAP:
-            return
-        self._moved += gap
-        self._progressed += gap
-        for seen in self._seen.values():
-            if seen.stopped is not None:
-                seen.stopped += gap
-            if seen.gone is not None:
-                seen.gone += gap
 
 
 def since(before: float | None, holds: bool, now: float) -> float | None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from hpcrun.run.health.hang_detector import GAP, PATIENCE, STEPS, STOPPED, Hang, since
+from hpcrun.run.health.hang_detector import PATIENCE, STEPS, STOPPED, Hang, JobClock, since
 from hpcrun.run.health.progress import GONE
 from hpcrun.shared_dataclass import dataclass
 from hpcrun.text import agreeing
@@ -71,9 +71,6 @@ class _Seen:
     stopped: float | None = None
     partly: float | None = None
 
-    def begin_again(self, found: RankActivity, now: float) -> None:
-        self.base, self.since = found, now
-
 
 class ProgramHangDetector:
     """The ranks of one attempt, from the time ``now`` of any monotonic clock.
@@ -86,8 +83,9 @@ class ProgramHangDetector:
         self._seen: dict[int, _Seen] = {}
         # Node -> what it had moved when, which the newest is compared with.
         self._traffic: dict[str, tuple[NodeTraffic, float]] = {}
-        # The time of the last output, and of the last bytes of any kind.
-        self._wrote = self._active = self._looked = now
+        # The job's time of the last output, and of the last bytes of any kind.
+        self._clock = JobClock(now)
+        self._wrote = self._active = now
         self._first: float | None = None
         self._outputs = 0
         self._longest = 0.0
@@ -96,7 +94,7 @@ class ProgramHangDetector:
         self, ranks: Mapping[int, RankActivity], traffic: Mapping[str, NodeTraffic], now: float
     ) -> None:
         """Add what nodes have seen; to be called every second."""
-        self._forgive(now)
+        now = self._clock.update(now)
         wrote = False
         for rank, found in ranks.items():
             if rank not in self._seen:
@@ -110,11 +108,11 @@ class ProgramHangDetector:
             bytes_move = self._moves_bytes(seen.base, found)
             if bytes_move:
                 self._active = now
-            if bytes_move or self._computes(seen.base, found):
+            moves = bytes_move or self._computes(seen.base, found)
+            if moves:
                 seen.moved = now
-                seen.begin_again(found, now)
-            elif now - seen.since >= self._hang_after:
-                seen.begin_again(found, now)
+            if moves or now - seen.since >= self._hang_after:
+                seen.base, seen.since = found, now
             seen.stopped = since(seen.stopped, found.state == STOPPED_STATE, now)
             seen.partly = since(seen.partly, found.state == PARTLY_STOPPED, now)
             seen.newest = found
@@ -126,6 +124,7 @@ class ProgramHangDetector:
         """Return the hang, if there is one."""
         if not self._hang_after:
             return None
+        now = self._clock.time(now)
         living = {rank: seen for rank, seen in self._seen.items() if seen.newest.state != GONE}
         for rank, seen in sorted(living.items()):
             if seen.stopped is not None and now - seen.stopped > min(STOPPED, self._hang_after):
@@ -214,23 +213,6 @@ class ProgramHangDetector:
     def _all_move(self, now: float) -> None:
         for seen in self._seen.values():
             seen.moved = now
-
-    def _forgive(self, now: float) -> None:
-        """Leave out time without updates, in which the job was suspended."""
-        gap = now - self._looked
-        self._looked = now
-        if gap <= GAP:
-            return
-        self._wrote += gap
-        self._active += gap
-        if self._first is not None:
-            self._first += gap
-        for seen in self._seen.values():
-            seen.moved += gap
-            if seen.stopped is not None:
-                seen.stopped += gap
-            if seen.partly is not None:
-                seen.partly += gap
 
 
 def _only(ranks: Iterable[int]) -> int | None:

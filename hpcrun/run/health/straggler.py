@@ -48,10 +48,8 @@ class StragglerDetector:
 
     def update(self, pulses: Mapping[int, RankProgress]) -> Straggler | None:
         """Add the ranks' newest progress; return a straggler that was not reported before."""
-        if pulses.keys() != self._from.keys():
-            self._from = dict(pulses)
-            return None
-        pairs = [(self._from[rank], now) for rank, now in pulses.items()]
+        is_same = pulses.keys() == self._from.keys()
+        pairs = [(self._from[rank], now) for rank, now in pulses.items()] if is_same else []
         if not pairs or any(now.pid != then.pid for then, now in pairs):
             self._from = dict(pulses)
             return None
