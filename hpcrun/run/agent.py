@@ -89,7 +89,7 @@ from hpcrun.run.node.log_sizes import LogSizes
 from hpcrun.run.node.node_dir import NodeDir
 from hpcrun.run.node.prepare import NodePreparation
 from hpcrun.run.node.program_activity import ProgramActivity
-from hpcrun.run.node.rank_ends import RankEnds
+from hpcrun.run.node.rank_processes import RankEnds
 from hpcrun.run.protocol import messages, stop_flag
 from hpcrun.run.protocol.channel import Channel
 from hpcrun.run.protocol.heartbeat import INTERVAL, SILENCE, Heartbeat, PeerLiveness

@@ -33,7 +33,7 @@ from typing import TypeAlias
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED, HpcrunError
 from hpcrun.extensions import attribute_at
 from hpcrun.policy import frameworks
-from hpcrun.run.node import rank_ends, rank_processes
+from hpcrun.run.node import rank_processes
 from hpcrun.run.program import mpi_world
 from hpcrun.run.protocol import batch_script, output, stop_flag
 from hpcrun.run.protocol.attempt_fence import EXIT_STALE, AttemptFence
@@ -366,7 +366,7 @@ def main() -> None:
         wait_for_threads_and_exit_handlers()
     if arguments.warm is not None:
         # The supervisor whose srun has started it may be gone.
-        rank_ends.write(Path(launch.node_of(rank).scratch), rank, code)
+        rank_processes.write_end(Path(launch.node_of(rank).scratch), rank, code)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()

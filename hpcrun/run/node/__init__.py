@@ -2,7 +2,7 @@
 
 Reading order: `prepare` (a node before an attempt), `node_dir` (its local directory), `network` and
 `rendezvous_port`, `op_cache` (DeepSpeed's compiled operators), `container_start`, `build_locks`,
-`rank_processes`, `rank_ends`, `log_sizes` and `program_activity` (programs without a session), then
+`rank_processes`, `log_sizes` and `program_activity` (programs without a session), then
 telemetry: `telemetry`, `counters`, `cgroup`, `gpus`.
 
 To change what NCCL uses: `hpcrun.run.fabric` and `hpcrun.run.rank.rank_environment`. To add a

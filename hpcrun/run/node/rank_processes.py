@@ -10,10 +10,10 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from hpcrun.host import process_directories, process_stat
+from hpcrun.host import process_directories, process_stat, start_ticks
 from hpcrun.state import files
 from hpcrun.state.node_layout import ScratchPaths
 
@@ -25,8 +25,10 @@ FORMER_VARIABLE = "HPCRUN_FORMER_START"
 _PROC = Path("/proc")
 # Seconds in which processes that were sent SIGKILL end.
 _FORMER_TAKES = 5.0
-# Of a file with a process id.
+# Of a file with a process id, or an exit code.
 _MOST_BYTES = 100
+# Seconds within which a warm rank that was called has taken its place.
+COMES_WITHIN = 15.0
 
 
 def register(scratch: Path, rank: int) -> None:
@@ -159,3 +161,40 @@ def _members(scratch: Path, groups: set[int]) -> Iterator[tuple[int, int, int]]:
             # Ids are reused: a group counts only with the name of this start of the job.
             if place in variables or (int(group) in groups and not starts.isdisjoint(variables)):
                 yield int(group), int(process.name), int(parent)
+
+
+def write_end(scratch: Path, rank: int, code: int) -> None:
+    """Write the exit code of this process, a rank's. Best effort on a full disk."""
+    with contextlib.suppress(OSError):
+        files.write_bytes(ScratchPaths(scratch).end(rank), str(code).encode())
+
+
+class RankEnds:
+    """The ends of some ``ranks`` of this node, since they were called; told once each.
+
+    They were warm under a supervisor that is lost, so that srun, which watches ranks, was lost with
+    it. Their worker writes its exit code; one that is gone without was killed.
+    """
+
+    def __init__(self, scratch: Path, ranks: Collection[int]) -> None:
+        self._scratch, self._living = scratch, {*ranks}
+        self._until = time.monotonic() + COMES_WITHIN
+
+    def news(self) -> dict[int, int | None]:
+        """Return rank -> exit code of those that have ended since; None where it left none."""
+        found = {}
+        for rank in [*self._living]:
+            try:
+                lives = start_ticks(leader(self._scratch, rank)) is not None
+            except (OSError, ValueError):
+                lives = time.monotonic() < self._until
+            if not lives:
+                self._living.discard(rank)
+                found[rank] = self._code(rank)
+        return found
+
+    def _code(self, rank: int) -> int | None:
+        try:
+            return int(files.read_bytes(ScratchPaths(self._scratch).end(rank), _MOST_BYTES))
+        except (OSError, ValueError):
+            return None

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcrun.run.node import rank_processes
+from hpcrun.run.node.rank_processes import RankEnds
 from hpcrun.state.node_layout import ScratchPaths
 from tests.support.waiting import until
 
@@ -57,3 +58,32 @@ def test_processor_time_of_what_ranks_started(
     assert rank_processes.processor(tmp_path, {3: 0, 4: 0})[3] >= 20
     assert rank_processes.processor(tmp_path, {3: started.pid, 4: 0}) == {3: 0, 4: 0}
     assert rank_processes.processor(tmp_path, {5: 0}) == {}
+
+
+def test_each_end_is_told_once(tmp_path: Path) -> None:
+    """One that has ended, one that was killed, one that works, in a node's directory."""
+    works = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    over = subprocess.Popen(["true"])
+    over.wait()
+    for rank, process in enumerate((over, over, works)):
+        ScratchPaths(tmp_path).pid(rank).write_text(str(process.pid))
+    rank_processes.write_end(tmp_path, 0, 3)
+    ends = RankEnds(tmp_path, [0, 1, 2])
+    assert ends.news() == {0: 3, 1: None}
+    assert ends.news() == {}
+    rank_processes.write_end(tmp_path, 2, 0)
+    works.communicate(b"\n")
+    assert ends.news() == {2: 0}
+
+
+def test_one_that_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert RankEnds(tmp_path, [4]).news() == {}
+    monkeypatch.setattr(rank_processes, "COMES_WITHIN", -1.0)
+    assert RankEnds(tmp_path, [4]).news() == {4: None}
+
+
+def test_a_code_that_cannot_be_written_or_read(tmp_path: Path) -> None:
+    rank_processes.write_end(tmp_path / "gone", 0, 3)
+    ScratchPaths(tmp_path).pid(0).write_text("0")
+    ScratchPaths(tmp_path).end(0).write_text("?")
+    assert RankEnds(tmp_path, [0]).news() == {0: None}
