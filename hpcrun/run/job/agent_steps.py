@@ -84,13 +84,12 @@ class AgentSteps:
             self._start([node])
         return True
 
-    def _start(self, nodes: Sequence[str]) -> AgentStep:
+    def _start(self, nodes: Sequence[str]) -> None:
         process = self._launcher.start_agents(nodes, self._attempt, self._command(nodes))
         self._secret.hand_over(process)
         step = AgentStep(nodes, process)
         self.all.append(step)
         self._by_node.update(dict.fromkeys(nodes, step))
-        return step
 
     def are_leaving(self, connected: Collection[str], lost: Collection[str]) -> bool:
         """Check whether agents that were dismissed have not left yet, but for lost nodes."""

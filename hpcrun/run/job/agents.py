@@ -229,9 +229,6 @@ class Agents:
             self._steps.lose(node)
         self.give_up(silent)
         gone = self._gone_alone(gone)
-        if not (silent or gone):
-            self._check_fabric()
-            return
         gone_now = {*gone}
         ended = [node for node in self.working if node in gone_now]
         self.give_up(node for node in gone if node not in self.working)
@@ -281,11 +278,6 @@ class Agents:
                 message = f"the step of the agents on {listed(step.nodes, 4)} was ended"
                 raise NodesUnusable(message, ())
         return alone
-
-    def _forget(self, node: str) -> None:
-        """Wait for the node's next agent as for its first."""
-        self._listeners.pop(node, None)
-        self._answers.get("hello", {}).pop(node, None)
 
     def _check_fabric(self) -> None:
         cut_off, message = self.links.cut_off(self.working)
@@ -515,7 +507,9 @@ class Agents:
         left = [node for node in away if self._steps.step_of(node) is step]
         is_done = self._steps.restart(step, left)
         for node in left if is_done else ():
-            self._forget(node)
+            # Its next agent is waited for as its first.
+            self._listeners.pop(node, None)
+            self._answers.get("hello", {}).pop(node, None)
         return is_done
 
     def _unusable_nodes(self, message: str, nodes: Collection[str]) -> NodesUnusable:

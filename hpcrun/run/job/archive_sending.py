@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hpcrun.errors import HpcrunError
+from hpcrun.run.job.launchers import Launcher
 from hpcrun.run.protocol.output import say
 from hpcrun.slurm import client
 from hpcrun.slurm.background import BackgroundCall
@@ -27,9 +27,6 @@ from hpcrun.state.layout import SubmissionPaths
 from hpcrun.state.node_layout import NodePaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import listed, size
-
-if TYPE_CHECKING:
-    from hpcrun.run.job.launchers import Launcher
 
 # Fewer nodes read shared storage all at once.
 FROM_NODES = 16
@@ -45,11 +42,6 @@ class _Archive:
     source: Path
     bytes: int
     is_environment: bool = False
-
-    def place(self, home: Path) -> Path:
-        """Return where it goes in an agent's directory."""
-        paths = NodePaths(home)
-        return paths.sent_environment if self.is_environment else paths.sent_code
 
 
 class ArchiveSending:
@@ -129,9 +121,10 @@ class ArchiveSending:
         nodes, job = self._launcher.nodes, self._launcher.whole_job
         assert job is not None
         if self._call is None:
-            source, place = str(archive.source), str(archive.place(homes[nodes[0]]))
-            limit = PATIENCE + archive.bytes / SLOWEST
-            self._call = BackgroundCall(partial(client.broadcast, job, source, place, limit))
+            paths, limit = NodePaths(homes[nodes[0]]), PATIENCE + archive.bytes / SLOWEST
+            place = paths.sent_environment if archive.is_environment else paths.sent_code
+            send = partial(client.broadcast, job, str(archive.source), str(place), limit)
+            self._call = BackgroundCall(send)
         is_told = False
         while not self._call.wait(0.05):
             turn()

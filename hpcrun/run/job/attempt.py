@@ -180,16 +180,14 @@ class RunningAttempt:
         gone = self._agents.gone if self._run.entry.kind == "function" else ()
         ends = {rank: workers.end_of(rank) for rank in (*workers.ends, *gone)}
         found = evidence.failure(self._paths, first, ends, gone)
-        if found is not None and found.get("node") is None:
+        if found is None:
+            return None
+        if found.get("node") is None:
             found["node"] = self._agents.places.node_of(found["rank"])
-        if found is not None:
-            role = role_of(self._run.role_plans, found["rank"])
-            found |= {} if role is None else {"role": role.shown(found["rank"])}
-            one_machine = self._launcher.is_one_machine
-            found |= evidence.permanent(
-                self._run, self._paths, found, workers.ends, one_machine=one_machine
-            )
-        return found
+        role = role_of(self._run.role_plans, found["rank"])
+        found |= {} if role is None else {"role": role.shown(found["rank"])}
+        one_machine, known = self._launcher.is_one_machine, (found, workers.ends)
+        return found | evidence.permanent(self._run, self._paths, *known, one_machine=one_machine)
 
     def _may_be_its_nodes_fault(self, workers: Workers, first: RankEnd) -> bool:
         """Check for a permanent error that was seen on one node of several so far."""

@@ -304,20 +304,17 @@ class AttemptEnd:
     def _ask_slurm(
         self, job: str, submission: SubmissionPaths, number: int, began: float, over: bool = False
     ) -> JobFacts:
-        attempts = ledger.read(self._paths)
-        first = ledger.first_of_start(attempts, number)
-        log, step = submission.batch_log(job), None
-        started = {one.number: one.started for one in attempts}.get(number, {})
-        restarts = started.get("restart_count")
+        attempts, log, step = ledger.read(self._paths), submission.batch_log(job), None
+        mine = next((one for one in attempts if one.number == number), ledger.Attempt(number))
+        restarts = mine.started.get("restart_count")
         if self._launcher.is_packed:
             step = steps.packed_name(self._run.number)
             words = slurm_job.last_words(log, restarts or 0, mark=slurm_job.START_MARK)
         else:
+            first = ledger.first_of_start(attempts, number)
             words = slurm_job.last_words(log, number, first)
-        warm = any(one.warm for one in attempts if one.number == number)
-        which: Any = {"attempt": number, "warm": warm, "over": over, "step": step}
-        which["restarts"] = restarts
-        return slurm_job.facts(job, began, words, **which)
+        which: Any = {"attempt": number, "warm": mine.warm, "restarts": restarts}
+        return slurm_job.facts(job, began, words, **which, over=over, step=step)
 
     def _write(self, event: str, attempt: int, fields: dict[str, Any]) -> None:
         """Write to the ledger. Best effort: a full disk must not prevent the requeue."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpcrun import shared_look
 from hpcrun.errors import EXIT_SAVED
-from hpcrun.fields import FLAG, INDEX, TEXT, TEXTS, TIME, WHOLE, wrong
+from hpcrun.fields import FLAG, INDEX, TEXT, TEXTS, TIME, WHOLE, Kinds, wrong
 from hpcrun.policy import log_excerpt, permanent_errors
 from hpcrun.policy.causes import KILLING
 from hpcrun.policy.permanent_errors import PermanentError
@@ -79,28 +79,22 @@ def progress(run: RunPaths, attempt: AttemptPaths) -> AttemptProgress:
     Best effort, as an end is to be recorded: the user's program may have put other things there.
     """
     log = session(attempt)
-    restored, reached = log.restored_step, log.reached_step
+    reached, logged, first = log.reached_step, None, None
     values: dict[str, float] = {}
-    logged = first = None
     for line in metrics_file.parse(_lines(attempt.metrics)):
         first = line.step if first is None else first
         reached = max(reached or 0, line.step)
         logged = line.time or logged
         values.update(line.values)
-    kept = None
-    if restored is not None:
+    known = (log.restored_step, reached)
+    rest: dict[str, Any] = {"total_steps": log.total_steps, "metrics": values}
+    if log.restored_step is not None:
         found = manifest.complete(run.checkpoints)
-        kept = found[0][1].step if found else 0
-        return AttemptProgress(
-            restored, reached, kept, None, 0, log.total_steps, None, values, logged
-        )
+        return AttemptProgress(*known, found[0][1].step if found else 0, logged=logged, **rest)
     saves = sum(1 for _ in log.of(session_log.SAVED))
     kept = log.saved_step if saves else _saved_before(run, attempt, log.unit)
-    seen = max((time for _, time in log.sightings), default=None)
-    return AttemptProgress(
-        *(restored, reached, kept, first, saves, log.total_steps, log.unit),
-        *(values, logged or seen),
-    )
+    logged = logged or max((time for _, time in log.sightings), default=None)
+    return AttemptProgress(*known, kept, first, saves, unit=log.unit, logged=logged, **rest)
 
 
 def _saved_before(run: RunPaths, attempt: AttemptPaths, unit: str | None) -> int | None:
@@ -127,12 +121,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 def orphaned(attempt: AttemptPaths) -> dict[str, Any] | None:
     """Return the record of an agent that had lost its supervisor; None if there is none."""
-    try:
-        found = files.read_json(attempt.orphaned, files.MOST_LINE)
-    except (OSError, ValueError):
-        return None
-    sound = isinstance(found, dict) and not wrong(found, {"lost_nodes": TEXTS})
-    return found if sound else None
+    return _sound_record(attempt.orphaned, {"lost_nodes": TEXTS})
 
 
 def failure(
@@ -334,10 +323,7 @@ def _first(
 ) -> dict[str, Any] | None:
     if seen is not None and seen.signal and not seen.by_slurm:
         return dict(vars(seen))
-    found: list[dict[str, Any]] = []
-    for path in attempt.exit_records():
-        if record := _exit_record(path):
-            found.append(record)
+    found = [record for path in attempt.exit_records() if (record := _exit_record(path))]
     silent = sorted(set(gone).difference(record["rank"] for record in found))
     if silent and not any(map(_of_its_own, found)):
         # The launcher knows how it ended, unless it took that for a good end.
@@ -366,13 +352,18 @@ _EXIT_RECORD = {
 
 def _exit_record(path: Path) -> dict[str, Any] | None:
     """Read the record of a rank's end, as far as a worker writes it; None without a sound one."""
+    return _sound_record(path, _EXIT_RECORD, ["rank"])
+
+
+def _sound_record(path: Path, kinds: Kinds, needed: Collection[str] = ()) -> dict[str, Any] | None:
+    """Return these fields of a record that has all that is needed; None without a sound one."""
     try:
         record = files.read_json(path, files.MOST_LINE)
     except (OSError, ValueError):
         return None
-    if not isinstance(record, dict) or wrong(record, _EXIT_RECORD, ["rank"]):
+    if not isinstance(record, dict) or wrong(record, kinds, needed):
         return None
-    return {key: record[key] for key in _EXIT_RECORD if key in record}
+    return {key: record[key] for key in kinds if key in record}
 
 
 def _of_its_own(record: Mapping[str, Any]) -> bool:
@@ -391,11 +382,6 @@ def _unlikely_first(end: RankEnd) -> int:
 
 def _saved(record: Mapping[str, Any]) -> bool:
     return record.get("exit_code") == EXIT_SAVED
-
-
-def tail(path: Path) -> list[str]:
-    """Return the lines at a log's end that tell why, from its last MiB; empty if there is none."""
-    return log_excerpt.excerpt(_end_of(path))
 
 
 def _end_of(log: Path, most: int = _TAIL_BYTES) -> bytes:

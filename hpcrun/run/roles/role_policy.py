@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,13 +9,7 @@ from hpcrun.state.role_plan import IGNORE, RANK, ROLE, RUN, RolePlan
 from hpcrun.text import plural
 
 # What follows.
-END_RUN, RESTART_RANK, RESTART_ROLE, GO_ON, LEAVE = "run", "rank", "role", "ignore", "leave"
-_ACTIONS: Mapping[str, str] = {
-    RUN: END_RUN,
-    ROLE: RESTART_ROLE,
-    RANK: RESTART_RANK,
-    IGNORE: GO_ON,
-}
+END_RUN, RESTART_RANK, RESTART_ROLE, GO_ON, LEAVE = RUN, RANK, ROLE, IGNORE, "leave"
 # Seconds before the second restart of a role in an attempt; each further one waits twice as long.
 _FIRST_DELAY, _LONGEST_DELAY = 1.0, 30.0
 
@@ -76,7 +69,7 @@ def delay(restarts: int) -> float:
 
 
 def _wanted(role: RolePlan, state: RoleState) -> Response:
-    action = _ACTIONS.get(role.restart, END_RUN)
+    action = role.restart if role.restart in (RANK, ROLE, IGNORE) else END_RUN
     if action in (RESTART_RANK, RESTART_ROLE) and state.restarts >= role.budget:
         times = plural(state.restarts, "time")
         return Response(END_RUN, f"started anew {times}; roles.{role.name}.budget is {role.budget}")

@@ -236,10 +236,10 @@ def test_slurm_writes_into_the_ranks_log_that_the_kernel_killed_it(attempt: Atte
     assert not found["out_of_memory"]
 
 
-def test_a_tail_is_bounded_and_never_missed(tmp_path: Path) -> None:
-    assert evidence.tail(tmp_path / "none") == []
-    (tmp_path / "log").write_bytes(b"x" * 10_000_000)
-    (line,) = evidence.tail(tmp_path / "log")
+def test_a_tail_is_bounded_and_never_missed(attempt: AttemptPaths) -> None:
+    assert (evidence.failure(attempt, EXITED) or {})["log_tail"] == []
+    attempt.rank_log(1).write_bytes(b"x" * 10_000_000)
+    (line,) = (evidence.failure(attempt, EXITED) or {})["log_tail"]
     assert line.startswith("xxx")
     assert len(line) < 2_100
 
