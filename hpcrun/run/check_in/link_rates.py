@@ -6,6 +6,7 @@ Thresholds are far from what noise does: a slow direction is measured again, and
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hpcrun.policy import node_health
 from hpcrun.policy.node_health import HealthFinding
@@ -59,19 +60,17 @@ def findings(rates: StartRates, interface: str, nodes: Sequence[str]) -> list[He
     return [one for one in found if one.node in nodes]
 
 
-def _of(one: dict[str, object], interface: str, *, is_fault: bool) -> list[HealthFinding]:
-    named: list[str] = list(one["nodes"])  # type: ignore[call-overload]
-    rate, usual = float(str(one["rate"])), float(str(one["reference"]))
+def _of(one: dict[str, Any], interface: str, *, is_fault: bool) -> list[HealthFinding]:
+    named, rate, usual = one["nodes"], one["rate"], one["reference"]
+    error = f": {one['error']}" if one.get("error") else ""
     kind = node_health.SLOW_LINK
     if one["kind"] == pairing.UNREACHED:
-        words = f"no other node reaches it over {interface}"
-        words += f": {one['error']}" if one.get("error") else ""
+        words = f"no other node reaches it over {interface}{error}"
     elif one["kind"] == pairing.SLOW_PAIR:
         kind = node_health.SLOW_PAIR
-        words = f"between {' and '.join(named)}, {interface} carries "
-        words += f"{size(int(rate))}/s" if rate else "nothing"
-        words += f", and {size(int(usual))}/s elsewhere" if usual else ""
-        words += f": {one['error']}" if one.get("error") else ""
+        carried = f"{size(int(rate))}/s" if rate else "nothing"
+        words = f"between {' and '.join(named)}, {interface} carries {carried}"
+        words += (f", and {size(int(usual))}/s elsewhere" if usual else "") + error
     else:
         does = "sends" if one["kind"] == pairing.SLOW_SENDER else "receives"
         words = f"it {does} {size(int(rate))}/s over {interface}, its peers {size(int(usual))}/s"

@@ -31,14 +31,13 @@ class LinkTest:
         if kind == "listened":
             self.close()
             return None
+        listens = kind == "listen"
+        done = {"type": "listening" if listens else "measured", **number}
         try:
-            if kind == "listen":
-                return {"type": "listening", **number, **self._listen(message)}
-            return {"type": "measured", **number, **self._measure(message)}
+            return {**done, **(self._listen(message) if listens else self._measure(message))}
         except (OSError, ValueError) as error:
-            done = "listening" if kind == "listen" else "measured"
             words = error.strerror if isinstance(error, OSError) else None
-            return {"type": done, **number, "error": words or str(error)}
+            return {**done, "error": words or str(error)}
 
     def close(self) -> None:
         if self._listener is not None:

@@ -12,6 +12,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,26 +47,22 @@ def report(
     ``first_time``: no rank of this job has been on the node before.
     """
     found: list[Finding] = []
+    # Of the shared one nobody can tell that from a server that is busy.
+    late_shared = f"its shared storage has not answered for {PATIENCE:.0f} s"
     looks: list[tuple[Callable[[], list[Finding]], Finding]] = [
         (
-            lambda: storage(scratch, "node-local", node),
+            partial(storage, scratch, "node-local", node),
             (node_health.NOT_WRITABLE, "its node-local storage does not answer"),
         ),
-        # Which nobody can tell from a server that is busy.
-        (
-            lambda: storage(shared, "shared", node),
-            (
-                node_health.SHARED_STORAGE,
-                f"its shared storage has not answered for {PATIENCE:.0f} s",
-            ),
-        ),
+        (partial(storage, shared, "shared", node), (node_health.SHARED_STORAGE, late_shared)),
     ]
-    count = [0] if wants and not _DRIVER.exists() else []
-    if wants and not count:
+    count = 0 if wants and not _DRIVER.exists() else None
+    if wants and count is None:
 
         def look_at_gpus() -> list[Finding]:
+            nonlocal count
             seen, told = of_gpus(devices, wants, first_time=first_time)
-            count.extend([] if seen is None else [seen])
+            count = seen if count is None else count
             return told
 
         words = "the driver of its GPUs does not answer"
@@ -77,8 +74,7 @@ def report(
             answer = _in_time(look)
         found += [late] if answer is None else answer
     cut = [(kind, message[:300]) for kind, message in found[:_MOST]]
-    seen = count[0] if count else None
-    return {"findings": cut, "gpus": seen, "clock": time.time()}
+    return {"findings": cut, "gpus": count, "clock": time.time()}
 
 
 def _in_time(look: Callable[[], list[Finding]]) -> list[Finding] | None:

@@ -42,9 +42,8 @@ def ring(nodes: Sequence[str]) -> list[list[Pair]]:
         return []
     count = len(nodes)
     pairs = [(nodes[i], nodes[(i + 1) % count]) for i in range(count if count > 2 else 1)]
-    rounds = [pairs[0 : count - 1 : 2], pairs[1::2]]
-    if count % 2 and count > 2:
-        rounds = [pairs[0 : count - 1 : 2], pairs[1 : count - 1 : 2], pairs[count - 1 :]]
+    even = count - count % 2
+    rounds = (pairs[0:even:2], pairs[1:even:2], pairs[even:])
     return [one for one in rounds if one]
 
 

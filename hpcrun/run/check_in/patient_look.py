@@ -38,7 +38,7 @@ _Result = TypeVar("_Result")
 
 def is_shared(error: BaseException, root: Path) -> bool:
     """Check whether an error, or what it came of, is of storage that other nodes see too."""
-    return any(_is_shared(one, root) for one in _origins(error) if isinstance(one, OSError))
+    return any(_is_shared(one, root) for one in _origins(error))
 
 
 def about(submission: SubmissionPaths, kind: str, error: BaseException) -> str:
@@ -63,11 +63,13 @@ def patiently(
         try:
             return look()
         except (HpcrunError, OSError) as error:
-            if not is_shared(error, root) or _is_full(error):
+            origins = [*_origins(error)]
+            if not is_shared(error, root) or any(one.errno in FULL for one in origins):
                 raise
             message = error.message if isinstance(error, HpcrunError) else error
             say(f"shared storage: {message}; looked at again in {pause:g} s")
-            places = [at, *(Path(os.fsdecode(one.filename)).parent for one in _named(error))]
+            named = [one.filename for one in origins if one.filename]
+            places = [at, *(Path(os.fsdecode(one)).parent for one in named)]
         until = time.monotonic() + pause
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(_TURN, left))
@@ -90,25 +92,19 @@ def read_plan(submission: SubmissionPaths, run: int) -> Plan:
         sys.exit(EXIT_STORAGE)
 
 
-def _origins(error: BaseException) -> Iterator[BaseException]:
+def _origins(error: BaseException) -> Iterator[OSError]:
+    """Yield those errors of the system that an error is, or came of."""
     found: BaseException | None = error
     for _ in range(10):
         if found is None:
             return
-        yield found
-        # The files that could not be copied, of `shutil`.
-        if isinstance(found, OSError) and found.args and isinstance(found.args[0], list):
-            for source, *_ in found.args[0]:
-                yield OSError(errno.EIO, "", str(source))
+        if isinstance(found, OSError):
+            yield found
+            # The files that could not be copied, of `shutil`.
+            if found.args and isinstance(found.args[0], list):
+                for source, *_ in found.args[0]:
+                    yield OSError(errno.EIO, "", str(source))
         found = found.__cause__ or found.__context__
-
-
-def _named(error: BaseException) -> list[OSError]:
-    return [one for one in _origins(error) if isinstance(one, OSError) and one.filename]
-
-
-def _is_full(error: BaseException) -> bool:
-    return any(isinstance(one, OSError) and one.errno in FULL for one in _origins(error))
 
 
 def _is_shared(error: OSError, root: Path) -> bool:

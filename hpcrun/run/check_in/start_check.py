@@ -50,22 +50,16 @@ class StartCheck:
         self.is_on = bool(self._health.get("check", True)) and not launcher.is_one_machine
         self._found: list[HealthFinding] = []
         self._bad_spares: set[str] = set()
-        self.seconds = 0.0
-        """What it took beyond the nodes' own preparation."""
 
     def greeted(self, nodes: Sequence[str], record: Record) -> None:
         """Check what the agents said as they began: interfaces that are down."""
-        if not self.is_on:
-            return
-        found = self._interfaces_down(nodes)
-        if found:
-            self._act(found, nodes, record)
+        if self.is_on:
+            self._act(self._interfaces_down(nodes), nodes, record)
 
     def prepared(self, nodes: Sequence[LaunchNode], record: Record, asked: float) -> None:
         """Check what the nodes report, and their links; ``asked`` is when they were asked."""
         if not self.is_on:
             return
-        began = time.monotonic()
         names = [node.name for node in nodes]
         adapters = link_check.compare({node.name: node.adapters for node in nodes})
         found = [
@@ -75,7 +69,6 @@ class StartCheck:
         found += _of_reports(names, self._agents.reports, self._run, asked)
         if len(names) > 1 and self._launcher.is_slurm:
             found += self._of_links(nodes)
-        self.seconds += time.monotonic() - began
         self._act(found, names, record)
 
     def _act(self, found: Sequence[HealthFinding], nodes: Sequence[str], record: Record) -> None:
@@ -247,12 +240,9 @@ def _of_reports(
     """Return what the nodes found wrong with themselves, and what shows beside the others."""
     answered = time.time()
     found = []
-    counts = {node: reports[node]["gpus"] for node in nodes if node in reports}
-    most = max((count or 0 for count in counts.values()), default=0)
-    for node in nodes:
-        own = reports.get(node)
-        if own is None:
-            continue
+    known = {node: reports[node] for node in nodes if node in reports}
+    most = max((own["gpus"] or 0 for own in known.values()), default=0)
+    for node, own in known.items():
         found += [HealthFinding(node, kind, message) for kind, message in own["findings"]]
         if own["gpus"] == 0 and most > 0:
             message = f"no GPU can be seen on it, and {most} on others"

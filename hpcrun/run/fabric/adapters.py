@@ -140,7 +140,8 @@ def _port_directories(sysfs: Path) -> Iterable[Path]:
 
 def _port(path: Path, gpus: Iterable[tuple[str, ...]], *, only_states: bool) -> HcaPort:
     hca, number = path.parent.parent, int(path.name)
-    state = _state(text(path / "state"))
+    found = _STATE.fullmatch(text(path / "state"))
+    state = found[1] if found else ""
     if only_states:
         return HcaPort(hca.name, number, state=state)
     rate = _RATE.fullmatch(text(path / "rate"))
@@ -175,11 +176,6 @@ def _interfaces(hca: Path, number: int) -> list[str]:
     found = _entries(hca / "device/net")
     several = len(_entries(hca / "ports")) > 1
     return [one.name for one in found if not several or text(one / "dev_port") == str(number - 1)]
-
-
-def _state(found: str) -> str:
-    match = _STATE.fullmatch(found)
-    return match[1] if match else ""
 
 
 def _pci(device: Path) -> tuple[str, ...]:

@@ -46,10 +46,9 @@ class Gpus:
     def _find(self, devices: str | None) -> list[Any]:
         count = int(self._nvml.nvmlDeviceGetCount())
         names = [name.strip() for name in (devices or "").split(",") if name.strip()]
-        numbers = [int(name) for name in names if name.isdigit()]
         # Where other jobs' GPUs are hidden, the visible ones are numbered from 0.
-        if not names or any(number >= count for number in numbers):
-            return [self._nvml.nvmlDeviceGetHandleByIndex(number) for number in range(count)]
+        if not names or any(name.isdigit() and int(name) >= count for name in names):
+            names = [str(number) for number in range(count)]
         return [
             self._nvml.nvmlDeviceGetHandleByIndex(int(name))
             if name.isdigit()

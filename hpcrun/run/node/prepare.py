@@ -92,8 +92,8 @@ class NodePreparation:
         if copy is not None:
             environment = frozen_python.variables(str(copy.path), os.environ)
             python = RankPython(python=("python",))
-        provide = op_cache.provide
-        provide(caches, self.key, self._builders, given_up, python, environment)
+        built = self.key, self._builders
+        op_cache.provide(caches, *built, given_up, python, environment)
 
     def prepare(
         self, scratch: Path, attempt: int, fabric: dict[str, Any], *, first: bool, alone: bool
