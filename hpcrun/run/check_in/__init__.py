@@ -3,7 +3,7 @@
 Reading order: `node_report` (a node's agent looks at its GPUs, clock and storage), `start_check`
 (the supervisor compares the nodes, has them measure their links, and acts), `pairing` (which nodes
 measure each other, and which is slow), `link_test` (a node's part in that), `pair_link` (bandwidth
-and latency between two nodes), `link_rates` (which link is slow among its peers), `node_links`
+and latency between two nodes), `node_links`
 (interfaces, and nodes that lose the fabric later), `node_failures` (whose fault it is where a node
 cannot do what it is asked), `patient_look` (looks at shared storage that are repeated). What
 follows is decided in `hpcrun.policy.node_health`.

@@ -13,9 +13,8 @@ from typing import Any
 
 from hpcrun.policy import causes, node_health
 from hpcrun.policy.node_health import HealthFinding
-from hpcrun.run.check_in import link_rates, link_test, pairing
-from hpcrun.run.check_in.link_rates import StartRates
-from hpcrun.run.check_in.pairing import Pair
+from hpcrun.run.check_in import link_test, pairing
+from hpcrun.run.check_in.pairing import Pair, PairRates
 from hpcrun.run.fabric import link_check
 from hpcrun.run.job.agents import Agents
 from hpcrun.run.job.launchers import Launcher
@@ -33,6 +32,13 @@ from hpcrun.text import size
 LINKS, ANSWER, AGAIN = 20.0, 8.0, 2
 # Seconds by which a clock may be wrong.
 CLOCKS = 5.0
+# Part of the nodes' usual rate below which a link is a fault, and never above so many bytes per
+# second; and below which it is a doubt. They are far from what noise does: a slow direction is
+# measured again, and the best counts.
+FAULT, FAULT_MOST, DOUBT = 0.05, 100e6, 0.2
+# Part of the pairs, and their number, above which slow ones are how the fabric is, or how busy the
+# nodes' processors are.
+_MANY, _MANY_PAIRS = 0.25, 8
 _MOST = link_check.MOST_RECORDED
 
 Record = Callable[..., None]
@@ -156,7 +162,7 @@ class StartCheck:
         if rates.rates:
             slowest, fastest = (size(int(one(rates.rates.values()))) for one in (min, max))
             say(f"links of {len(there)} nodes over {usual}: {slowest}/s to {fastest}/s")
-        slow = link_rates.findings(rates, usual, [*own])
+        slow = link_findings(rates, usual, [*own])
         slow += [
             HealthFinding(node, node_health.SLOWER_LINK, f"its link cannot be measured: {problem}")
             for node, problem in problems.items()
@@ -253,3 +259,60 @@ def _of_reports(
             message = f"its clock is {ahead:.0f} s {which} that of {nodes[0]}"
             found.append(HealthFinding(node, node_health.CLOCK, message))
     return found
+
+
+class StartRates(PairRates):
+    """The rates that were measured at a start, with its own limit."""
+
+    part = DOUBT
+    parts: tuple[float, ...] = (FAULT, DOUBT)
+
+    @property
+    def limit(self) -> float:
+        most = FAULT_MOST if self.part == FAULT else float("inf")
+        return min(self.part * self.reference, most)
+
+    def settle(self) -> str:
+        """Look for faults alone from now on where doubts are many; return what to say of it."""
+        doubtful, pairs = len(self.doubtful_pairs()), len(self.latencies) + len(self.errors)
+        if doubtful <= max(_MANY_PAIRS, _MANY * pairs):
+            return ""
+        self.parts = (FAULT,)
+        self.part = FAULT
+        return f"{doubtful} of {pairs} pairs have a slow link, too many for a fault of single nodes"
+
+
+def link_findings(rates: StartRates, interface: str, nodes: Sequence[str]) -> list[HealthFinding]:
+    """Return the findings on these nodes; ``rates`` may have others, such as spares.
+
+    Where no link works at all nobody knows whose fault that is: a firewall, or a network without
+    routes, is the site's.
+    """
+    found: list[HealthFinding] = []
+    works = rates.reference > 0
+    for part in rates.parts:
+        rates.part = part
+        named = {one.node for one in found}
+        for one in rates.findings():
+            if one["kind"] != pairing.LATE and not named & {*one["nodes"]}:
+                found += _of_link(one, interface, is_fault=works and part == FAULT)
+    return [one for one in found if one.node in nodes]
+
+
+def _of_link(one: dict[str, Any], interface: str, *, is_fault: bool) -> list[HealthFinding]:
+    named, rate, usual = one["nodes"], one["rate"], one["reference"]
+    error = f": {one['error']}" if one.get("error") else ""
+    kind = node_health.SLOW_LINK
+    if one["kind"] == pairing.UNREACHED:
+        words = f"no other node reaches it over {interface}{error}"
+    elif one["kind"] == pairing.SLOW_PAIR:
+        kind = node_health.SLOW_PAIR
+        carried = f"{size(int(rate))}/s" if rate else "nothing"
+        words = f"between {' and '.join(named)}, {interface} carries {carried}"
+        words += (f", and {size(int(usual))}/s elsewhere" if usual else "") + error
+    else:
+        does = "sends" if one["kind"] == pairing.SLOW_SENDER else "receives"
+        words = f"it {does} {size(int(rate))}/s over {interface}, its peers {size(int(usual))}/s"
+    return [
+        HealthFinding(node, kind if is_fault else node_health.SLOWER_LINK, words) for node in named
+    ]

@@ -6,8 +6,8 @@ links to the node's copy of the code, which are there while an attempt runs. Wha
 that copy (beside its own file, say) is copied to shared storage.
 
 Reading order: `work_directory` (the supervisor's side, before and after an attempt), `node_work`
-(an agent's), `links` (between ``work`` and a copy of the code, both ways), `kept_files` (copies of
-what was written into that copy), `shared_writes` (ranks that write one file).
+(an agent's, with copies of what was written into its copy of the code), `links` (between ``work``
+and a copy of the code, both ways), `shared_writes` (ranks that write one file).
 
 To change which directories of the code are real directories in ``work``: `links.fill`.
 """

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from hpcrun.policy import node_health
-from hpcrun.run.check_in import link_rates, pairing, start_check
-from hpcrun.run.check_in.link_rates import StartRates
+from hpcrun.run.check_in import pairing, start_check
 from hpcrun.run.check_in.node_links import NodeLinks
-from hpcrun.run.check_in.start_check import StartCheck
+from hpcrun.run.check_in.start_check import StartCheck, StartRates
 from hpcrun.run.fabric import adapters, link_check
 from hpcrun.run.job.rank_places import NodesUnhealthy
 from hpcrun.run.protocol.launch import LaunchNode
@@ -436,7 +435,7 @@ def test_many_doubtful_links_are_no_single_nodes_fault() -> None:
     told = rates.settle()
     assert told == "34 of 64 pairs have a slow link, too many for a fault of single nodes"
     assert {*rates.doubtful_pairs()} == {("n8", "n9"), ("n10", "n9")}
-    assert {one.node for one in link_rates.findings(rates, "ib0", nodes)} == {"n9"}
+    assert {one.node for one in start_check.link_findings(rates, "ib0", nodes)} == {"n9"}
 
 
 def test_few_doubtful_links_are_told_each() -> None:
@@ -445,4 +444,4 @@ def test_few_doubtful_links_are_told_each() -> None:
     for pair in (pair for pairs in pairing.ring(nodes) for pair in pairs):
         rates.add(pair, 150e6 if pair == ("n3", "n4") else 1e9, 1e9, 1e-5)
     assert rates.settle() == ""
-    assert {one.node for one in link_rates.findings(rates, "ib0", nodes)} == {"n3", "n4"}
+    assert {one.node for one in start_check.link_findings(rates, "ib0", nodes)} == {"n3", "n4"}

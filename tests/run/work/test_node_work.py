@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.run.work import kept_files
-from hpcrun.run.work.kept_files import KeptFiles
+from hpcrun.run.work import node_work
+from hpcrun.run.work.node_work import KeptFiles
 from tests.support.waiting import until
 
 
@@ -85,7 +85,7 @@ def test_while_ranks_run_only_quiet_files_are_kept(code: Path, into: Path, kept:
 
 
 def test_it_looks_by_itself(code: Path, into: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_files, "EVERY", 0.05)
+    monkeypatch.setattr(node_work, "EVERY", 0.05)
     kept = KeptFiles(code, into)
     (code / "new").write_text("written")
     until(lambda: names(into) == ["new"])
@@ -97,7 +97,7 @@ def test_a_copy_that_takes_long_does_not_put_off_the_next_for_hours(
     code: Path, into: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After 100 s of copying nothing was copied for three hours, in which a node may be lost."""
-    monkeypatch.setattr(kept_files, "EVERY", 0.05)
+    monkeypatch.setattr(node_work, "EVERY", 0.05)
     as_it_is = KeptFiles._copy
 
     def slow(self: KeptFiles, name: str, quiet: tuple[int, int] | None) -> None:
