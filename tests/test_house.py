@@ -24,7 +24,6 @@ COVERED_BY: dict[str, str] = {
     "features/object_storage/process": "features/object_storage/test_feature.py",
     "features/object_storage/store": "features/object_storage/test_copier.py",
     "compile/sweep/late_run": "compile/sweep/test_late_values.py",
-    "run/node/container_start": "cluster/test_containers.py",
     "state/environment/environment_block": "compile/spec/test_container_keys.py",
     "__main__": "cli/test_main.py",
     "tools/remote/checkout": "tools/remote/test_on.py",

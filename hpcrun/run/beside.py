@@ -13,12 +13,11 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 from hpcrun.errors import EXIT_FAILED, EXIT_OK
 from hpcrun.run import worker
-from hpcrun.run.health import progress, python_stacks
+from hpcrun.run.health import progress, rank_stacks
 from hpcrun.run.node.program_activity import ProgramActivity
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import VARIABLE, Launch
@@ -27,8 +26,6 @@ from hpcrun.state.spec import profiling
 # What a shell exits with where there is no such command, and where it cannot be run.
 _NOT_FOUND, _NOT_RUN = 127, 126
 _RANKS_OWN = (VARIABLE, "HPCRUN_METRICS_FILE", profiling.VARIABLE)
-# Seconds that ranks have to write their stacks.
-_STACKS_TAKE = 1.0
 
 
 def run_command(launch: Launch, rank: int, command: list[str]) -> int:
@@ -50,16 +47,9 @@ def run_command(launch: Launch, rank: int, command: list[str]) -> int:
 def stacks(launch: Launch, rank: int) -> dict[int, str]:
     """Return rank -> its Python stacks, of all living ranks on one's node; empty for unknown."""
     scratch = Path(launch.node_of(rank).scratch)
-    before = progress.stacks_written(scratch)
-    progress.ask_for_stacks(scratch)
-    leads = launch.entry.kind != "function"
-    sessions = progress.living(scratch)
-    programs = ProgramActivity(1.0, leads=leads).processes(scratch, sessions)
-    found = {each: python_stacks.stacks(pids, _STACKS_TAKE) for each, pids in programs.items()}
-    if sessions:
-        time.sleep(_STACKS_TAKE)
-    written = progress.stacks(scratch, since=before)
-    return {**found, **{each: written.get(each, "") for each in sessions}}
+    programs = ProgramActivity(1.0, leads=launch.entry.kind != "function")
+    sessions = dict.fromkeys(progress.living(scratch), "")
+    return sessions | rank_stacks.ask(scratch, programs.processes, progress.stacks_written(scratch))
 
 
 def main() -> int:

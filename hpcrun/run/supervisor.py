@@ -38,7 +38,7 @@ from hpcrun.run.protocol.attempt_fence import EXIT_STALE
 from hpcrun.run.protocol.output import say
 from hpcrun.run.tracking.tracker_processes import TrackerProcesses
 from hpcrun.run.work import work_directory
-from hpcrun.state import files, ledger, permissions, plan_file
+from hpcrun.state import ledger, permissions, plan_file, submission_facts
 from hpcrun.state.environment import frozen_environment
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
 from hpcrun.state.plan import RunPlan
@@ -248,15 +248,8 @@ class Supervisor:
 
         Where the environment was frozen then, that is on record, and packages of now do not matter.
         """
-        try:
-            known = files.read_json(self.submission.submission).get("packages")
-        except (OSError, ValueError, AttributeError):
-            return {}
-        before = python_packages.read(known)
-        if before is None:
-            return {}
-        now = self._installed()
-        if now is None:
+        known = submission_facts.describe(self.submission).get("packages")
+        if (before := python_packages.read(known)) is None or (now := self._installed()) is None:
             return {}
         if self.run.environment.is_frozen:
             # Its ranks have the packages of then; this Python itself is not in every copy.

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import time
-import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -87,6 +86,8 @@ def _in_time(look: Callable[[], list[Finding]]) -> list[Finding] | None:
     except OSError:
         raise
     except Exception:
+        import traceback  # which an agent does without
+
         # A look that is broken finds nothing.
         traceback.print_exc()
         return []

@@ -105,10 +105,14 @@ class ProgramHangDetector:
             if (found.state == GONE) != (seen.newest.state == GONE):
                 # One ended, or was started: a worker may prepare it for long.
                 self._all_move(now)
-            bytes_move = self._moves_bytes(seen.base, found)
+            # What an orphan that ended has used is in no count any more.
+            bytes_move = found.output != seen.base.output or (
+                abs(found.io - seen.base.io) > IDLE_BYTES * self._hang_after
+            )
+            used = abs(found.processor - seen.base.processor) / TICKS
+            moves = bytes_move or used > IDLE_SHARE * self._hang_after
             if bytes_move:
                 self._active = now
-            moves = bytes_move or self._computes(seen.base, found)
             if moves:
                 seen.moved = now
             if moves or now - seen.since >= self._hang_after:
@@ -169,16 +173,6 @@ class ProgramHangDetector:
             _only(still),
             may_be_meant=True,
         )
-
-    def _computes(self, base: RankActivity, found: RankActivity) -> bool:
-        # The time of an orphan that ended is in no count any more.
-        used = abs(found.processor - base.processor) / TICKS
-        return used > IDLE_SHARE * self._hang_after
-
-    def _moves_bytes(self, base: RankActivity, found: RankActivity) -> bool:
-        if found.output != base.output:
-            return True
-        return abs(found.io - base.io) > IDLE_BYTES * self._hang_after
 
     def _note_output(self, now: float) -> None:
         if self._first is None:

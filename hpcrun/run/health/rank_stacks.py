@@ -23,8 +23,13 @@ NATIVE_TAKE = 6.0
 Processes = Callable[[Path, Mapping[int, RankProgress]], Mapping[int, Sequence[int]]]
 
 
-def collect(paths: AttemptPaths, scratch: Path, processes: Processes) -> dict[int, str]:
-    """Signal the ranks to write their Python stacks; return rank -> the text's end."""
+def ask(
+    scratch: Path, processes: Processes, since: Mapping[int, int] | None = None
+) -> dict[int, str]:
+    """Signal the ranks of a node to write their Python stacks; return rank -> all of the text.
+
+    ``since`` is that of `progress.stacks`.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     progress.ask_for_stacks(scratch)
@@ -35,8 +40,13 @@ def collect(paths: AttemptPaths, scratch: Path, processes: Processes) -> dict[in
             for rank, pids in programs.items()
         }
         time.sleep(STACKS_TAKE)
-        found = progress.stacks(scratch)
-        found.update({rank: each.result() for rank, each in later.items()})
+        found = progress.stacks(scratch, since)
+        return found | {rank: each.result() for rank, each in later.items()}
+
+
+def collect(paths: AttemptPaths, scratch: Path, processes: Processes) -> dict[int, str]:
+    """Return the ends of the stacks that ranks write when asked, which are kept in full."""
+    found = ask(scratch, processes)
     _keep(paths, found)
     most = min(STACKS_MOST, ALL_STACKS_MOST // max(1, len(found)))
     return {rank: text[-most:] for rank, text in found.items()}

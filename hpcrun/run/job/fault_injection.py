@@ -29,12 +29,10 @@ class FaultInjection:
         self, run: RunPlan, attempt: AttemptPaths, agents: Agents, signal: Callable[[str], None]
     ) -> None:
         wanted = run.spec.get(faults.KEY) or {}
-        self._paths = attempt.run
-        done = len(ledger.faults(self._paths)) if wanted else 0
+        done = len(ledger.faults(attempt.run)) if wanted else 0
         self._faults: list[str] = list(wanted.get("faults") or ())[done:]
         self._steps = int(wanted.get("steps") or faults.STEPS)
-        self._run, self._attempt, self._attempt_paths = run, attempt.number, attempt
-        self._agents, self._signal = agents, signal
+        self._run, self._attempt, self._agents, self._signal = run, attempt, agents, signal
         self._began = time.monotonic()
         self._first: int | None = None
         self._look_at = 0.0
@@ -50,14 +48,15 @@ class FaultInjection:
         rank = 0 if fault == faults.CORRUPT_CHECKPOINT else self._run.world_size - 1
         node = str(self._agents.places.node_of(rank))
         say(f"drill: {faults.FAULTS[fault]}")
-        ledger.write(self._paths, ledger.FAULT, self._attempt, fault=fault, rank=rank, node=node)
+        told = {"fault": fault, "rank": rank, "node": node}
+        ledger.write(self._attempt.run, ledger.FAULT, self._attempt.number, **told)
         if fault == faults.PREEMPT:
             self._signal("SIGTERM")
         elif fault == faults.LOSE_NODE:
             self._agents.send(node, {"type": "fall_silent"})
         else:
             if fault == faults.CORRUPT_CHECKPOINT:
-                flip(newest(self._paths))
+                flip(newest(self._attempt.run))
             number = "SIGSTOP" if fault == faults.STOP_RANK else "SIGKILL"
             self._agents.send(node, {"type": "hurt", "rank": rank, "signal": number})
 
@@ -65,7 +64,7 @@ class FaultInjection:
         """Check that the run has made enough steps, and that the fault can be injected."""
         pulses = self._agents.pulses.values()
         if not pulses and self._run.entry.kind != "function":
-            step = metrics_file.last_step(self._attempt_paths.metrics) or 0
+            step = metrics_file.last_step(self._attempt.metrics) or 0
             if fault == faults.CORRUPT_CHECKPOINT or step == 0:
                 waited = time.monotonic() - self._began > _BLIND
                 return waited and fault != faults.CORRUPT_CHECKPOINT
@@ -79,7 +78,7 @@ class FaultInjection:
             self._first = step
         if fault == faults.CORRUPT_CHECKPOINT:
             # Without an older one there would be nothing to go back to.
-            return len(manifest.complete(self._paths.checkpoints)) > 1
+            return len(manifest.complete(self._attempt.run.checkpoints)) > 1
         return step - self._first >= self._steps
 
 

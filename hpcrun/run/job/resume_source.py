@@ -75,11 +75,7 @@ def decided(launch: Launch) -> Launch:
         return dataclasses.replace(launch, resume=told)
     argv = (*entry.argv, *found.args) if entry.resumed is None else entry.resumed
     told = {"resumes": True, "message": message, "source": source and str(source), "step": number}
-    started = dataclasses.replace(
-        launch,
-        entry=dataclasses.replace(entry, argv=argv),
-        resume={**told, "variables": found.environment},
-    )
+    started = dataclasses.replace(launch, entry=dataclasses.replace(entry, argv=argv), resume=told)
     new = [word for word in argv if word not in entry.argv]
     told = {**told, "arguments": started.fill(new, launch.nodes[0])}
     return dataclasses.replace(started, resume={**told, "variables": found.environment})

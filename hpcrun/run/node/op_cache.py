@@ -42,7 +42,13 @@ for name in sys.argv[1:]:
     if builder is not None:
         builder.load(verbose=False)
 """
-_TIMEOUT = 1800
+_KEY = """
+import sys
+from hpcrun.run.node import op_cache
+answer = [op_cache.key(sys.argv[1:]) if sys.argv[1:] else None]
+"""
+# Seconds in which a container's Python answers, and operators compile.
+_STARTS, _TIMEOUT = 300, 1800
 # Seconds after which the lock of an owner on another node, who does not renew it, is stale: longer
 # than clients of NFS keep a time of modification.
 _STALE = 90.0
@@ -93,6 +99,30 @@ def key(builders: list[str], installed: Sequence[str] | None = None) -> str | No
         models.update(_lines(path, "Model"))
     parts += sorted(models)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
+
+
+def key_in_container(python: RankPython, builders: list[str]) -> str | None:
+    """Return the key of the ranks' Python in a container, which also shows that it starts.
+
+    Raises HpcrunError if it does not; the message ends with what was said.
+    """
+    from hpcrun import ask_python
+
+    program = ask_python.program(_KEY)
+    found = ask_python.ask(python.command(*program, *builders), timeout=_STARTS, cwd=None)
+    if found.data is not None:
+        (own,) = found.data
+        return str(own) if own else None
+    if found.code is None:
+        raise HpcrunError(
+            f"the container's Python gave no answer within {_STARTS} s",
+            hint="start environment.container.image by hand on such a node",
+        )
+    said = "\n".join((found.errors or found.output).strip().splitlines()[-5:])
+    raise HpcrunError(
+        f"the container's Python does not start (exit code {found.code}):\n{said}",
+        hint="see environment.container: image, runtime, python and mounts",
+    )
 
 
 def _installation(name: str) -> tuple[str, str, str]:

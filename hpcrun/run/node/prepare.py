@@ -76,10 +76,8 @@ class NodePreparation:
         if not self._python.is_anywhere:
             # srun alone starts such a container, and DeepSpeed compiles in each attempt.
             return None
-        from hpcrun.run.node import container_start
-
         try:
-            return container_start.operators_key(self._python, self._builders)
+            return op_cache.key_in_container(self._python, self._builders)
         except HpcrunError as error:
             self._problem = error
             return None
@@ -134,8 +132,7 @@ class NodePreparation:
         if self.key:
             cache = permissions.usable_place(extension_caches(self._submission), self.key)
             op_cache.copy(cache, self.key, paths.extensions)
-            node["extensions"] = str(paths.extensions)
-        elif self._builds_apart():
+        if self.key or self._builds_apart():
             node["extensions"] = str(paths.extensions)
         if self._environment is not None:
             node["python"] = str(self._environment.python)

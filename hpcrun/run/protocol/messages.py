@@ -10,19 +10,17 @@ import re
 import socket
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from hpcrun.fields import LAST_TIME
 from hpcrun.policy import node_health
 from hpcrun.run.fabric.link_check import KINDS
+from hpcrun.run.health.program_hangs import NodeTraffic, RankActivity
 from hpcrun.run.health.progress import PHASES, RankProgress
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.launch import Interface, LaunchNode
 from hpcrun.shared_dataclass import names
 from hpcrun.state.node_layout import PREFIX, NodePaths, ScratchPaths
-
-if TYPE_CHECKING:
-    from hpcrun.run.health.program_hangs import NodeTraffic, RankActivity
 
 _PORTS = range(1, 1 << 16)
 _PHASES = range(len(PHASES))
@@ -41,7 +39,7 @@ _COPIED_PYTHON = re.compile(
 _PROGRESS = {*names(RankProgress)}
 
 
-_Counts = TypeVar("_Counts", "RankActivity", "NodeTraffic")
+_Counts = TypeVar("_Counts", RankActivity, NodeTraffic)
 
 
 class BadMessage(ValueError):
@@ -207,7 +205,6 @@ def progress(message: Mapping[str, Any], ranks: Collection[int]) -> dict[int, Ra
 
 def activity(message: Mapping[str, Any], ranks: Collection[int]) -> dict[int, RankActivity]:
     """Return the activity of ranks without a session, where it has changed."""
-    from hpcrun.run.health.program_hangs import RankActivity
 
     return {
         rank: _counts(RankActivity, fields, "programs")
@@ -217,7 +214,6 @@ def activity(message: Mapping[str, Any], ranks: Collection[int]) -> dict[int, Ra
 
 def traffic(message: Mapping[str, Any]) -> NodeTraffic | None:
     """Return what a node has moved; None if it does not say."""
-    from hpcrun.run.health.program_hangs import NodeTraffic
 
     found = message.get("traffic")
     return None if found is None else _counts(NodeTraffic, found, "traffic")
