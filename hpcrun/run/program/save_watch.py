@@ -147,13 +147,11 @@ def _files_of(one: FoundFile, found: Iterable[FoundFile]) -> list[FoundFile]:
 def _is_as_found(one: FoundFile) -> bool:
     """Open a file, as what is known of it otherwise may be of a minute ago, and compare."""
     try:
-        descriptor, size = files.open_regular(one.path)
+        with files.open_stream(one.path) as stream:
+            facts = os.fstat(stream.fileno())
     except OSError:
         return True
-    try:
-        return (size, os.fstat(descriptor).st_mtime) == (one.size, one.modified)
-    finally:
-        os.close(descriptor)
+    return (facts.st_size, facts.st_mtime) == (one.size, one.modified)
 
 
 def _state(text: str, one: FoundFile, texts: Iterable[tuple[str, FoundFile]]) -> _State:

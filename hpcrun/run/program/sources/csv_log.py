@@ -44,9 +44,10 @@ class CsvFile:
 
         Raises OSError if the file cannot be read.
         """
-        descriptor, size = files.open_regular(self._path)
-        try:
-            number = os.fstat(descriptor).st_ino
+        with files.open_stream(self._path) as stream:
+            descriptor = stream.fileno()
+            facts = os.fstat(descriptor)
+            number, size = facts.st_ino, facts.st_size
             head = os.pread(descriptor, most, 0).partition(b"\n")
             names = _cells(head[0]) if head[1] else []
             if names != self._names or number != self._number or size < self._offset:
@@ -56,8 +57,6 @@ class CsvFile:
                 self._names, self._number, self._at = names, number, 0
                 self._offset = len(head[0]) + 1 if head[1] else 0
             data = os.pread(descriptor, most, self._offset) if self._names else b""
-        finally:
-            os.close(descriptor)
         end = data.rfind(b"\n") + 1
         self._offset += end
         found = []

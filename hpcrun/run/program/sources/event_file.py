@@ -49,11 +49,8 @@ class EventFile:
         """Return the events in about the next ``most`` bytes; raise OSError if it is unreadable."""
         if self.is_broken:
             return []
-        descriptor, _ = files.open_regular(self.path)
-        try:
-            data = os.pread(descriptor, max(most, _HEAD + MOST_RECORD + _FOOT), self.offset)
-        finally:
-            os.close(descriptor)
+        with files.open_stream(self.path) as stream:
+            data = os.pread(stream.fileno(), max(most, _HEAD + MOST_RECORD + _FOOT), self.offset)
         found, used = parse(data)
         self.is_broken = used < 0
         self.offset += max(0, used)

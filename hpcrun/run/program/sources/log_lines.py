@@ -42,18 +42,14 @@ class NewText:
     def read(self, is_last: bool = False) -> tuple[str, ...]:
         """Return the new whole lines, at last the rest too; none if the log cannot be read."""
         try:
-            descriptor, size = files.open_regular(self.path)
+            with files.open_stream(self.path) as stream:
+                size = os.fstat(stream.fileno()).st_size
+                if size - self._offset > _MOST_BEHIND:
+                    self._offset, self._held = size - MOST_BYTES, b""
+                data = os.pread(stream.fileno(), MOST_BYTES, self._offset)
+                self.modified = os.fstat(stream.fileno()).st_mtime
         except OSError:
             return ()
-        try:
-            if size - self._offset > _MOST_BEHIND:
-                self._offset, self._held = size - MOST_BYTES, b""
-            data = os.pread(descriptor, MOST_BYTES, self._offset)
-            self.modified = os.fstat(descriptor).st_mtime
-        except OSError:
-            return ()
-        finally:
-            os.close(descriptor)
         self._offset += len(data)
         *lines, self._held = _ENDS.split(self._held[-4 * MOST_LINE :] + data)
         if is_last and not data:
