@@ -7,6 +7,7 @@ import hashlib
 import os
 import stat
 import threading
+from collections import deque
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -128,11 +129,14 @@ def copy(source: CopySource, files: Collection[SourceFile], target: Path, meter:
     for directory in sorted({_place(target, file).parent for file in files}):
         directory.mkdir(parents=True, exist_ok=True)
     # Large ones first, so that the last of them does not run alone.
-    queue = iter(sorted(files, key=lambda file: -file.size))
-    lock = threading.Lock()
+    queue = deque(sorted(files, key=lambda file: -file.size))
 
     def work() -> None:
-        for file in _shared(queue, lock):
+        while True:
+            try:
+                file = queue.popleft()
+            except IndexError:
+                return
             _copy_file(source, file, _place(target, file), meter)
 
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -141,21 +145,9 @@ def copy(source: CopySource, files: Collection[SourceFile], target: Path, meter:
         failed = [one for one in workers if one.done() and one.exception()]
         if failed:
             # The others stop at their next file.
-            with lock:
-                for _ in queue:
-                    pass
+            queue.clear()
     for one in failed or workers:
         one.result()
-
-
-def _shared(queue: Iterator[SourceFile], lock: threading.Lock) -> Iterator[SourceFile]:
-    """Yield the files that no other thread has taken."""
-    while True:
-        with lock:
-            file = next(queue, None)
-        if file is None:
-            return
-        yield file
 
 
 def _place(target: Path, file: SourceFile) -> Path:
