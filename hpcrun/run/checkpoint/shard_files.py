@@ -14,6 +14,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from hpcrun.errors import CheckpointError
@@ -33,13 +34,6 @@ _KNOWN = {
     "torch": {"Size"},
     "torch.serialization": {"_get_layout"},
 }
-
-
-class _Content:
-    """The content of a file, which writes itself; see `checkpoint_files.save_into`."""
-
-    def __init__(self, write: Callable[[Any], None]) -> None:
-        self.write_to = write
 
 
 class _Counted:
@@ -115,7 +109,8 @@ def _writer(directory: Path, save: Callable[[Any, str], None]) -> Any:
                     results.append(WriteResult(item.index, length, info))
 
             if plan.items:
-                save(_Content(write_items), str(directory / name))
+                # Which `checkpoint_files.save_into` has write itself.
+                save(SimpleNamespace(write_to=write_items), str(directory / name))
             done: Any = Future()
             done.set_result(results)
             return done
@@ -125,7 +120,7 @@ def _writer(directory: Path, save: Callable[[Any, str], None]) -> Any:
             metadata.storage_data = {
                 each.index: each.storage_data for part in results for each in part
             }
-            content = _Content(lambda target: pickle.dump(metadata, target))
+            content = SimpleNamespace(write_to=lambda target: pickle.dump(metadata, target))
             save(content, str(directory / INDEX))
 
         @classmethod

@@ -6,12 +6,8 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-PARAMETERS, GRADIENTS, OPTIMIZER_STATE, OTHER = (
-    "parameters",
-    "gradients",
-    "optimizer state",
-    "other",
-)
+PARAMETERS, GRADIENTS = "parameters", "gradients"
+OPTIMIZER_STATE, OTHER = "optimizer state", "other"
 
 
 class MemoryCensus:
@@ -48,7 +44,9 @@ class MemoryCensus:
         gradients = [*self._named([*parameters, *groups], "grad")]
         wrapper = getattr(engine, "optimizer", None)
         if wrapper is not None and wrapper is not optimizer:
-            gradients += self._gradient_buffers(wrapper)
+            # In what DeepSpeed's optimizer calls a gradient: its buffers.
+            buffers = [value for name, value in vars(wrapper).items() if "grad" in name.lower()]
+            gradients += self._inside(buffers)
         kinds = {
             GRADIENTS: gradients,
             PARAMETERS: parameters,
@@ -72,19 +70,11 @@ class MemoryCensus:
             if isinstance(found, self._tensor):
                 yield found
 
-    def _gradient_buffers(self, wrapper: Any) -> list[Any]:
-        """Return the tensors in what DeepSpeed's optimizer calls a gradient: its buffers."""
-        values = [value for name, value in vars(wrapper).items() if "grad" in name.lower()]
-        return list(self._inside(values))
-
     def _inside(self, value: Any, depth: int = 4) -> Iterator[Any]:
         if isinstance(value, self._tensor):
             yield value
-        elif depth and isinstance(value, dict):
-            for one in value.values():
-                yield from self._inside(one, depth - 1)
-        elif depth and isinstance(value, (list, tuple)):
-            for one in value:
+        elif depth and isinstance(value, (dict, list, tuple)):
+            for one in value.values() if isinstance(value, dict) else value:
                 yield from self._inside(one, depth - 1)
 
     def _storages(self, tensors: Iterable[Any], seen: set[tuple[str, int]]) -> Iterator[Any]:

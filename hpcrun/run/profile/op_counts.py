@@ -53,16 +53,13 @@ class OperationCounter:
                         note(one)
                 return out
 
-        # Attention of CPUs, which torch's counter does not know.
-        own: dict[Any, Any] = {}
-        for name, count in (
-            ("_scaled_dot_product_flash_attention_for_cpu", _attention),
-            ("_scaled_dot_product_flash_attention_for_cpu_backward", _attention_backward),
-        ):
-            operator = getattr(torch.ops.aten, name, None)
-            if operator is not None and operator not in flop_counter.flop_registry:
-                own[operator] = count
-        counter = flop_counter.FlopCounterMode(display=False, custom_mapping=own)
+        counter = flop_counter.FlopCounterMode(display=False)
+        # Attention of CPUs, which torch's counter does not know, counts as that of GPUs.
+        for way in ("", "_backward"):
+            like = getattr(torch.ops.aten, f"_scaled_dot_product_flash_attention{way}")
+            name = f"_scaled_dot_product_flash_attention_for_cpu{way}"
+            if (operator := getattr(torch.ops.aten, name, None)) is not None:
+                counter.flop_registry.setdefault(operator, counter.flop_registry[like])
         self._modes = [counter, Follow()]
         for mode in self._modes:
             mode.__enter__()
@@ -117,20 +114,6 @@ def _storage(tensor: Any) -> Any:
         return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):  # a tensor of another kind has none
         return None
-
-
-def _attention(query: Any, key: Any, value: Any, *_: Any, **_options: Any) -> int:
-    from torch.utils import flop_counter
-
-    return int(flop_counter.sdpa_flop_count(query, key, value))
-
-
-def _attention_backward(
-    gradient: Any, query: Any, key: Any, value: Any, *_: Any, **_options: Any
-) -> int:
-    from torch.utils import flop_counter
-
-    return int(flop_counter.sdpa_backward_flop_count(gradient, query, key, value))
 
 
 def measured_peak(dtype: Any) -> float:
