@@ -67,7 +67,7 @@ def test_batch_sizes_that_the_configuration_leaves_open_are_the_engines() -> Non
         gradient_accumulation_steps=lambda: 2,
     )
     sizes = samples.batch_sizes({"train_batch_size": "auto"}, engine)
-    assert list(samples.micro_batches(sizes, 2, 1, 4, int)) == [[20, 21], [22, 23]]
+    assert list(samples.micro_batches(sizes, 2, 1)) == [[20, 21], [22, 23]]
     with pytest.raises(HpcrunError, match='has "auto" for train_batch_size, which a Trainer'):
         samples.without_auto({"train_batch_size": "auto", "gradient_accumulation_steps": 1})
     with pytest.raises(HpcrunError, match="the DeepSpeed configuration leaves open"):

@@ -51,15 +51,21 @@ def redirected_writes(
         with suppress(OSError):
             copy_scripts(path)  # type: ignore[misc]
 
-    writer.save = save
-    if copy_scripts is not None:
-        engine._copy_recovery_script = copy_if_possible
-    try:
+    scripts = {} if copy_scripts is None else {"_copy_recovery_script": copy_if_possible}
+    with replaced(writer, {"save": save}), replaced(engine, scripts):
         yield others
+
+
+@contextmanager
+def replaced(owner: Any, methods: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """Give an object methods in place of its class's, until the end of a block."""
+    for name, method in methods.items():
+        setattr(owner, name, method)
+    try:
+        yield
     finally:
-        del writer.save
-        if copy_scripts is not None:
-            del engine._copy_recovery_script
+        for name in methods:
+            delattr(owner, name)
 
 
 def mp_ranks(names: Iterable[str]) -> list[str]:
@@ -110,21 +116,14 @@ def local_reads(engine: Any, mp_ranks: Sequence[str] | None = None) -> Iterator[
         name = engine._get_rank_zero_ckpt_name(load_dir, tag, mp_rank, own, bf16_mode)
         return [name if rank == own else None for rank in range(ranks)]
 
-    replaced: dict[str, Callable[..., Any]] = {"_optimizer_has_ckpt_event_epilogue": lambda: False}
+    methods: dict[str, Callable[..., Any]] = {"_optimizer_has_ckpt_event_epilogue": lambda: False}
     if mp_ranks and not getattr(engine, "load_universal_checkpoint", bool)():
-        replaced |= {
+        methods |= {
             "_get_all_ckpt_names": model_names,
             "_get_all_zero_checkpoint_names": shard_names,
         }
-    reader.load = load
-    for name, method in replaced.items():
-        setattr(engine, name, method)
-    try:
+    with replaced(reader, {"load": load}), replaced(engine, methods):
         yield rest
-    finally:
-        del reader.load
-        for name in replaced:
-            delattr(engine, name)
 
 
 # Where `note_parallel` leaves the axes along which an engine's model is divided.
@@ -174,21 +173,18 @@ def unconverted(engine: Any) -> str | None:
         return "sequences are divided (parallel.sequence)"
     if engine.zero_optimization_stage() == 0:
         return "the model is divided, and ZeRO 0 saves nothing that DeepSpeed converts"
-    if _has_more_state(engine.module):
+    is_frozen = any(not each.requires_grad for each in engine.module.parameters())
+    if is_frozen or any(True for _ in saved_buffers(engine.module)):
         return "the model is divided and has buffers or frozen parameters, which are not converted"
     return None
 
 
-def _has_more_state(module: Any) -> bool:
-    """Check for what is in a module's state and no trained parameter."""
-    if any(not each.requires_grad for each in module.parameters()):
-        return True
-    return any(
-        name not in getattr(owner, "_non_persistent_buffers_set", ())
-        for owner in module.modules()
-        for name, buffer in owner._buffers.items()
-        if buffer is not None
-    )
+def saved_buffers(module: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the buffers that are in the module's state."""
+    for prefix, owner in module.named_modules():
+        for name, buffer in owner.named_buffers(prefix, recurse=False):
+            if name.rpartition(".")[2] not in owner._non_persistent_buffers_set:
+                yield name, buffer
 
 
 def writes_with_torch(engine: Any) -> bool:

@@ -186,9 +186,13 @@ def receivers(states: Mapping[str, Any]) -> dict[str, Any]:
 def local_reads(engine: Any) -> Iterator[Callable[[], None]]:
     """As `deepspeed_io.local_reads`, for a universal checkpoint."""
     optimizer = engine.optimizer
-    gathers = hasattr(optimizer, "update_lp_params")
-    loader = "load_hp_checkpoint_state_from_checkpoint_dir"
-    update = optimizer.update_lp_params if gathers else bool
+    update: Callable[[], object] = getattr(optimizer, "update_lp_params", bool)
+    methods: dict[str, Callable[..., Any]] = {}
+    if update is not bool:
+        methods = {
+            "update_lp_params": lambda: None,
+            "load_hp_checkpoint_state_from_checkpoint_dir": partial(_load_groups, optimizer),
+        }
     with deepspeed_io.local_reads(engine) as rest:
 
         def update_and_rest() -> None:
@@ -196,16 +200,11 @@ def local_reads(engine: Any) -> Iterator[Callable[[], None]]:
             rest()
 
         engine._config.load_universal_checkpoint = True
-        if gathers:
-            optimizer.update_lp_params = lambda: None
-            setattr(optimizer, loader, partial(_load_groups, optimizer))
         try:
-            yield update_and_rest
+            with deepspeed_io.replaced(optimizer, methods):
+                yield update_and_rest
         finally:
             engine._config.load_universal_checkpoint = False
-            if gathers:
-                del optimizer.update_lp_params
-                delattr(optimizer, loader)
 
 
 def load(

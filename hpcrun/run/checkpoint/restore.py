@@ -94,7 +94,7 @@ class CheckpointStore:
             put_aside, found = _look(checkpoints, expected=expected)
             return put_aside
 
-        put_aside = self._from_rank_0(look)
+        put_aside = self._ranks.from_rank_0(look, self._unreadable)
         self._engine, self._states = engine, deepspeed_io.with_scaler(engine, states)
         faults: dict[str, Fault] = {}
         while (newest := self._share(lambda: next(found, None))) is not None:
@@ -310,9 +310,6 @@ class CheckpointStore:
         found = self._ranks.first(own)
         return None if found is None else found[1]
 
-    def _from_rank_0(self, ask: Callable[[], Any]) -> Any:
-        return self._ranks.from_rank_0(ask, self._unreadable)
-
     @property
     def _unreadable(self) -> str:
         return f"{self._run.checkpoints} cannot be read"
@@ -392,7 +389,7 @@ def verify(directory: Path, entry: Manifest, ranks: Collectives) -> Fault | None
         if (fault := checkpoint_files.damage(directory, name, file)) is not None:
             own = Damage(fault, ranks.rank, name, file)
             break
-    found: Damage | None = ranks.all_reduce(own, _graver_damage)
+    found: Damage | None = ranks.all_reduce(own, _graver)
     if found is None or not found.fault.lasting or found.rank == 0:
         return found and found.fault
     again: Fault | None = ranks.from_rank_0(
@@ -410,15 +407,11 @@ class Damage(NamedTuple):
     name: str
     file: File
 
-
-def _graver_damage(one: Damage | None, other: Damage | None) -> Damage | None:
-    if one is None or other is None:
-        return one or other
-    return one if _graver(one.fault, other.fault) is one.fault else other
+    @property
+    def lasting(self) -> bool:
+        return self.fault.lasting
 
 
-def _graver(one: Fault | None, other: Fault | None) -> Fault | None:
-    """Return the fault that lasts, else that of the lower rank."""
-    if one is None or other is None:
-        return one or other
-    return other if other.lasting and not one.lasting else one
+def _graver(one: Any, other: Any) -> Any:
+    """Return the fault or damage that lasts, else that of the lower rank; None without any."""
+    return min(filter(None, (one, other)), key=lambda found: not found.lasting, default=None)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from hpcrun.run.rank import process_groups
 from hpcrun.state import session_log
 
 if TYPE_CHECKING:
+    from hpcrun.run.data.sample_loader import SampleLoader
     from hpcrun.run.rank.collectives import Collectives
     from hpcrun.run.rank.session_writer import SessionLogWriter
 
@@ -17,13 +18,6 @@ if TYPE_CHECKING:
 _FIRST = 8
 # Of many ranks, those that waited longest are recorded.
 _MOST = 8
-
-
-class WaitingLoader(Protocol):
-    """A loader that counts the seconds for which its rank waits."""
-
-    def take_wait(self) -> float:
-        """Return the seconds since the last call."""
 
 
 class DataWaits:
@@ -36,7 +30,7 @@ class DataWaits:
         self._compared, self._is_over = 0, False
 
     def after_step(
-        self, step: int, loaders: Sequence[WaitingLoader], seconds: float
+        self, step: int, loaders: Sequence[SampleLoader], seconds: float
     ) -> float | None:
         """Count a step that took so many seconds; return those of its waits, None without loaders.
 

@@ -49,13 +49,8 @@ def fill(model: Any, arguments: dict[str, Any], wanted: Optimization) -> dict[st
                 hint="leave lr_scheduler out of the program's call, or set optimization.decay "
                 "to null and optimization.warmup to 0",
             )
-        filled["lr_scheduler"] = schedule(wanted)
+        filled["lr_scheduler"] = functools.partial(_schedule, wanted)
     return filled
-
-
-def schedule(wanted: Optimization) -> Callable[[Any], Any]:
-    """Return a function that makes the spec's schedule of an optimizer."""
-    return functools.partial(_schedule, wanted)
 
 
 def rate(wanted: Optimization, step: int) -> float:
@@ -84,21 +79,20 @@ def steps_of(given: float, total: int) -> int:
 
 
 def parameter_groups(
-    model: Any,
-    *,
-    lr: float | None = None,
-    layer_decay: float | None = None,
-    matrices_only: bool = False,
-    layers: str | None = None,
+    model: Any, wanted: Optimization, config: Mapping[str, Any], layers: str | None = None
 ) -> list[dict[str, Any]]:
     """Return the trainable parameters as groups for an optimizer, in a fixed order.
 
     The model is whole on this rank, or divided by ZeRO 3. With ``layer_decay``, what comes after
-    the last layer has the learning rate ``lr``, that layer ``lr * layer_decay``, the one before
-    ``lr * layer_decay ** 2``, …, what comes before the first the least; ``layers`` names the module
-    whose children they are, None finds it. With ``matrices_only`` weights of less than two
-    dimensions do not decay. Raises UsageError where the layers are not known.
+    the last layer has the configuration's learning rate ``lr``, that layer ``lr * layer_decay``,
+    the one before ``lr * layer_decay ** 2``, …, what comes before the first the least; ``layers``
+    names the module whose children they are, None finds it. With ``weight_decay_on: matrices``
+    weights of less than two dimensions do not decay. Raises UsageError where the layers are not
+    known.
     """
+    params, layer_decay = _part(config, "params"), wanted.layer_decay
+    lr = params.get("lr") if isinstance(params, Mapping) else None
+    matrices_only = wanted.weight_decay_on == "matrices"
     depth = _depths(model, layers) if layer_decay is not None else None
     most = max(depth.values(), default=0) if depth else 0
     groups: dict[tuple[int, bool], dict[str, Any]] = {}
@@ -186,26 +180,12 @@ def _grouped(
             "stage would have other groups",
             hint="leave them out",
         )
-    groups = of_spec(model, wanted, config)
+    groups = parameter_groups(model, wanted, config)
     if parameters is not None:
         kept = {id(parameter) for parameter in parameters}
         for group in groups:
             group["params"] = [each for each in group["params"] if id(each) in kept]
     return [group for group in groups if group["params"]]
-
-
-def of_spec(
-    model: Any, wanted: Optimization, config: Mapping[str, Any], layers: str | None = None
-) -> list[dict[str, Any]]:
-    """Return the groups of `parameter_groups` that a spec asks for."""
-    params = _part(config, "params")
-    return parameter_groups(
-        model,
-        lr=params.get("lr") if isinstance(params, Mapping) else None,
-        layer_decay=wanted.layer_decay,
-        matrices_only=wanted.weight_decay_on == "matrices",
-        layers=layers,
-    )
 
 
 def made(
@@ -288,6 +268,7 @@ def _make(kind: Any, params: Mapping[str, Any], parameters: Any) -> Any:
 
 
 def _schedule(wanted: Optimization, optimizer: Any) -> Any:
+    """Return the spec's schedule of an optimizer."""
     from torch.optim.lr_scheduler import LambdaLR
 
     # A partial, of which torch saves no state: what is restored is the step alone.

@@ -106,7 +106,8 @@ class RankView:
         `Session.initialize` does so itself where it finds the layers; otherwise ``layers`` is the
         name of the module whose children they are, and this is its ``model_parameters``.
         """
-        return optimization.of_spec(model, self._spec.optimization, self.deepspeed_config, layers)
+        wanted, config = self._spec.optimization, self._spec.deepspeed
+        return optimization.parameter_groups(model, wanted, config, layers)
 
     @contextlib.contextmanager
     def averaged_weights(self) -> Iterator[None]:
@@ -200,14 +201,11 @@ class RankView:
     def micro_batches(self, step: int) -> Iterator[list[int]]:
         """Yield this rank's samples of global batch ``step``; see `hpcrun.run.rank.samples`."""
         sizes = samples.batch_sizes(self._spec.deepspeed, self._engine)
-        own = process_groups.data_rank
-        if self.layout.divided:
-            own = partial(self.layout.place, self.rank, "data")
         self.gave_samples = True
         left_out = self._launch.left_out if self._launch else ()
         number = samples.batch_number(step, int(sizes[batch.TRAIN]), left_out)
-        found = samples.micro_batches(sizes, number, self.rank, self.world_size, own)
-        return step_recorder.marked(found)
+        place, _ = self._data_place()
+        return step_recorder.marked(samples.micro_batches(sizes, number, place))
 
     def record_bad_step(self, step: int, cause: str, message: str) -> None:
         """Record from which step on a training went bad, and that step's batch where it is known.

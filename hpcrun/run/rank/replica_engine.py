@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.errors import UsageError
+from hpcrun.run.checkpoint.deepspeed_io import saved_buffers
 from hpcrun.run.parallel.rank_layout import RankLayout
-from hpcrun.run.rank.torch_engine import TorchEngine, batch_options, saved_buffers, unmet
+from hpcrun.run.rank.torch_engine import TorchEngine, batch_options, unmet
 from hpcrun.run.weights.saved_weights import REPLICA
 from hpcrun.text import listed
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcrun.errors import HpcrunError
@@ -52,8 +52,11 @@ def batch_sizes(deepspeed: Mapping[str, Any], engine: Any) -> Mapping[str, Any]:
 
 def ranks_with_own_samples(deepspeed: Mapping[str, Any]) -> int:
     """Return how many ranks see different samples, of the three batch sizes."""
-    share = int(deepspeed[batch.MICRO]) * int(deepspeed[batch.ACCUMULATION])
-    return int(deepspeed[batch.TRAIN]) // share
+    return int(deepspeed[batch.TRAIN]) // _share(deepspeed)
+
+
+def _share(deepspeed: Mapping[str, Any]) -> int:
+    return int(deepspeed[batch.MICRO]) * int(deepspeed[batch.ACCUMULATION])
 
 
 def batch_number(step: int, whole: int, left_out: Sequence[Sequence[int]]) -> int:
@@ -75,26 +78,17 @@ def batch_number(step: int, whole: int, left_out: Sequence[Sequence[int]]) -> in
     return number
 
 
-def micro_batches(
-    deepspeed: Mapping[str, Any],
-    step: int,
-    rank: int,
-    world_size: int,
-    data_rank: Callable[[], int],
-) -> Iterator[list[int]]:
+def micro_batches(deepspeed: Mapping[str, Any], step: int, place: int) -> Iterator[list[int]]:
     """Yield one rank's samples of global batch ``step``, one list for each micro batch.
 
     Batch ``step`` (from 1) of size B holds samples ``(step - 1) * B`` to ``step * B - 1``. A rank
     has the same share however it is divided into micro batches, and each sample belongs to one rank
     whatever the world size.
 
-    ``deepspeed`` is the final configuration, with its three batch sizes. ``data_rank`` is called
-    for the data-parallel rank if several ranks share a copy of the model.
+    ``deepspeed`` is the final configuration, with its three batch sizes; ``place`` the rank's among
+    those that see different samples.
     """
-    micro = int(deepspeed[batch.MICRO])
-    share = micro * int(deepspeed[batch.ACCUMULATION])
-    whole = int(deepspeed[batch.TRAIN])
-    own = rank if whole == share * world_size else data_rank()
-    first = (step - 1) * whole + own * share
+    micro, share = int(deepspeed[batch.MICRO]), _share(deepspeed)
+    first = (step - 1) * int(deepspeed[batch.TRAIN]) + place * share
     for start in range(first, first + share, micro):
         yield list(range(start, start + micro))

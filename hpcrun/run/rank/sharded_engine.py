@@ -16,17 +16,12 @@ from typing import Any
 from hpcrun.errors import CheckpointError, UsageError
 from hpcrun.policy.training_ways import CLIPPING, Refusal
 from hpcrun.run.checkpoint import deepspeed_io, shard_files
+from hpcrun.run.checkpoint.deepspeed_io import saved_buffers
 from hpcrun.run.parallel import engine_setup, tensor_shards
 from hpcrun.run.parallel import tensor_plan as divided_modules
 from hpcrun.run.parallel.rank_layout import RankLayout
 from hpcrun.run.rank import model_blocks, optimization
-from hpcrun.run.rank.torch_engine import (
-    TorchEngine,
-    batch_options,
-    check_model,
-    saved_buffers,
-    unmet,
-)
+from hpcrun.run.rank.torch_engine import TorchEngine, batch_options, check_model, unmet
 from hpcrun.state.spec.run_blocks import Optimization
 from hpcrun.text import listed
 

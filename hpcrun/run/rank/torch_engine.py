@@ -236,14 +236,6 @@ class TorchCheckpointEngine:
         return torch.load(path, map_location=map_location, weights_only=False)
 
 
-def saved_buffers(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the buffers that are in the module's state."""
-    for prefix, owner in module.named_modules():
-        for name, buffer in owner.named_buffers(prefix, recurse=False):
-            if name.rpartition(".")[2] not in owner._non_persistent_buffers_set:
-                yield name, buffer
-
-
 def check_model(
     model: Any, made_by: str, more: Mapping[str, tuple[Callable[[Any], bool], str]]
 ) -> None:

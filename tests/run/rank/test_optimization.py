@@ -17,6 +17,9 @@ from tests.support.nursery import nursery
 
 nn: Any = pytest.importorskip("torch.nn")
 
+RATE = {"optimizer": {"params": {"lr": 1.0}}}
+DECAYING = Optimization(layer_decay=0.5)
+
 
 def test_a_warm_up_and_what_follows() -> None:
     line = Optimization(warmup=2, decay="linear", total_steps=6, end=0.5)
@@ -38,7 +41,8 @@ class Model(nn.Module):  # type: ignore[misc]
 
 def test_layers_and_matrices_have_groups_of_their_own() -> None:
     model = Model()
-    groups = parameter_groups(model, lr=1.0, layer_decay=0.5, matrices_only=True)
+    wanted = Optimization(layer_decay=0.5, weight_decay_on="matrices")
+    groups = parameter_groups(model, wanted, RATE)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     found = [
         ([names[id(each)] for each in group["params"]], group["lr"], group.get("weight_decay"))
@@ -59,10 +63,10 @@ def test_layers_and_matrices_have_groups_of_their_own() -> None:
 def test_several_lists_of_layers_are_not_guessed() -> None:
     model = nn.ModuleDict({"a": Model(), "b": Model()})
     with pytest.raises(UsageError, match=r"several lists of layers \(a.blocks, b.blocks\)"):
-        parameter_groups(model, lr=1.0, layer_decay=0.5)
-    assert len(parameter_groups(model, lr=1.0, layer_decay=0.5, layers="b.blocks")) == 4
+        parameter_groups(model, DECAYING, RATE)
+    assert len(parameter_groups(model, DECAYING, RATE, "b.blocks")) == 4
     with pytest.raises(UsageError, match="no list of layers"):
-        parameter_groups(nn.Linear(2, 2), lr=1.0, layer_decay=0.5)
+        parameter_groups(nn.Linear(2, 2), DECAYING, RATE)
 
 
 def test_two_schedules_or_an_optimizer_that_is_not_there() -> None:
