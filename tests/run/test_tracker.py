@@ -26,7 +26,7 @@ from hpcrun.container.rank_python import RankPython
 from hpcrun.extensions import TRACKERS
 from hpcrun.run import tracker as tracker_module
 from hpcrun.run.tracker import MetricsForwarder, SupersededError
-from hpcrun.run.tracking import tracker_processes, wandb_file
+from hpcrun.run.tracking import tracker_processes, wandb_tracker
 from hpcrun.run.tracking.interface import RunDescription
 from hpcrun.state import files, ledger
 from hpcrun.state.spec.experiment import Tracking
@@ -100,8 +100,8 @@ def rows(tracking: Path) -> list[tuple[int, dict[str, Any]]]:
             one.history.step.num,
             {"/".join(item.nested_key): json.loads(item.value_json) for item in one.history.item},
         )
-        for path in wandb_file.files(tracking / "wandb")
-        for one in wandb_file.read(path)
+        for path in wandb_tracker.offline_files(tracking / "wandb")
+        for one in wandb_tracker.read_records(path)
         if one.HasField("history")
     ]
 
@@ -244,7 +244,7 @@ def test_what_is_still_written_after_a_kill_is_waited_for(place: Place) -> None:
     log.attempt(1)
     log.log(1, 1, 2)
     log.tracker("wandb").once()
-    (path,) = wandb_file.files(log.run.tracking / "wandb")
+    (path,) = wandb_tracker.offline_files(log.run.tracking / "wandb")
     whole = path.read_bytes()
     os.truncate(path, len(whole) // 2)
     writer = [sys.executable, "-c", STILL_WRITES, str(path)]
@@ -264,7 +264,7 @@ def test_what_was_synchronised_and_removed_is_not_sent_again(place: Place) -> No
     log.attempt(1)
     log.log(1, 1, 2)
     log.tracker("wandb").once()
-    for path in wandb_file.files(log.run.tracking / "wandb"):
+    for path in wandb_tracker.offline_files(log.run.tracking / "wandb"):
         shutil.rmtree(path.parent)
     log.log(1, 3)
     log.tracker("wandb").once()
@@ -318,8 +318,8 @@ def test_what_is_told_of_the_run(log: Log) -> None:
     log.log(1, 1)
     for name in BOTH:
         log.tracker(name).once()
-    [path] = wandb_file.files(log.run.tracking / "wandb")
-    [run] = [record.run for record in wandb_file.read(path) if record.HasField("run")]
+    [path] = wandb_tracker.offline_files(log.run.tracking / "wandb")
+    [run] = [record.run for record in wandb_tracker.read_records(path) if record.HasField("run")]
     config = {one.key: json.loads(one.value_json) for one in run.config.update}
     assert (run.project, run.run_group, run.display_name) == ("study", "study", "study/3")
     assert list(run.tags) == ["a", "b"]

@@ -10,7 +10,7 @@ import pytest
 
 from hpcrun.compile.spec import schema
 from hpcrun.extensions import TRACKERS
-from hpcrun.run.tracking import wandb_file
+from hpcrun.run.tracking import wandb_tracker
 from hpcrun.run.tracking.interface import RunDescription
 from hpcrun.state.metrics_file import Line
 from hpcrun.state.spec.experiment import Mlflow, Wandb
@@ -27,8 +27,8 @@ def _tensorboard(directory: Path) -> Iterable[int]:
 def _wandb(directory: Path) -> Iterable[int]:
     return [
         one.history.step.num
-        for path in wandb_file.files(directory)
-        for one in wandb_file.read(path)
+        for path in wandb_tracker.offline_files(directory)
+        for one in wandb_tracker.read_records(path)
         if one.HasField("history")
     ]
 

@@ -11,14 +11,15 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from hpcrun.run.checkpoint import checkpoint_files, deepspeed_io, transfer
+from hpcrun.run.checkpoint import checkpoint_files, deepspeed_io
 from hpcrun.run.checkpoint.save import write_shards
 from hpcrun.run.protocol.launch import Launch
 from hpcrun.run.protocol.output import tell
-from hpcrun.run.rank import process_groups
+from hpcrun.run.rank import peer_messages, process_groups
 from hpcrun.run.rank.collectives import Collectives, raise_first
 from hpcrun.run.rank.sharded_engine import ShardedEngine
 from hpcrun.state import files as state_files
@@ -78,6 +79,11 @@ class RankFiles:
 # The files of each rank, and the nodes that have them.
 _Copies: TypeAlias = Mapping[int, RankFiles]
 _Holders: TypeAlias = Mapping[int, set[int]]
+# Files that are sent, and the rank that they go to or come from.
+_Sent: TypeAlias = tuple[Mapping[str, File], int]
+
+# Bytes that are sent at once.
+_BLOCK = 1 << 24
 
 
 class NodeCopies:
@@ -205,9 +211,9 @@ class NodeCopies:
             part = copy if self._node_of[wanted] == node else copy.shared()
             sender, receiver = self._node_of.index(source), self._node_of.index(node)
             if rank == sender:
-                transfer.exchange(self._group, directory, (part.files, receiver), None)
+                exchange(self._group, directory, (part.files, receiver), None)
             elif rank == receiver:
-                wrong = transfer.exchange(self._group, directory, None, (part.files, sender))
+                wrong = exchange(self._group, directory, None, (part.files, sender))
                 error = error or wrong
                 if part is copy and error is None:
                     error = copy.record(directory)
@@ -260,7 +266,7 @@ class NodeCopies:
         distance = world // nodes
         to, of = (rank + distance) % world, (rank - distance) % world
         there, back = (copies[rank].files, to), (copies[of].files, of)
-        error = transfer.exchange(self._group, directory, there, back)
+        error = exchange(self._group, directory, there, back)
         return error or copies[rank].record(directory) or copies[of].record(directory)
 
     def _agree(self, error: str | None, directory: Path, what: str) -> None:
@@ -298,6 +304,63 @@ def _refusal(engine: Any) -> str | None:
 def _make(directory: Path) -> str | None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def exchange(group: Any, directory: Path, out: _Sent | None, into: _Sent | None) -> str | None:
+    """Send files of a directory to one rank, while receiving others from a second one.
+
+    ``group`` is a gloo process group; ``out`` and ``into`` have the rank that the files go to or
+    come from. Both ends know how many bytes will come, so that a read or write error stops nothing;
+    the first is returned.
+    """
+    error: str | None = None
+    for outgoing, incoming in zip_longest(_blocks(out), _blocks(into)):
+        sent = []
+        if outgoing is not None:
+            data, wrong = _read(directory, outgoing)
+            error = error or wrong
+            sent.append(peer_messages.give(group, data, outgoing.peer))
+        if incoming is not None:
+            data = peer_messages.take(group, incoming.size, incoming.peer)
+            error = error or _write(directory, incoming, data)
+        peer_messages.wait(sent)
+    return error
+
+
+class _Block(NamedTuple):
+    """A part of a file that is sent at once."""
+
+    name: str
+    offset: int
+    size: int
+    peer: int
+
+
+def _blocks(sent: _Sent | None) -> Iterator[_Block]:
+    named, peer = sent or ({}, 0)
+    for name, file in sorted(named.items()):
+        for offset in range(0, file.bytes, _BLOCK):
+            yield _Block(name, offset, min(_BLOCK, file.bytes - offset), peer)
+
+
+def _read(directory: Path, block: _Block) -> tuple[bytes, str | None]:
+    """Return the bytes and an error, if any; on error they are zeros."""
+    try:
+        with open(directory / block.name, "rb") as stream:
+            stream.seek(block.offset)
+            return stream.read(block.size).ljust(block.size, b"\0"), None
+    except OSError as error:
+        return bytes(block.size), str(error)
+
+
+def _write(directory: Path, block: _Block, data: Any) -> str | None:
+    try:
+        with open(directory / block.name, "r+b" if block.offset else "wb") as stream:
+            stream.seek(block.offset)
+            stream.write(data)
     except OSError as error:
         return str(error)
     return None

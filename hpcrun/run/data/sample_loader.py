@@ -7,19 +7,19 @@ rank, one step after the other. So workers read ahead over the ends of steps and
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.run.data import worker_sockets
 from hpcrun.run.data.mixture import Mixture
-from hpcrun.run.data.numbered_dataset import NumberedDataset, SampleRequest
 from hpcrun.run.data.order_record import SampleOrder
 from hpcrun.run.data.sample_order import examples_of
 from hpcrun.run.protocol.output import tell
@@ -207,6 +207,48 @@ class SampleLoader:
             found = _moved(found, self._device)
         self._waited += time.perf_counter() - began
         return found
+
+
+class SampleRequest(NamedTuple):
+    """One sample, as a worker is asked for it."""
+
+    sample: int
+    """Its number, counted over the whole run."""
+    example: int
+    """The index of what it is in the dataset."""
+
+
+class NumberedDataset:
+    """A dataset by sample: its example is read with generators seeded from (seed, sample).
+
+    So what an augmentation draws is the same whichever worker, rank or attempt reads the sample.
+    What ``collate_fn`` draws follows from the last sample of its micro batch.
+    """
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self._dataset, self._seed = dataset, seed
+        # One that the dataset would import first is not seeded for its first sample.
+        with contextlib.suppress(ImportError):
+            importlib.import_module("numpy")
+
+    def __getitems__(self, requests: Sequence[SampleRequest]) -> list[Any]:
+        """Return the examples of these samples; `torch.utils.data.DataLoader` calls this."""
+        return [self._read(*request) for request in requests]
+
+    def __getitem__(self, request: SampleRequest) -> Any:
+        """Return the example of one sample."""
+        return self._read(*request)
+
+    def _read(self, sample: int, example: int) -> Any:
+        rng.seed_host(rng.derive(self._seed, sample))
+        try:
+            return self._dataset[example]
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}"
+            is_mixture = isinstance(self._dataset, Mixture)
+            name = self._dataset.name_of(example) if is_mixture else f"dataset[{example}]"
+            tell(f"sample {sample} of the run, {name}, cannot be read: {message}")
+            raise
 
 
 class _MicroBatches:

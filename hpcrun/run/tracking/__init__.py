@@ -2,7 +2,7 @@
 
 In reading order: `tracker_processes` (the supervisor starts and ends them; the program is
 `hpcrun.run.tracker`), `metrics_feed` (the lines to send next), `interface` (what a tracker is),
-`tensorboard_tracker`, `wandb_tracker`, `wandb_file`, `mlflow_tracker`.
+`tensorboard_tracker`, `wandb_tracker` (with the reader of its files), `mlflow_tracker`.
 
 To add a tracker, such as Aim: write ``aim_tracker.py`` with a class that has the methods of
 `interface.Tracker` and add it to ``TRACKERS`` in `hpcrun.extensions`; then give it a field, by the

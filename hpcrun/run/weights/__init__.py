@@ -1,8 +1,7 @@
 """The weights of a checkpoint as one whole model, for other programs; and their average.
 
 In reading order: `averaged_weights` (``optimization.ema``, on the ranks), `saved_weights` (whole
-tensors of a checkpoint, whatever divided them), `tensor_slices` (slices of tensor parallelism,
-merged by DeepSpeed's own rules).
+tensors of a checkpoint, whatever divided them).
 
 To read another form of a checkpoint: `saved_weights.collect` decides by the names of the files.
 """

@@ -3,12 +3,17 @@
 DeepSpeed's ``zero_to_fp32`` assembles what ZeRO has partitioned. It takes all files of a directory
 for those of one model; here it is given the files of one part of a model at a time. Nothing of a
 file is executed (`hpcrun.run.checkpoint.trust`).
+
+Slices of tensor parallel ranks are merged by ``merge_tp_slices`` of ``ds_to_universal`` (0.19.8),
+which reads and writes files; here it gets tensors and its first result is taken. What makes that
+possible is private; tests/run/weights/test_saved_weights.py holds it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +22,7 @@ from hpcrun import shared_look
 from hpcrun.errors import CheckpointError
 from hpcrun.run.checkpoint import rank_state, shard_files, trust
 from hpcrun.run.checkpoint.deepspeed_io import UnreadableFile
-from hpcrun.run.weights import averaged_weights, tensor_slices
+from hpcrun.run.weights import averaged_weights
 from hpcrun.text import listed, plural
 
 _MODEL = re.compile(r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
@@ -84,10 +89,7 @@ def _of_shards(directory: Path) -> SavedWeights:
         raise CheckpointError(f"{directory}: {error}") from None
     course = trust.load_tensors(directory / shard_files.COURSE)
     weights = SavedWeights(dict(found), buffers={*course["buffers"]})
-    for name, first in course["tied"].items():
-        if first in found:
-            weights.tensors[name] = found[first]
-            weights.tied[name] = first
+    _put_shared(weights, course["tied"])
     return weights
 
 
@@ -95,12 +97,7 @@ def _of_replicas(directory: Path, names: Sequence[str]) -> SavedWeights:
     """Return the weights that an engine of ``session.replicas`` saved on its first rank."""
     saved = trust.load_tensors(directory / min(names))
     found = {name: one for name, one in saved["model"].items() if hasattr(one, "data_ptr")}
-    weights = SavedWeights(dict(found), buffers={*saved.get("buffers", ())})
-    first: dict[Any, str] = {}
-    for name, one in found.items():
-        earlier = first.setdefault((one.data_ptr() or name, one.shape), name)
-        if earlier != name:
-            weights.tied[name] = earlier
+    weights = SavedWeights(found, _same_storage(found), {*saved.get("buffers", ())})
     if len(names) > 1:
         weights.notes.append("rank 0's: each rank has its own between two agreements")
     return weights
@@ -198,10 +195,7 @@ def _part(
             whole = _masters(states, optimizers, partitioned=False)
             tensors.update({name: whole[name] for name in tensors if name in whole})
     found = SavedWeights(tensors, {}, buffers, info=own.get("universal_checkpoint_info"))
-    for name, first in tied.items():
-        if first in tensors and name != first:
-            tensors[name] = tensors[first]
-            found.tied[name] = first
+    _put_shared(found, tied)
     if masters:
         _note_16_bits(found)
     return found
@@ -222,7 +216,7 @@ def _states(models: Mapping[int, Path]) -> list[Mapping[str, Any]]:
 def _merged(parts: Sequence[SavedWeights]) -> SavedWeights:
     """Return the whole of what tensor parallel ranks hold."""
     first = parts[0]
-    info = tensor_slices.check(first.info)
+    info = _checked_info(first.info)
     # What is tied, the first rank alone has told DeepSpeed.
     own = [name for name in first.tensors if name not in first.tied]
     if any(not {*own} <= part.tensors.keys() <= first.tensors.keys() for part in parts):
@@ -231,7 +225,7 @@ def _merged(parts: Sequence[SavedWeights]) -> SavedWeights:
     for name in own:
         slices = [part.tensors[name] for part in parts]
         if name not in first.buffers:
-            whole[name] = tensor_slices.MergedTensor(info, name, slices)
+            whole[name] = MergedTensor(info, name, slices)
         elif all(each.equal(slices[0]) for each in slices[1:]):
             whole[name] = slices[0]
         else:
@@ -314,6 +308,14 @@ def _masters(
     return dict(whole)
 
 
+def _put_shared(weights: SavedWeights, tied: Mapping[str, str]) -> None:
+    """Add the further names of tensors, each with its first name."""
+    for name, first in tied.items():
+        if first in weights.tensors and name != first:
+            weights.tensors[name] = weights.tensors[first]
+            weights.tied[name] = first
+
+
 def _shared(state: Mapping[str, Any]) -> dict[str, str]:
     found = state.get("shared_params")
     return dict(found) if isinstance(found, Mapping) else {}
@@ -349,3 +351,79 @@ def _note_16_bits(found: SavedWeights) -> None:
             "has them, in 16 bits: frozen ones, and those of an optimizer that is not ZeRO's, have "
             "no copy in fp32"
         )
+
+
+class MergedTensor:
+    """A whole tensor that is merged when it is asked for."""
+
+    def __init__(self, info: Mapping[str, Any], name: str, slices: Sequence[Any]) -> None:
+        self._info, self._name, self._slices = info, name, slices
+        self.shape = self.contiguous().shape
+        self.dtype = slices[0].dtype
+
+    def contiguous(self) -> Any:
+        """Return the tensor; raise `CheckpointError` if the slices do not fit together."""
+        return _merge(self._info, self._name, [each.contiguous() for each in self._slices])
+
+
+class _Merged(Exception):
+    """Ends DeepSpeed's function once it has what is wanted."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.value = value
+
+
+def _checked_info(info: Any) -> Mapping[str, Any]:
+    """Return a checkpoint's record of how tensors were divided; raise CheckpointError without one.
+
+    ``info`` is what DeepSpeed's AutoTP saves as ``universal_checkpoint_info``.
+    """
+    from deepspeed.checkpoint import ds_to_universal
+
+    if not isinstance(info, Mapping) or not info:
+        raise CheckpointError(
+            "the model was divided between ranks by something other than DeepSpeed's AutoTP, and "
+            "nothing in the checkpoint says how to put its tensors together",
+            hint="have the program gather its weights and save them itself",
+        )
+    try:
+        ds_to_universal._validate_autotp_conversion_support(info)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from None
+    return info
+
+
+def _merge(info: Mapping[str, Any], name: str, slices: Sequence[Any]) -> Any:
+    """Return the tensor that ``slices`` are, one a tensor parallel rank."""
+    from deepspeed.checkpoint import ds_to_universal
+
+    shapes = [each.shape for each in slices]
+    try:
+        with _on_tensors(ds_to_universal, slices):
+            ds_to_universal.merge_tp_slices(info, "", "", len(slices), (name, shapes))
+    except _Merged as merged:
+        return merged.value
+    except Exception as error:  # its asserts say what does not fit
+        raise CheckpointError(
+            f"the parts of {name} on {len(slices)} ranks, {', '.join(map(str, map(tuple, shapes)))}"
+            f", cannot be put together: {type(error).__name__} {error}".rstrip()
+        ) from None
+    raise CheckpointError(f"DeepSpeed merged nothing for {name}")
+
+
+@contextmanager
+def _on_tensors(module: Any, slices: Sequence[Any]) -> Iterator[None]:
+    read, write = module._merge_zero_shards, module._save_checkpoint
+
+    def found(_base: str, state: str, *_: Any) -> Sequence[Any]:
+        return slices if state == "fp32" else []
+
+    def take(_path: str, content: Mapping[str, Any]) -> None:
+        raise _Merged(content["param"])
+
+    module._merge_zero_shards, module._save_checkpoint = found, take
+    try:
+        yield
+    finally:
+        module._merge_zero_shards, module._save_checkpoint = read, write

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hpcrun.run.data.mixture import Mixture
-from hpcrun.run.data.numbered_dataset import NumberedDataset, SampleRequest
+from hpcrun.run.data.sample_loader import NumberedDataset, SampleRequest
 from hpcrun.run.data.sample_order import examples_of
 from hpcrun.run.rank import rng
 from hpcrun.state import ledger

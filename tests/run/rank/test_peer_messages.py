@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.run.checkpoint import transfer
+from hpcrun.run.checkpoint import node_copy
 from hpcrun.run.health.progress import COLLECTIVE
 from hpcrun.run.rank import async_allreduce, peer_messages
 from hpcrun.run.rank.collectives import Collectives
@@ -37,12 +37,12 @@ def _broken() -> Any:
 
 def _into(ranks: Collectives) -> Any:
     files = {"shard": File(8, "0")}, 0
-    return transfer.exchange(ranks._group, Path("absent"), None, files)
+    return node_copy.exchange(ranks._group, Path("absent"), None, files)
 
 
 def _out_of(ranks: Collectives) -> Any:
     files = {"shard": File(8, "0")}, 0
-    return transfer.exchange(ranks._group, Path("absent"), files, None)
+    return node_copy.exchange(ranks._group, Path("absent"), files, None)
 
 
 WAYS: list[tuple[int, Callable[[Collectives], Any]]] = [
