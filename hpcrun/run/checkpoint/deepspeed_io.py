@@ -126,6 +126,16 @@ def local_reads(engine: Any, mp_ranks: Sequence[str] | None = None) -> Iterator[
         yield rest
 
 
+def put_partitioned(parameter: Any, value: Any) -> None:
+    """Give a parameter that ZeRO 3 has partitioned rank 0's value, None elsewhere; collective."""
+    import deepspeed
+    import torch
+
+    with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0), torch.no_grad():
+        if value is not None:
+            parameter.data.copy_(value.contiguous())
+
+
 # Where `note_parallel` leaves the axes along which an engine's model is divided.
 _PARALLEL = "hpcrun_parallel"
 

@@ -136,12 +136,7 @@ def _put(target: Any, value: Any, ranks: Collectives) -> None:
     import torch
 
     if hasattr(target, "ds_id"):
-        import deepspeed
-
-        with deepspeed.zero.GatheredParameters([target], modifier_rank=0), torch.no_grad():
-            if value is not None:
-                target.data.copy_(value.contiguous())
-        return
+        return deepspeed_io.put_partitioned(target, value)
     whole, divided = target.data, tensor_shards.is_divided(target)
     if divided:
         whole = torch.empty(target.shape, dtype=target.dtype, device=target.device)

@@ -252,17 +252,9 @@ def load(
 
 def scatter(engine: Any, frozen: Mapping[str, Any]) -> None:
     """Partition ZeRO 3's frozen parameters over the ranks; collective."""
-    if not frozen:
-        return
-    import deepspeed
-    import torch
-
     parameters = dict(engine.module.named_parameters())
     for name, value in frozen.items():
-        with deepspeed.zero.GatheredParameters([parameters[name]], modifier_rank=0):
-            if value is not None:
-                with torch.no_grad():
-                    parameters[name].data.copy_(value)
+        deepspeed_io.put_partitioned(parameters[name], value)
 
 
 def _load_groups(optimizer: Any, groups: str, universal: str) -> None:

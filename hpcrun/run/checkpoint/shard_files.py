@@ -84,10 +84,9 @@ def _writer(directory: Path, save: Callable[[Any, str], None]) -> Any:
             return plan
 
         def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
-            names = (f"__{rank}_0.distcp" for rank in range(len(plans)))
             return [
-                dataclasses.replace(plan, storage_data=name)
-                for plan, name in zip(plans, names, strict=True)
+                dataclasses.replace(plan, storage_data=f"__{rank}_0.distcp")
+                for rank, plan in enumerate(plans)
             ]
 
         def write_data(self, plan: Any, planner: Any) -> Any:

@@ -71,7 +71,14 @@ class SampleLoader:
         self._session, self._begin, self._pool = session, begin, pool
         self._mixture = None
         if isinstance(dataset, Mixture):
-            dataset = self._mixture = _ordered(dataset, session, shuffle, length, pool)
+            if length is not None or pool is not None:
+                raise UsageError(
+                    "session.loader takes no length and no pool for a Mixture, whose parts each "
+                    "have an epoch of their own",
+                    hint="give a torch.utils.data.Subset in place of the part that is to be "
+                    "shorter",
+                )
+            dataset = self._mixture = dataset.ordered(session.seed, shuffle)
         parts = None if self._mixture is None else self._mixture.parts
         self._order = SampleOrder(_length(dataset, length), session.seed, shuffle, parts)
         self._in_process = num_workers == 0
@@ -259,23 +266,6 @@ class _MicroBatches:
 
     def __iter__(self) -> Iterator[list[SampleRequest]]:
         return self._requests()
-
-
-def _ordered(
-    mixture: Mixture,
-    session: RankView,
-    shuffle: bool,
-    length: int | None,
-    pool: Callable[[int], int] | None,
-) -> Mixture:
-    """Return a mixture in the run's order."""
-    if length is not None or pool is not None:
-        raise UsageError(
-            "session.loader takes no length and no pool for a Mixture, whose parts each have an "
-            "epoch of their own",
-            hint="give a torch.utils.data.Subset in place of the part that is to be shorter",
-        )
-    return mixture.ordered(session.seed, shuffle)
 
 
 def _length(dataset: Any, length: int | None) -> int:

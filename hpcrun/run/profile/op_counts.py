@@ -7,6 +7,7 @@ computed again for activation checkpointing counts again; attention counts witho
 
 from __future__ import annotations
 
+import contextlib
 import time
 import weakref
 from collections.abc import Callable, Collection
@@ -28,7 +29,8 @@ class OperationCounter:
         # The numbers of those that a backward pass has made.
         self._backward: set[int] = set()
         self._in_backward: Callable[[], bool] = lambda: False
-        self._modes: list[Any] = []
+        self._counter: Any = None
+        self._modes = contextlib.ExitStack()
 
     def start(self) -> None:
         """Begin to count."""
@@ -60,17 +62,13 @@ class OperationCounter:
             name = f"_scaled_dot_product_flash_attention_for_cpu{way}"
             if (operator := getattr(torch.ops.aten, name, None)) is not None:
                 counter.flop_registry.setdefault(operator, counter.flop_registry[like])
-        self._modes = [counter, Follow()]
-        for mode in self._modes:
-            mode.__enter__()
+        self._counter = self._modes.enter_context(counter)
+        self._modes.enter_context(Follow())
 
     def stop(self) -> None:
         """End counting; `flops` has the sum."""
-        counter, *_ = self._modes
-        for mode in reversed(self._modes):
-            mode.__exit__(None, None, None)
-        self._modes = []
-        self.flops = int(counter.get_total_flops())
+        self._modes.close()
+        self.flops = int(self._counter.get_total_flops())
 
     def has_seen(self, storage: Any) -> bool:
         """Check whether a storage came since `start`."""

@@ -51,14 +51,10 @@ class StepHooks:
             _OPTIMIZERS: self._hook_optimizers,
             _ENGINE: self._hook_engine,
         }
-        waiting: dict[str, Callable[[ModuleType], None]] = {}
-        for name, hook in hooks.items():
-            if name in sys.modules:
-                hook(sys.modules[name])
-            else:
-                waiting[name] = hook
-        if waiting:
-            sys.meta_path.insert(0, _AfterImport(waiting))
+        for name in hooks.keys() & sys.modules.keys():
+            hooks.pop(name)(sys.modules[name])
+        if hooks:
+            sys.meta_path.insert(0, _AfterImport(hooks))
 
     def _hook_optimizers(self, module: ModuleType) -> None:
         module.register_optimizer_step_pre_hook(self._before_optimizer)

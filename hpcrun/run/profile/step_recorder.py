@@ -48,8 +48,7 @@ class StepRecorder:
         self._began = 0.0
         self._bare = self._profiled = 0.0
         self._profiler: Any = None
-        self._range: Any = None
-        self._batch: Any = None
+        self._range, self._batch = contextlib.ExitStack(), contextlib.ExitStack()
         self._counter: OperationCounter | None = None
         self._memory: dict[str, int] = {}
         self._dtype: Any = None
@@ -103,7 +102,7 @@ class StepRecorder:
     def range(self, name: str) -> contextlib.AbstractContextManager[Any]:
         """Return a context that marks a range in the trace, while there is one."""
         if name == trace_parts.FORWARD:
-            self._end_batch()
+            self._batch.close()
         if self._profiler is None:
             return _NO_RANGE
         import torch
@@ -113,14 +112,8 @@ class StepRecorder:
 
     def fetch_batch(self) -> None:
         """Mark the making of a batch, which ends where the engine's forward pass begins."""
-        self._end_batch()
-        self._batch = self.range(trace_parts.BATCH)
-        self._batch.__enter__()
-
-    def _end_batch(self) -> None:
-        if self._batch is not None:
-            self._batch.__exit__(None, None, None)
-            self._batch = None
+        self._batch.close()
+        self._batch.enter_context(self.range(trace_parts.BATCH))
 
     def leave(self) -> None:
         """Write how far the program came, if it ends before its profile was done."""
@@ -130,7 +123,10 @@ class StepRecorder:
             self._profiler.stop()
             self._profiler = None
         if not self._is_written and self._taken:
-            files.write_json(self._paths.profile(self._rank), {"taken": self._taken})
+            try:
+                files.write_json(self._paths.profile(self._rank), {"taken": self._taken})
+            except OSError as error:
+                tell(f"profile: {error}")
 
     def _begin_timing(self) -> None:
         _synchronize()
@@ -152,22 +148,17 @@ class StepRecorder:
         self._profiler.start()
 
     def _mark_step(self) -> None:
-        if self._range is not None:
-            self._range.__exit__(None, None, None)
-        self._range = self.range(trace_parts.STEP)
-        self._range.__enter__()
+        self._range.close()
+        self._range.enter_context(self.range(trace_parts.STEP))
 
     def _end_ranges(self) -> None:
-        self._end_batch()
-        if self._range is not None:
-            self._range.__exit__(None, None, None)
-            self._range = None
+        self._batch.close()
+        self._range.close()
 
     def _end_profiling(self) -> None:
         self._end_ranges()
         self._profiler.stop()
-        trace = self._paths.trace(self._rank)
-        self._profiler.export_chrome_trace(str(trace))
+        self._profiler.export_chrome_trace(str(self._paths.trace(self._rank)))
         self._profiler = None
 
     def _finish(self) -> None:
@@ -203,13 +194,14 @@ class StepRecorder:
         """Return what computed, in which precision, its memory, and on a CPU the measured peak."""
         import torch
 
+        cuda = _cuda()
+        kind = "cpu" if cuda is None else "cuda"
         dtype = self._dtype or torch.float32
-        if torch.is_autocast_enabled("cpu" if _cuda() is None else "cuda"):
-            dtype = torch.get_autocast_dtype("cpu" if _cuda() is None else "cuda")
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
         found: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch.")}
         # In kB on Linux.
         found["process_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        cuda = _cuda()
         if cuda is None:
             return {**found, "device": "cpu", "peak": measured_peak(dtype)}
         return {
@@ -244,7 +236,7 @@ def begin() -> None:
     node, rank = launch.own_node.name, int(os.environ.get("RANK", 0))
     recorder = StepRecorder(launch.paths, node, rank, steps, warmup)
     StepHooks(recorder).install()
-    atexit.register(_leave, recorder)
+    atexit.register(recorder.leave)
     global _current
     _current = recorder
 
@@ -258,10 +250,3 @@ def _marked(batches: Iterator[list[int]], recorder: StepRecorder) -> Iterator[li
     for one in batches:
         recorder.fetch_batch()
         yield one
-
-
-def _leave(recorder: StepRecorder) -> None:
-    try:
-        recorder.leave()
-    except OSError as error:
-        tell(f"profile: {error}")

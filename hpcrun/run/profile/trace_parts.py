@@ -11,6 +11,7 @@ communication while a collective is under way, else the optimizer's or the host'
 
 from __future__ import annotations
 
+import itertools
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
@@ -73,7 +74,8 @@ def step_parts(events: Iterable[Mapping[str, Any]]) -> StepParts:
         raise NoStepsError("the trace has no marked step")
     kinds.sort_operators(complete)
     begin, end = min(kinds.steps)[0], max(stop for _, stop in kinds.steps)
-    layers = {name: _within(spans, begin, end) for name, spans in kinds.layers().items()}
+    layers = {name: _within(spans, begin, end) for name, spans in kinds.layers.items()}
+    layers[_COLLECTIVE] = _within(itertools.chain(*kinds.collectives.values()), begin, end)
     decide = _device_part if kinds.on_device else _host_part
     parts = dict.fromkeys(PARTS, 0.0)
     hidden = 0.0
@@ -94,7 +96,7 @@ def step_parts(events: Iterable[Mapping[str, Any]]) -> StepParts:
         },
         on_device=kinds.on_device,
         collectives={
-            name: sum(stop - start for start, stop in clipped) / 1e6
+            name: _length(clipped) / 1e6
             for name, spans in sorted(kinds.collectives.items())
             if (clipped := _clipped(spans, begin, end))
         },
@@ -130,13 +132,11 @@ class _Kinds:
 
     def __init__(self) -> None:
         self.steps: _Spans = []
-        self.batches: _Spans = []
-        self.stepping: _Spans = []
         self.phases: dict[str, _Spans] = {name: [] for name in PHASES}
         self.collectives: dict[str, _Spans] = {}
-        self.operators: _Spans = []
-        self.updates: _Spans = []
-        self.copies: _Spans = []
+        # What else counts.
+        kinds = (_BATCH, _OPERATOR, _UPDATE, _COPY, _STEPPING)
+        self.layers: dict[str, _Spans] = {name: [] for name in kinds}
         self.on_device = False
         self._working_threads: set[Any] = set()
         self._kernels: list[tuple[float, float, Any]] = []
@@ -152,7 +152,7 @@ class _Kinds:
             if kind == "kernel" and _COLLECTIVE_KERNEL.search(name):
                 self.collectives.setdefault(name.partition("(")[0], []).append(span)
             elif kind == "gpu_memcpy" and _TO_DEVICE.search(name):
-                self.copies.append(span)
+                self.layers[_COPY].append(span)
             else:
                 self._kernels.append((*span, _correlation(event)))
         elif kind in _LAUNCHES:
@@ -164,14 +164,12 @@ class _Kinds:
         if name == STEP:
             self.steps.append(span)
         elif name == BATCH or name.startswith("enumerate(DataLoader)"):
-            self.batches.append(span)
+            self.layers[_BATCH].append(span)
         elif _COLLECTIVE_RANGE.match(name):
             self.collectives.setdefault(name, []).append(span)
             self._working_threads.add(event.get("tid"))
-        elif name.startswith("Optimizer.step#"):
-            self.stepping.append(span)
-        if name == ENGINE_STEP:
-            self.stepping.append(span)
+        elif name == ENGINE_STEP or name.startswith("Optimizer.step#"):
+            self.layers[_STEPPING].append(span)
         if name in self.phases:
             self.phases[name].append(span)
 
@@ -185,29 +183,18 @@ class _Kinds:
                     span = (start, start + float(one["dur"]), str(one.get("name")))
                     threads.setdefault(one.get("tid"), []).append(span)
             for spans in threads.values():
-                self.operators += _computing(spans)
+                self.layers[_OPERATOR] += _computing(spans)
             return
         for name in [name for name in self.collectives if _COLLECTIVE_RANGE.match(name)]:
             # Of a CPU group beside the GPUs' one: its waiting shows as the host's.
             del self.collectives[name]
-        stepping = _union(self.stepping)
+        stepping = _union(self.layers[_STEPPING])
         starts = [start for start, _ in stepping]
         for start, stop, correlation in self._kernels:
             launched = self._launched.get(correlation, start)
             place = bisect_right(starts, launched) - 1
             is_update = place >= 0 and launched <= stepping[place][1]
-            (self.updates if is_update else self.operators).append((start, stop))
-
-    def layers(self) -> dict[str, _Spans]:
-        """Return the spans of each kind."""
-        return {
-            _BATCH: self.batches,
-            _COLLECTIVE: [span for spans in self.collectives.values() for span in spans],
-            _OPERATOR: self.operators,
-            _UPDATE: self.updates,
-            _COPY: self.copies,
-            _STEPPING: self.stepping,
-        }
+            self.layers[_UPDATE if is_update else _OPERATOR].append((start, stop))
 
 
 def _computing(spans: list[tuple[float, float, str]]) -> Iterator[tuple[float, float]]:

@@ -140,8 +140,12 @@ def _files_of(one: FoundFile, found: Iterable[FoundFile]) -> list[FoundFile]:
     """Return the files of a save."""
     if not one.is_directory:
         return [one]
-    above = f"{one.path}/"
-    return [each for each in found if not each.is_directory and str(each.path).startswith(above)]
+    return _inside(str(one.path), ((str(each.path), each) for each in found))
+
+
+def _inside(directory: str, texts: Iterable[tuple[str, FoundFile]]) -> list[FoundFile]:
+    above = f"{directory}/"
+    return [one for path, one in texts if not one.is_directory and path.startswith(above)]
 
 
 def _is_as_found(one: FoundFile) -> bool:
@@ -157,11 +161,7 @@ def _is_as_found(one: FoundFile) -> bool:
 def _state(text: str, one: FoundFile, texts: Iterable[tuple[str, FoundFile]]) -> _State:
     if not one.is_directory:
         return _State(1, one.size, one.modified, one.number)
-    inside = [
-        each
-        for path, each in texts
-        if not each.is_directory and path.startswith(text) and path[len(text)] == "/"
-    ]
+    inside = _inside(text, texts)
     newest = max((each.modified for each in inside), default=one.modified)
     return _State(len(inside), sum(each.size for each in inside), newest, one.number)
 

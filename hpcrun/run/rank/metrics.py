@@ -250,11 +250,11 @@ class MetricsLog:
         self._since += 1
         self._receive()
         if self._since >= self._every:
-            last = self._steps[-1] if self._steps else None
+            last = self._steps[-1]
             # To read what the GPU still computes would make this step wait for it; all ranks have
             # to decide alike.
-            values = [] if last is None else [*last.averaged.values()]
-            if last is not None and self._world_size == 1:
+            values = [*last.averaged.values()]
+            if self._world_size == 1:
                 values += last.plain.values()
             waits = any(isinstance(value, _GpuValue) for value in values)
             self._send(self._steps[:-1] if waits else self._steps)

@@ -144,16 +144,11 @@ def _of_wandb(launch: Launch, rank: int) -> dict[str, str]:
 
 def _of_role(launch: Launch, role: str) -> dict[str, str]:
     """Return what a rank is told of the roles of its run; long lists are in the file alone."""
-    listed = {name: ",".join(found) for name, found in launch.addresses.items()}
-    return {
-        "HPCRUN_ROLE": role,
-        "HPCRUN_ADDRESSES": str(launch.paths.addresses),
-        **{
-            f"HPCRUN_ADDRESSES_{name.upper().replace('-', '_')}": found
-            for name, found in listed.items()
-            if len(found) <= _LONGEST_LIST
-        },
-    }
+    found = {"HPCRUN_ROLE": role, "HPCRUN_ADDRESSES": str(launch.paths.addresses)}
+    for name, addresses in launch.addresses.items():
+        if len(listed := ",".join(addresses)) <= _LONGEST_LIST:
+            found[f"HPCRUN_ADDRESSES_{name.upper().replace('-', '_')}"] = listed
+    return found
 
 
 def late_variables(launch: Launch, node: LaunchNode) -> dict[str, str]:

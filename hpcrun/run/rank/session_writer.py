@@ -18,8 +18,7 @@ class SessionLogWriter:
 
     def __init__(self, launch: Launch | None, rank: int, fence: AttemptFence | None) -> None:
         self._launch, self._fence = launch, fence
-        writes = launch is not None and rank == 0
-        self._file = files.Appender(launch.paths.session, tell) if launch and writes else None
+        self._file = files.Appender(launch.paths.session, tell) if launch and not rank else None
 
     def write(self, event: str, **details: Any) -> None:
         """Append an event with the current time."""

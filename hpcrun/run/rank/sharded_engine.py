@@ -95,15 +95,14 @@ class ShardedEngine(TorchEngine):
         }
         shard_files.write(state, place, self.checkpoint_engine.save)
         if self._rank == 0:
-            groups = [
-                {**group, "params": names}
-                for group, names in zip(
-                    self.optimizer.param_groups, self._grouped_names(), strict=True
-                )
-            ]
-            buffers = [name for name, _ in saved_buffers(self.module)]
-            course = {"groups": groups, "rest": rest, "buffers": buffers, **self._course()}
-            course["tied"] = _aliases(self.module)
+            named = zip(self.optimizer.param_groups, self._grouped_names(), strict=True)
+            course = {
+                "groups": [{**group, "params": names} for group, names in named],
+                "rest": rest,
+                "buffers": [name for name, _ in saved_buffers(self.module)],
+                **self._course(),
+                "tied": _aliases(self.module),
+            }
             self.checkpoint_engine.save(course, str(place / shard_files.COURSE))
 
     def load_checkpoint(self, directory: str, tag: str) -> tuple[str, dict[str, Any]]:
@@ -460,13 +459,12 @@ def _mesh(device: Any, replicas: int, tensor: int) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
 
     ranks = torch.distributed.get_world_size()
-    shape: tuple[int, ...] = (ranks,)
-    names: tuple[str, ...] = ("shard",)
+    sizes = {"shard": ranks}
     if replicas > 1:
-        shape, names = (replicas, ranks // replicas), ("replicate", "shard")
+        sizes = {"replicate": replicas, "shard": ranks // replicas}
     elif tensor > 1:
-        shape, names = (ranks // tensor, tensor), ("shard", _TENSOR)
-    mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
+        sizes = {"shard": ranks // tensor, _TENSOR: tensor}
+    mesh = init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     if tensor > 1:
         # So that norms are summed by one reduction, to the same bits on all ranks.
         mesh._flatten()
