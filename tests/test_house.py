@@ -175,7 +175,6 @@ COVERED_BY: dict[str, str] = {
     "state/spec/run_blocks": "state/spec/test_blocks.py",
     "state/submission_facts": "state/test_history.py",
     "run/parallel/pipeline_stages": "run/parallel/test_engine_setup.py",
-    "run/parallel/rank_groups": "run/parallel/test_engine_setup.py",
     "run/parallel/tensor_rules": "run/parallel/test_engine_setup.py",
     "run/parallel/tensor_shards": "run/rank/test_sharded_engine.py",
     "run/parallel/train_batch": "run/parallel/test_engine_setup.py",

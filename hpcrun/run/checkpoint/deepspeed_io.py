@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-# As `DeepSpeedEngine._get_ckpt_name` names them.
-_MODEL_STATES = re.compile(r"(?:zero_pp_rank_\d+_)?mp_rank_(\d+)_model_states\.pt")
+# As `DeepSpeedEngine._get_ckpt_name` names them: data parallel and model parallel rank.
+MODEL_STATES = re.compile(r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
 
 
 class UnreadableFile(Exception):
@@ -70,7 +70,7 @@ def replaced(owner: Any, methods: Mapping[str, Callable[..., Any]]) -> Iterator[
 
 def mp_ranks(names: Iterable[str]) -> list[str]:
     """Return the numbers of model-parallel ranks in the names of DeepSpeed's files of the model."""
-    return sorted({match[1] for name in names if (match := _MODEL_STATES.fullmatch(name))})
+    return sorted({match[2] for name in names if (match := MODEL_STATES.fullmatch(name))})
 
 
 @contextmanager

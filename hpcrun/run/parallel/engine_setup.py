@@ -14,8 +14,7 @@ from hpcrun.errors import UsageError
 from hpcrun.policy import training_ways
 from hpcrun.run.checkpoint import deepspeed_io
 from hpcrun.run.parallel import expert_layer, pipeline_stages, tensor_rules, ulysses
-from hpcrun.run.parallel.rank_groups import RankGroups
-from hpcrun.run.parallel.rank_layout import RankLayout
+from hpcrun.run.parallel.rank_layout import RankGroups, RankLayout
 from hpcrun.state.spec.parallel_block import EXPERT
 
 Engine = tuple[Any, Any, Any, Any]

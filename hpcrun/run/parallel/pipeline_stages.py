@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.run.parallel.rank_groups import RankGroups
+from hpcrun.run.parallel.rank_layout import RankGroups
 
 
 def is_pipeline(model: Any) -> bool:

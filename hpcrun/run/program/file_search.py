@@ -92,20 +92,16 @@ def found_at(path: Path) -> FoundFile:
 def split(pattern: str, directory: Path) -> tuple[Path, str]:
     """Split a glob, relative to a directory, into the directory to search and a glob below it."""
     parts = Path(pattern).parts
-    fixed = next((at for at, part in enumerate(parts) if _MAGIC.search(part)), len(parts) - 1)
-    fixed = max(0, min(fixed, len(parts) - 1))
+    magic = (at for at, part in enumerate(parts) if _MAGIC.search(part))
+    fixed = max(0, next(magic, len(parts) - 1))
     return directory.joinpath(*parts[:fixed]), "/".join(parts[fixed:])
 
 
 def matcher(pattern: str) -> re.Pattern[str]:
     """Return the regular expression of a glob, in which ``**`` stands for any directories."""
-    parts = pattern.split("/")
-    text = ""
-    for part in parts[:-1]:
-        text += "(?:[^/]+/)*" if part == "**" else _segment(part) + "/"
-    last = parts[-1]
-    text += ".*" if last == "**" else _segment(last)
-    return re.compile(text)
+    *above, last = pattern.split("/")
+    text = "".join("(?:[^/]+/)*" if part == "**" else f"{_segment(part)}/" for part in above)
+    return re.compile(text + (".*" if last == "**" else _segment(last)))
 
 
 def _segment(part: str) -> str:

@@ -267,13 +267,14 @@ class RankView:
             The dataset is empty or iterable, an option is the run's own, or (when the first step is
             asked for) the run took earlier steps with another order.
         """
-        number, begin = len(self._loaders), self._begin_data
         made = SampleLoader(
-            *(self, dataset, num_workers),
+            self,
+            dataset,
+            num_workers,
             shuffle=shuffle,
             length=length,
             pool=pool,
-            begin=partial(begin, number),
+            begin=partial(self._begin_data, len(self._loaders)),
             options=options,
         )
         self._loaders.append(made)

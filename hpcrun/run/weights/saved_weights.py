@@ -21,11 +21,10 @@ from typing import Any
 from hpcrun import shared_look
 from hpcrun.errors import CheckpointError
 from hpcrun.run.checkpoint import rank_state, shard_files, trust
-from hpcrun.run.checkpoint.deepspeed_io import UnreadableFile
+from hpcrun.run.checkpoint.deepspeed_io import MODEL_STATES, UnreadableFile
 from hpcrun.run.weights import averaged_weights
 from hpcrun.text import listed, plural
 
-_MODEL = re.compile(r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
 _OPTIMIZER = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
 _LAYER = re.compile(r"layer_(\d+)-(?:model_(\d+)-)?model_states\.pt")
 _EXPERT = re.compile(r"layer_.*_?expert_\d+_mp_rank_\d+_model_states\.pt")
@@ -163,7 +162,7 @@ class _Files:
                         "parallel ranks too, and nothing in it says how to put these together"
                     )
                 found.layers[int(match[1])] = directory / name
-            elif match := _MODEL.fullmatch(name):
+            elif match := MODEL_STATES.fullmatch(name):
                 found.models.setdefault(int(match[2]), {})[int(match[1] or 0)] = directory / name
             elif match := _OPTIMIZER.fullmatch(name):
                 found.optimizers.setdefault(int(match[2]), {})[int(match[1])] = directory / name

@@ -26,13 +26,12 @@ _MOST_COLUMNS = 500
 
 
 class CsvFile:
-    """One file, whose first ``lines`` rows are known.
+    """One file. A new column makes Lightning write it anew; rows that were read are not again."""
 
-    A new column makes Lightning write the file anew; rows that were read are not read again.
-    """
-
-    def __init__(self, path: Path, lines: int = 0) -> None:
-        self._path, self._lines = path, lines
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # The rows that were read of it, however often it was written.
+        self._lines = 0
         self._names: list[str] = []
         # The bytes of the whole rows that were read, and the file that they are of.
         self._offset, self._number = 0, 0
