@@ -6,7 +6,7 @@ Rank 0 reads them (`hpcrun.run.weights.saved_weights`) and broadcasts each tenso
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,10 @@ def initialize(engine: Any, text: str, run: RunPaths, ranks: Collectives) -> tup
         refused = refused or "the optimizer's copy of them is offloaded to NVMe"
     if refused is not None:
         raise CheckpointError(f"{what}: weights are not taken over: {refused}")
-    targets = dict(_targets(engine.module))
+    # By their first names; of buffers those that are saved.
+    kept = engine.module.state_dict(keep_vars=True)
+    buffers = [named for named in engine.module.named_buffers() if named[0] in kept]
+    targets = dict([*engine.module.named_parameters(), *buffers])
     weights: Mapping[str, Any] = {}
     refusal = None
     if whole is not None:
@@ -95,15 +98,6 @@ def _choose(text: str, run: RunPaths) -> tuple[Path, Manifest]:
         {"from": text, "checkpoint": str(directory), "step": entry.step, "time": time.time()},
     )
     return directory, entry
-
-
-def _targets(module: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parameters by their first names, and the persistent buffers."""
-    yield from module.named_parameters()
-    kept = module.state_dict(keep_vars=True)
-    for name, buffer in module.named_buffers():
-        if name in kept:
-            yield name, buffer
 
 
 def _compare(
