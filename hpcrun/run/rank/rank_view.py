@@ -12,7 +12,6 @@ from typing import Any
 
 from hpcrun import feature
 from hpcrun.errors import UsageError
-from hpcrun.policy import batch
 from hpcrun.run.data import evaluation, order_record
 from hpcrun.run.data.order_record import SampleOrder
 from hpcrun.run.data.sample_loader import SampleLoader
@@ -203,7 +202,7 @@ class RankView:
         sizes = samples.batch_sizes(self._spec.deepspeed, self._engine)
         self.gave_samples = True
         left_out = self._launch.left_out if self._launch else ()
-        number = samples.batch_number(step, int(sizes[batch.TRAIN]), left_out)
+        number = samples.batch_number(step, sizes.train, left_out)
         place, _ = self._data_place()
         return step_recorder.marked(samples.micro_batches(sizes, number, place))
 
@@ -214,8 +213,7 @@ class RankView:
         """
         found: dict[str, Any] = {}
         if self.gave_samples and self._launch:
-            sizes = samples.batch_sizes(self._spec.deepspeed, self._engine)
-            whole = int(sizes[batch.TRAIN])
+            whole = samples.batch_sizes(self._spec.deepspeed, self._engine).train
             found["batch"] = samples.batch_number(step, whole, self._launch.left_out)
             first = (found["batch"] - 1) * whole
             found["samples"] = [first, first + whole - 1]
@@ -329,9 +327,8 @@ class RankView:
             return self.layout.place(self.rank, "data"), self.layout.size["data"]
         if not self._spec.deepspeed:
             return self.rank, self.world_size
-        places = samples.ranks_with_own_samples(
-            samples.batch_sizes(self._spec.deepspeed, self._engine)
-        )
+        sizes = samples.batch_sizes(self._spec.deepspeed, self._engine)
+        places = sizes.train // (sizes.micro * sizes.accumulation)
         own = self.rank if places == self.world_size else process_groups.data_rank()
         return own, places
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpcrun.errors import HpcrunError
 from hpcrun.policy import batch
+from hpcrun.policy.batch import Triple
 
 
 def without_auto(deepspeed: dict[str, Any]) -> dict[str, Any]:
@@ -25,18 +26,17 @@ def without_auto(deepspeed: dict[str, Any]) -> dict[str, Any]:
     return deepspeed
 
 
-def batch_sizes(deepspeed: Mapping[str, Any], engine: Any) -> Mapping[str, Any]:
+def batch_sizes(deepspeed: Mapping[str, Any], engine: Any) -> Triple:
     """Return the three batch sizes of a configuration; those of the engine where it leaves some.
 
     A script's configuration may have ``auto``, or fewer of them. Raises HpcrunError without either.
     """
-    if all(isinstance(deepspeed.get(key), int) for key in batch.KEYS):
-        return deepspeed
+    if (known := Triple.known(deepspeed)) is not None:
+        return known
     # An engine without DeepSpeed has 0 where nothing told it.
     if deepspeed and engine is not None and engine.train_batch_size():
         train, micro = engine.train_batch_size(), engine.train_micro_batch_size_per_gpu()
-        found = (train, micro, engine.gradient_accumulation_steps())
-        return dict(zip(batch.KEYS, found, strict=True))
+        return Triple(train, micro, engine.gradient_accumulation_steps())
     if deepspeed:
         raise HpcrunError(
             "session.micro_batches() needs the batch sizes, which the DeepSpeed configuration "
@@ -48,15 +48,6 @@ def batch_sizes(deepspeed: Mapping[str, Any], engine: Any) -> Mapping[str, Any]:
         "hpcrun",
         hint="set deepspeed.train_batch_size in the spec, and start it with `hpcrun run SPEC`",
     )
-
-
-def ranks_with_own_samples(deepspeed: Mapping[str, Any]) -> int:
-    """Return how many ranks see different samples, of the three batch sizes."""
-    return int(deepspeed[batch.TRAIN]) // _share(deepspeed)
-
-
-def _share(deepspeed: Mapping[str, Any]) -> int:
-    return int(deepspeed[batch.MICRO]) * int(deepspeed[batch.ACCUMULATION])
 
 
 def batch_number(step: int, whole: int, left_out: Sequence[Sequence[int]]) -> int:
@@ -78,17 +69,14 @@ def batch_number(step: int, whole: int, left_out: Sequence[Sequence[int]]) -> in
     return number
 
 
-def micro_batches(deepspeed: Mapping[str, Any], step: int, place: int) -> Iterator[list[int]]:
+def micro_batches(sizes: Triple, step: int, place: int) -> Iterator[list[int]]:
     """Yield one rank's samples of global batch ``step``, one list for each micro batch.
 
     Batch ``step`` (from 1) of size B holds samples ``(step - 1) * B`` to ``step * B - 1``. A rank
     has the same share however it is divided into micro batches, and each sample belongs to one rank
-    whatever the world size.
-
-    ``deepspeed`` is the final configuration, with its three batch sizes; ``place`` the rank's among
-    those that see different samples.
+    whatever the world size. ``place`` is the rank's among those that see different samples.
     """
-    micro, share = int(deepspeed[batch.MICRO]), _share(deepspeed)
-    first = (step - 1) * int(deepspeed[batch.TRAIN]) + place * share
-    for start in range(first, first + share, micro):
-        yield list(range(start, start + micro))
+    share = sizes.micro * sizes.accumulation
+    first = (step - 1) * sizes.train + place * share
+    for start in range(first, first + share, sizes.micro):
+        yield list(range(start, start + sizes.micro))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hpcrun.errors import HpcrunError
+from hpcrun.policy.batch import Triple
 from hpcrun.run.rank import samples
 from hpcrun.run.rank.torch_engine import TorchEngine
 
@@ -33,4 +34,4 @@ def test_an_engine_that_was_told_no_batch_gives_none() -> None:
     with pytest.raises(HpcrunError, match="needs the batch sizes"):
         samples.batch_sizes({"gradient_clipping": 1.0}, TorchEngine(model, optimizer))
     engine = TorchEngine(model, optimizer, accumulation=2, train_batch=8)
-    assert [*samples.batch_sizes({"gradient_clipping": 1.0}, engine).values()] == [8, 4, 2]
+    assert samples.batch_sizes({"gradient_clipping": 1.0}, engine) == Triple(8, 4, 2)
