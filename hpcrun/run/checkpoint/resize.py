@@ -252,7 +252,7 @@ def load(
 
 def scatter(engine: Any, frozen: Mapping[str, Any]) -> None:
     """Partition ZeRO 3's frozen parameters over the ranks; collective."""
-    parameters = dict(engine.module.named_parameters())
+    parameters = dict(engine.module.named_parameters()) if frozen else {}
     for name, value in frozen.items():
         deepspeed_io.put_partitioned(parameters[name], value)
 
