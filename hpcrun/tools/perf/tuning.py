@@ -17,6 +17,7 @@ from hpcrun.compile import Compiled, CompiledRun, compile_spec
 from hpcrun.errors import HpcrunError
 from hpcrun.policy import batch
 from hpcrun.slurm.parse import parse_duration
+from hpcrun.state.patched import Patched
 from hpcrun.text import Say, brief, duration, plural, size
 from hpcrun.tools.perf import trial_candidates, trial_run, written_file
 from hpcrun.tools.perf.on_nodes import trial_log
@@ -282,17 +283,17 @@ def spec_text(
     target = Path(base.file)
     near = path.parent in (target.parent, *target.parents) or path.parent == target.parent
     extends = os.path.relpath(target, path.parent) if near else str(target)
-    data: dict[str, Any] = {"name": f"{base.name}-tuned", "extends": extends}
+    spec = Patched({"name": f"{base.name}-tuned", "extends": extends})
     pairs = [one.removeprefix("+").partition("=")[::2] for one in typed]
     pairs += [(key.removeprefix("+"), value) for key, value in values.items()]
     for key, value in pairs:
-        _put(data, key.split("."), yaml.safe_load(value))
+        spec.put(key.split("."), yaml.safe_load(value))
     for key in batch.KEYS:
         if isinstance(run.deepspeed.get(key), int):
-            _put(data, ["deepspeed", key], run.deepspeed[key])
-    head = [f"{_SPEC_MARK}: the fastest configuration that was measured.", *comments]
-    lines = [head[0], *(f"# {one}" for one in head[1:])]
-    body = yaml.safe_dump(data, sort_keys=False, width=100, allow_unicode=True)
+            spec.put(["deepspeed", key], run.deepspeed[key])
+    head = f"{_SPEC_MARK}: the fastest configuration that was measured."
+    lines = [head, *(f"# {one}" for one in comments)]
+    body = yaml.safe_dump(spec.data, sort_keys=False, width=100, allow_unicode=True)
     return "\n".join(lines) + "\n" + body
 
 
@@ -306,11 +307,3 @@ def write_spec(path: Path, content: str, run: CompiledRun, root: Path) -> None:
             hint="compare: hpcrun plan with this file, and with the values of the table",
         )
 
-
-def _put(data: dict[str, Any], key: Sequence[str], value: Any) -> None:
-    for part in key[:-1]:
-        inner = data.get(part)
-        if not isinstance(inner, dict):
-            inner = data[part] = {}
-        data = inner
-    data[key[-1]] = value

@@ -12,6 +12,7 @@ from hpcrun.errors import HpcrunError
 from hpcrun.observe import diff
 from hpcrun.observe.read.run_values import MISSING
 from hpcrun.observe.read.selection import Selected
+from hpcrun.state.patched import Patched
 from hpcrun.state.plan import SEARCH
 from hpcrun.text import listed, one_line
 
@@ -30,15 +31,11 @@ def text(one: Selected, comments: Sequence[str]) -> str:
     import yaml
 
     source = one.planned.spec_file
-    data: dict[str, Any] = {
-        "name": f"{one.experiment.name}-best",
-        "extends": source,
-        "sweep": None,
-    }
+    spec = Patched({"name": f"{one.experiment.name}-best", "extends": source, "sweep": None})
     for key, value in one.run.swept.items():
-        _put(data, key, value)
+        spec.put(key.split("."), value)
     for is_last in (False, True):
-        content = yaml.safe_dump(data, sort_keys=False, width=100, allow_unicode=True)
+        content = yaml.safe_dump(spec.data, sort_keys=False, width=100, allow_unicode=True)
         changes = _changes(one, content)
         if not changes:
             return "".join(f"# {one_line(line)}\n" for line in comments) + content
@@ -48,7 +45,7 @@ def text(one: Selected, comments: Sequence[str]) -> str:
                 hint=f"`hpcrun show {one.name} --config` prints all that it had",
             )
         for key, value in changes.items():
-            _put(data, key, value)
+            spec.put(key.split("."), value)
     raise AssertionError("the last round returns or raises")
 
 
@@ -71,12 +68,3 @@ def _changes(one: Selected, content: str) -> Mapping[str, Any]:
         return {"entry": MISSING}
     return changes
 
-
-def _put(data: dict[str, Any], key: str, value: Any) -> None:
-    *above, last = key.split(".")
-    for part in above:
-        inner = data.get(part)
-        if not isinstance(inner, dict):
-            inner = data[part] = {}
-        data = inner
-    data[last] = value
