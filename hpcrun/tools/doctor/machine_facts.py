@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import shutil
-import statistics
 import sys
 import tempfile
 import time
@@ -18,23 +18,18 @@ from hpcrun.state.spec.blocks import early
 from hpcrun.submission.python_probe import Unchecked, in_job_environment, probe
 from hpcrun.tools.doctor.doctor_profile import DoctorProfile
 from hpcrun.tools.doctor.machine_promises import PythonFacts, StorageFacts
+from hpcrun.tools.doctor.on_nodes import node_facts
 
-# Seconds for each part, so that slow storage does not take minutes.
-_SYNC_SECONDS, _SYNCS = 2.0, 16
+# Seconds, so that slow storage does not take minutes, and bytes.
 _WRITE_SECONDS, _WRITE_BYTES, _BLOCK = 3.0, 128 << 20, 4 << 20
 _OWN = ("submitit", "omegaconf")
 _PATIENCE = 60.0
-# As `hpcrun.tools.doctor.on_nodes.node_facts.compiler` looks on a node.
-_PROGRAM = ask_python.program("""
+_PROGRAM = ask_python.program(f"""
+from __future__ import annotations
 import os, shutil, sys, sysconfig
-path = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
-answer = {name: shutil.which(program, path=path) for name, program in (
-    ("c++", os.environ.get("CXX") or "g++"), ("ninja", "ninja"), ("nvcc", "nvcc"))}
-home = os.environ.get("CUDA_HOME")
-if home and not answer["nvcc"]:
-    answer["nvcc"] = shutil.which("nvcc", path=os.path.join(home, "bin"))
-header = os.path.join(sysconfig.get_paths()["include"], "Python.h")
-answer["Python.h"] = header if os.path.isfile(header) else None
+from pathlib import Path
+{inspect.getsource(node_facts.compiler)}
+answer = compiler()
 """)
 
 
@@ -47,7 +42,8 @@ def measure(root: Path) -> StorageFacts:
         free = shutil.disk_usage(there).free
         with tempfile.TemporaryDirectory(prefix=".hpcrun-doctor-", dir=there) as name:
             directory = Path(name)
-            renames, sync = _records(directory)
+            renames = _renames(directory)
+            sync = node_facts.sync_seconds(directory, "sync")
             write = _write(directory, min(_WRITE_BYTES, free // 4))
     except PermissionError:
         return StorageFacts(str(root), kind, remote, error=f"{there} cannot be written by you")
@@ -56,28 +52,19 @@ def measure(root: Path) -> StorageFacts:
     return StorageFacts(str(root), kind, remote, sync, write, free, renames)
 
 
-def _records(directory: Path) -> tuple[bool, float]:
-    """Check that a rename replaces and mkdir refuses; also return the seconds of a record."""
-    took, right = [], True
-    until = time.monotonic() + _SYNC_SECONDS
-    new, place = directory / "new", directory / "record"
-    for number in range(_SYNCS):
-        began = time.perf_counter()
-        with open(new, "wb") as stream:
-            stream.write(b"%04d" % number * 1024)
-            stream.flush()
-            os.fsync(stream.fileno())
+def _renames(directory: Path) -> bool:
+    """Check that a rename replaces a file, and that mkdir refuses a name that is there."""
+    new, place, claim = directory / "new", directory / "record", directory / "claim"
+    right = True
+    for content in (b"first", b"second"):
+        new.write_bytes(content)
         os.replace(new, place)
-        took.append(time.perf_counter() - began)
-        right = right and place.read_bytes()[:4] == b"%04d" % number and not new.exists()
-        if time.monotonic() > until:
-            break
-    claim = directory / "claim"
+        right = right and place.read_bytes() == content and not new.exists()
     claim.mkdir()
     with contextlib.suppress(FileExistsError):
         claim.mkdir()
         right = False
-    return right, statistics.median(took)
+    return right
 
 
 def _write(directory: Path, most: int) -> float | None:

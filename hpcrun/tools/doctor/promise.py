@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 WORKS, LESS, FAILS, UNKNOWN = "works", "works less", "does not", "not known"
@@ -34,31 +35,14 @@ class JudgedPromise:
 
     def to_data(self) -> dict[str, Any]:
         """Return its fields as plain data; unknown is null."""
-        one = self.judgement
-        return {
-            "name": self.name,
-            "promise": self.promise,
-            "verdict": one.verdict,
-            "found": one.found,
-            "change": one.change or None,
-            "by": one.by or None,
-        }
+        judged = {name: value or None for name, value in vars(self.judgement).items()}
+        return {"name": self.name, "promise": self.promise, **judged}
 
 
-def works(found: str, change: str = "", by: str = "") -> Judgement:
-    return Judgement(WORKS, found, change, by)
-
-
-def less(found: str, change: str, by: str) -> Judgement:
-    return Judgement(LESS, found, change, by)
-
-
-def fails(found: str, change: str, by: str) -> Judgement:
-    return Judgement(FAILS, found, change, by)
-
-
-def unknown(found: str, change: str = "", by: str = "") -> Judgement:
-    return Judgement(UNKNOWN, found, change, by)
+works = partial(Judgement, WORKS)
+less = partial(Judgement, LESS)
+fails = partial(Judgement, FAILS)
+unknown = partial(Judgement, UNKNOWN)
 
 
 def counts(judged: Sequence[JudgedPromise]) -> str:
