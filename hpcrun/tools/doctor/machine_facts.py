@@ -9,7 +9,6 @@ import shutil
 import sys
 import tempfile
 import time
-from importlib import metadata
 from pathlib import Path
 
 from hpcrun import ask_python, mounts
@@ -80,13 +79,7 @@ def _write(directory: Path, most: int) -> float | None:
 
 def own_libraries() -> dict[str, str | None]:
     """Return the versions of hpcrun's own libraries; None for one that is missing."""
-    found: dict[str, str | None] = {}
-    for name in _OWN:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
+    return {name: node_facts.version_of(name) for name in _OWN}
 
 
 def ask_job_python(profile: DoctorProfile, python: str | None) -> PythonFacts:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcrun.errors import HpcrunError, UsageError
+from hpcrun.errors import UsageError
+from hpcrun.site import slurm_records
 from hpcrun.site.slurm_site import SlurmNode, SlurmPartition, SlurmSite
-from hpcrun.slurm.hostlist import expand
 from hpcrun.text import listed, plural, shortened, whole_number
 
 # Without a number: as many as are idle, but not more; and the most at once.
@@ -43,9 +42,7 @@ def choose(words: str, partition: str | None, site: SlurmSite) -> NodeChoice:
     """
     if words == IDLE or whole_number(words) is not None:
         return _some(words, _partition(partition, site), site)
-    names: tuple[str, ...] = ()
-    with contextlib.suppress(HpcrunError):
-        names = tuple(dict.fromkeys(expand(words)))
+    names = tuple(dict.fromkeys(slurm_records.nodes(words)))
     if not names:
         shown = shortened(words, 80)
         raise UsageError(

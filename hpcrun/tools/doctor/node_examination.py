@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, BrokenFile, HpcrunError, UsageError
+from hpcrun.site import slurm_records
 from hpcrun.site.slurm_site import SlurmNode
 from hpcrun.slurm import patience
-from hpcrun.slurm.hostlist import expand
 from hpcrun.state.suspect_nodes import HOURS, SuspectNodes
 from hpcrun.text import Say, listed, shortened, size
 from hpcrun.tools.doctor import node_choice, node_job, node_verdict, site_baseline
@@ -218,9 +217,7 @@ def clear_suspects(root: Path, names: str) -> list[str]:
 
     Raises UsageError for what is no list of nodes, and for nodes that are not in the record.
     """
-    wanted: list[str] = []
-    with contextlib.suppress(HpcrunError):
-        wanted = list(dict.fromkeys(expand(names)))
+    wanted = list(dict.fromkeys(slurm_records.nodes(names)))
     if not wanted:
         raise UsageError(
             f"--clear: found {shortened(names, 80)!r}; accepted are names such as node[01-04],n7"

@@ -84,7 +84,7 @@ def run(profile: DoctorProfile, request: NodeJobRequest, say: Say) -> dict[str, 
             nodes = plural(request.choice.count, "node")
             say(f"job {job}: {nodes} of {request.choice.partition}, Ctrl-C cancels it")
             result = _wait(job, directory, request)
-            _let_end(job, _END)
+            _let_end(job)
         except KeyboardInterrupt:
             raise Interrupted(f"interrupted: {_cancelled(job, script)}") from None
         except BaseException:
@@ -275,9 +275,9 @@ def _without_result(job: str, state: JobState, directory: Path) -> HpcrunError:
     )
 
 
-def _let_end(job: str, patience: float) -> None:
+def _let_end(job: str) -> None:
     """Wait until a job is over, so that it writes nothing any more; then cancel it."""
-    until = time.monotonic() + patience
+    until = time.monotonic() + _END
     with activity.doing(f"job {job} is ending"):
         while time.monotonic() < until:
             with contextlib.suppress(ClusterUnreachable):
@@ -299,5 +299,5 @@ def _cancelled(job: str, script: Path) -> str:
     except HpcrunError as error:
         return f"the job {job} may still be queued: {error.message}; `scancel {job}` cancels it"
     with contextlib.suppress(KeyboardInterrupt):
-        _let_end(jobs[0], _END)
+        _let_end(jobs[0])
     return f"job {', '.join(jobs)} was cancelled"

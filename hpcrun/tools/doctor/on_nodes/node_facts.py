@@ -57,7 +57,7 @@ def read(fabric: dict[str, Any]) -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "python": sys.executable,
-        "libraries": {name: version for name in _LIBRARIES if (version := _version(name))},
+        "libraries": {name: version for name in _LIBRARIES if (version := version_of(name))},
         "compiler": compiler(),
         "processor": processor(),
         "interfaces": [[one.name, one.address, one.sign] for one in network.candidates()],
@@ -141,7 +141,8 @@ def wait_for(path: Path, text: str, patience: float) -> float | None:
         time.sleep(0.05)
 
 
-def _version(name: str) -> str | None:
+def version_of(name: str) -> str | None:
+    """Return the version of a library of this Python; None if it has not got it."""
     from importlib import metadata, util
 
     try:
