@@ -41,19 +41,6 @@ _MEMORY: Kinds = {"memory": WHOLE, "memory_total": WHOLE}
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The measurements of one run."""
-
-    run: str
-    """``NAME/3``."""
-    plan: RunPlan
-    step_seconds: float | None
-    tokens_per_second: float | None
-    save_seconds: float | None
-    """Its longest save."""
-
-
-@dataclass(frozen=True)
 class MemoryTaken:
     """The memory that an earlier run of the program really took; None is not known."""
 
@@ -124,10 +111,31 @@ class EarlierRun:
     """The newest that has it."""
     plan: RunPlan
 
+    @property
+    def name(self) -> str:
+        """``NAME/3``."""
+        return f"{self.experiment.name}/{self.plan.number}"
+
     @cached_property
     def setup(self) -> TrainingSetup:
         """Its batch, precision, stage and layout."""
         return training_setup.of_run(self.plan)
+
+    @cached_property
+    def pace(self) -> tuple[float | None, float | None]:
+        """Its seconds of a step, and tokens a second; None is not measured."""
+        lines: list[Line] = []
+        for attempt in reversed(self.experiment.run(self.plan.number).attempts()):
+            newest = itertools.islice(files.read_back(attempt.metrics), _LINES)
+            lines = [*metrics_file.parse(newest)]
+            if len(lines) >= _LEAST:
+                break
+        return _step_seconds(lines), _median(lines, "tokens_per_second")
+
+    @cached_property
+    def save_seconds(self) -> float | None:
+        """Its longest save."""
+        return stop_lead_time.measured(self.experiment.run(self.plan.number))[0]
 
     @cached_property
     def taken(self) -> MemoryTaken | None:
@@ -164,7 +172,7 @@ class EarlierRun:
         asked = slurm_records.megabytes(plan.resources.mem)
         mark = JobMark(self.submission.directory)
         return MemoryTaken(
-            f"{self.experiment.name}/{plan.number}",
+            self.name,
             plan.nodes,
             plan.ranks_per_node,
             (micro or self.setup.micro) if MICRO in plan.deepspeed else None,
@@ -195,39 +203,11 @@ def known(root: Path, name: str) -> Iterator[EarlierRun]:
             yield EarlierRun(paths, planned.paths, plan)
 
 
-def find(runs: Iterable[EarlierRun], suits: Callable[[RunPlan], bool]) -> Iterator[Measured]:
-    """Yield the measurements of runs that suit; those that measured nothing are left out."""
-    for one in runs:
-        if suits(one.plan):
-            found = measure(one.experiment, one.plan)
-            if found.step_seconds is not None or found.save_seconds is not None:
-                yield found
-
-
 def _age(paths: ExperimentPaths) -> float:
     try:
         return -paths.directory.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def measure(paths: ExperimentPaths, plan: RunPlan) -> Measured:
-    """Return the measurements of one run."""
-    run = paths.run(plan.number)
-    lines: list[Line] = []
-    for attempt in reversed(run.attempts()):
-        newest = itertools.islice(files.read_back(attempt.metrics), _LINES)
-        lines = [*metrics_file.parse(newest)]
-        if len(lines) >= _LEAST:
-            break
-    save, _ = stop_lead_time.measured(run)
-    return Measured(
-        f"{paths.name}/{plan.number}",
-        plan,
-        step_seconds=_step_seconds(lines),
-        tokens_per_second=_median(lines, "tokens_per_second"),
-        save_seconds=save,
-    )
 
 
 def _median(lines: list[Line], name: str) -> float | None:

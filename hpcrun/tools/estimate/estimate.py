@@ -32,7 +32,7 @@ from hpcrun.tools.estimate import (
     run_costs,
     training_setup,
 )
-from hpcrun.tools.estimate.earlier_runs import EarlierRun, Measured, MemoryTaken
+from hpcrun.tools.estimate.earlier_runs import EarlierRun, MemoryTaken
 from hpcrun.tools.estimate.fitting import Nearest, Setting
 from hpcrun.tools.estimate.memory_formulas import Memory
 from hpcrun.tools.estimate.model_facts import ModelFacts
@@ -397,9 +397,12 @@ def _with_costs(
     notes = list(shape.notes)
     asked_other = wishes.gpu is not None
     pace, saved = TrainingPace(None, None, ""), None
-    for found in earlier_runs.find(earlier, source.same_model(run)):
+    is_same = source.same_model(run)
+    for found in earlier:
+        if not is_same(found.plan):
+            continue
         if saved is None and found.save_seconds is not None:
-            saved = found.save_seconds, f"measured by {found.run}"
+            saved = found.save_seconds, f"measured by {found.name}"
         if not asked_other and pace.step_seconds is None:
             pace = _measured_pace(found, run, setup, tokens) or pace
         if saved and pace.step_seconds:
@@ -429,22 +432,23 @@ def _with_costs(
 
 
 def _measured_pace(
-    found: Measured, run: RunPlan, setup: TrainingSetup, tokens: int | None
+    found: EarlierRun, run: RunPlan, setup: TrainingSetup, tokens: int | None
 ) -> TrainingPace | None:
     """Return the pace of another run of the same model, on the same kind of device."""
     mine, its = run.resources, found.plan.resources
     alike = (bool(mine.gpus_per_node), mine.gpu_type) == (bool(its.gpus_per_node), its.gpu_type)
-    if found.step_seconds is None or not alike:
+    measured, measured_rate = found.pace
+    if measured is None or not alike:
         return None
-    other = training_setup.of_run(found.plan)
+    other = found.setup
     own, its_own = setup.micro * setup.accumulation, other.micro * other.accumulation
-    step = found.step_seconds * own / its_own
-    said = f"measured by {found.run}"
+    step = measured * own / its_own
+    said = f"measured by {found.name}"
     if replace(other, notes=()) != replace(setup, notes=()):
         said += f", which has {other.ranks} ranks x {its_own} samples and {other}"
     rate = tokens / step if tokens else None
-    if rate is None and found.tokens_per_second is not None and own == its_own:
-        rate = found.tokens_per_second * setup.ranks / other.ranks
+    if rate is None and measured_rate is not None and own == its_own:
+        rate = measured_rate * setup.ranks / other.ranks
     return TrainingPace(step, rate, said)
 
 

@@ -200,25 +200,19 @@ def of_number(parameters: int, source: str, given: Mapping[str, Any]) -> ModelFa
 
 
 def _followed(data: Any, name: str) -> FollowedModel | None:
-    both = data.get(name) if isinstance(data, dict) else None
-    steps = [_step(one) for one in both] if isinstance(both, list) else []
-    if len(steps) != 2 or steps[0] is None or steps[1] is None:
+    """Return what was followed under a name; None if it was not, or is malformed."""
+    try:
+        one, two = (
+            FollowedStep([_pair(peak) for peak in step["peaks"]], _pair(step["kept"]))
+            for step in data[name]
+        )
+    except (KeyError, TypeError, ValueError):
         return None
-    return FollowedModel(steps[0], steps[1])
+    return FollowedModel(one, two) if one.peaks and two.peaks else None
 
 
-def _step(data: Any) -> FollowedStep | None:
-    if not isinstance(data, dict) or not isinstance(data.get("peaks"), list):
-        return None
-    peaks, kept = [_pair(one) for one in data["peaks"]], _pair(data.get("kept"))
-    found = [one for one in peaks if one is not None]
-    return FollowedStep(found, kept) if kept and found and len(found) == len(peaks) else None
-
-
-def _pair(data: Any) -> Pair | None:
-    if not isinstance(data, list) or len(data) != 2:
-        return None
+def _pair(data: Any) -> Pair:
     whole, divided = data
     if any(type(one) is not int or not 0 <= one < 2**63 for one in data):
-        return None
+        raise ValueError(f"found {data!r}; accepted are two numbers of bytes")
     return float(whole), float(divided)

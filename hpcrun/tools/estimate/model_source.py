@@ -20,7 +20,7 @@ from hpcrun.state.spec.blocks import early, is_late
 from hpcrun.state.spec.parallel_block import divided
 from hpcrun.submission.python_probe import Unchecked, in_job_environment, probe
 from hpcrun.text import duration, one_line, shortened
-from hpcrun.tools.estimate import model_facts, model_program
+from hpcrun.tools.estimate import model_facts, model_program, training_setup
 from hpcrun.tools.estimate.model_facts import ModelFacts
 from hpcrun.tools.estimate.model_program import BUILD
 
@@ -277,18 +277,16 @@ def _pretrained(name: str, directory: Path, given: Mapping[str, Any]) -> dict[st
 def _division(run: RunPlan) -> dict[str, Any]:
     """Return the part of a question that says how ranks divide the model, beyond its own plan."""
     found: dict[str, Any] = {}
-    rules = run.deepspeed.get("tensor_parallel")
-    if isinstance(rules, Mapping) and rules.keys() & {"partition_config", "preset_model"}:
+    rules = training_setup.block(run.deepspeed, "tensor_parallel")
+    if rules.keys() & {"partition_config", "preset_model"}:
         found["tensor_parallel"] = rules
     stages = divided(run.spec.get("parallel")).get("pipeline", 1)
     if stages > 1:
-        given = run.deepspeed.get("pipeline")
-        block = given if isinstance(given, Mapping) else {}
-        interval = block.get("activation_checkpoint_interval")
+        given = training_setup.block(run.deepspeed, "pipeline")
         found["pipeline"] = {
             "stages": stages,
-            "partition": str(block.get("partition") or "best"),
-            "interval": interval if type(interval) is int and interval > 0 else 1,
+            "partition": str(given.get("partition") or "best"),
+            "interval": training_setup.whole(given.get("activation_checkpoint_interval")),
         }
     return found
 

@@ -111,7 +111,7 @@ def of_run(run: RunPlan) -> TrainingSetup:
         _filled(run.deepspeed, run.config),
         run.nodes * per_node,
         **_layout(run),
-        checkpointing=_checkpointing(run, run.spec.get("estimate") or {}),
+        checkpointing=_checkpointing(run),
     )
 
 
@@ -121,8 +121,7 @@ def _layout(run: RunPlan) -> dict[str, int]:
     axes = divided(run.spec.get("parallel"))
     tensor, stages = axes.get("tensor", 1), axes.get("pipeline", 1)
     if not axes:
-        parallel = run.deepspeed.get("tensor_parallel")
-        tensor = whole(parallel.get("autotp_size") if isinstance(parallel, Mapping) else 1)
+        tensor = whole(block(run.deepspeed, "tensor_parallel").get("autotp_size"))
         if (given := run.spec.get("model_parallel_size")) is not None:
             return {"model_ranks": whole(given), "tensor": tensor if given == tensor else 1}
     return {"model_ranks": tensor * stages, "tensor": tensor, "stages": stages}
@@ -133,23 +132,22 @@ def whole(value: Any) -> int:
     return value if type(value) is int and value > 0 else 1
 
 
-def _checkpointing(run: RunPlan, block: Mapping[str, Any]) -> bool:
-    told = block.get("activation_checkpointing")
-    if told is None and "pipeline" in divided(run.spec.get("parallel")):
-        pipeline = run.deepspeed.get("pipeline")
-        return isinstance(pipeline, Mapping) and bool(
-            pipeline.get("activation_checkpoint_interval")
-        )
-    return bool(run.config.get("gradient_checkpointing") is True if told is None else told)
+def _checkpointing(run: RunPlan) -> bool:
+    told = block(run.spec, "estimate").get("activation_checkpointing")
+    if told is not None:
+        return bool(told)
+    if "pipeline" in divided(run.spec.get("parallel")):
+        return bool(block(run.deepspeed, "pipeline").get("activation_checkpoint_interval"))
+    return run.config.get("gradient_checkpointing") is True
 
 
 def _filled(deepspeed: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """Fill in what a Trainer takes from its own flags, where the configuration says auto."""
     found = dict(deepspeed)
     for name in ("bf16", "fp16"):
-        block = found.get(name)
-        if isinstance(block, Mapping) and block.get("enabled") == "auto":
-            found[name] = {**block, "enabled": config.get(name) is True}
+        own = block(found, name)
+        if own.get("enabled") == "auto":
+            found[name] = {**own, "enabled": config.get(name) is True}
     flags = {
         MICRO: "per_device_train_batch_size",
         ACCUMULATION: "gradient_accumulation_steps",
@@ -175,19 +173,19 @@ def read(
     What a script's Trainer fills in (``auto``) is taken as the default, and said in the notes.
     """
     notes: list[str] = []
-    zero = _block(config, "zero_optimization")
+    zero = block(config, "zero_optimization")
     precision = FP32
     for name in (FP16, BF16):
-        enabled = _block(config, name).get("enabled", name in config)
+        enabled = block(config, name).get("enabled", name in config)
         if enabled == "auto":
             notes.append(f"{name}.enabled is auto: taken as {'true' if name == BF16 else 'false'}")
             enabled = name == BF16
         if enabled is True:
             precision = name
-    given = _block(config, "data_types").get("grad_accum_dtype")
+    given = block(config, "data_types").get("grad_accum_dtype")
     accumulated = _DTYPES.get(str(given), precision) if given is not None else precision
-    optimizer = _optimizer(_block(config, "optimizer"), notes)
-    low = _block(config, precision) if precision != FP32 else {}
+    optimizer = _optimizer(config, notes)
+    low = block(config, precision) if precision != FP32 else {}
     stage = _whole(zero, "stage", 0, notes)
     overlap = zero.get("overlap_comm")
     buckets: dict[str, Any] = {
@@ -222,14 +220,15 @@ def global_batch(config: Mapping[str, Any], setup: TrainingSetup) -> int:
     return int(given) if _is_whole(given) else setup.micro * setup.accumulation * setup.ranks
 
 
-def _optimizer(block: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    name = block.get("type")
+def _optimizer(config: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+    given = block(config, "optimizer")
+    name = given.get("type")
     if not isinstance(name, str):
         notes.append("no optimizer in the DeepSpeed configuration: taken as AdamW")
         return {"optimizer": "adamw", "numbers": 2.0}
     is_library = "." in name
     kind = name.lower().rpartition(".")[2]
-    options = _block(block, "params")
+    options = block(given, "params")
     if kind not in STATES:
         notes.append(f"the states of the optimizer {name} are not known: taken as those of AdamW")
     numbers = float(STATES.get(kind, 2))
@@ -245,18 +244,19 @@ def _optimizer(block: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     return {"optimizer": kind, "numbers": numbers, "is_torch": not own}
 
 
-def _block(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def block(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a block of a configuration; empty if it has none, or something else there."""
     found = config.get(name)
     return found if isinstance(found, Mapping) else {}
 
 
 def _device(zero: Mapping[str, Any], name: str, applies: bool) -> str:
-    device = _block(zero, name).get("device", NONE)
+    device = block(zero, name).get("device", NONE)
     return device if applies and device in (CPU, NVME) else NONE
 
 
-def _whole(block: Mapping[str, Any], name: str, default: int, notes: list[str]) -> int:
-    value = block.get(name, default)
+def _whole(config: Mapping[str, Any], name: str, default: int, notes: list[str]) -> int:
+    value = config.get(name, default)
     if isinstance(value, float) and value.is_integer():  # as 5e8
         value = int(value)
     if _is_whole(value):
