@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from hpcrun import activity
@@ -169,7 +170,10 @@ def check(compiled: Compiled, preview: Preview, overrides: Sequence[str]) -> Che
     with activity.doing("asking Slurm what this cluster is"):
         site = slurm_site.read()
     found = [*judge(plan, site), *mpi_types_are_there(plan)]
-    skipped = _without_accounting(site)
+    skipped = []
+    if site.without_accounting:
+        left_out = "accounts, QOS and their limits are not checked"
+        skipped.append(f"{left_out}: {site.without_accounting}")
     start = None
     if any(one.severity == ERROR for one in found):
         skipped.append("the expected start is not asked for, as Slurm would refuse the job")
@@ -184,13 +188,6 @@ def check(compiled: Compiled, preview: Preview, overrides: Sequence[str]) -> Che
         skipped=skipped,
         expected_start=start,
     )
-
-
-def _without_accounting(site: SlurmSite) -> list[str]:
-    if not site.without_accounting:
-        return []
-    left_out = "accounts, QOS and their limits are not checked"
-    return [f"{left_out}: {site.without_accounting}"]
 
 
 def _placed(found: Iterable[Finding], places: KeyPlaces) -> list[Finding]:
@@ -226,14 +223,12 @@ class SubmitCheck:
     def __init__(self, say: Say, overrides: Sequence[str]) -> None:
         self._say = say
         self._overrides = overrides
-        self._site: SlurmSite | None = None
-        self._asked = False
 
     def __call__(self, compiled: Compiled, plan: Plan) -> None:
         """Raise ClusterRefused with all findings if the cluster would refuse a run."""
         if plan.executor.is_here or not plan.cluster.get("check", True):
             return
-        site = self._read()
+        site = self._site
         if site is None:
             return
         judged = [*judge(plan, site), *mpi_types_are_there(plan)]
@@ -250,12 +245,11 @@ class SubmitCheck:
         for one in found:
             self._say(one.lines(count))
 
-    def _read(self) -> SlurmSite | None:
-        if not self._asked:
-            self._asked = True
-            try:
-                with activity.doing("asking Slurm what this cluster is"):
-                    self._site = slurm_site.read()
-            except ClusterUnreachable as error:
-                self._say(f"not checked against the cluster: {error.message}")
-        return self._site
+    @cached_property
+    def _site(self) -> SlurmSite | None:
+        try:
+            with activity.doing("asking Slurm what this cluster is"):
+                return slurm_site.read()
+        except ClusterUnreachable as error:
+            self._say(f"not checked against the cluster: {error.message}")
+            return None

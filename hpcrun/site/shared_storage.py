@@ -7,14 +7,15 @@ open. Directories are looked at in threads, since a server that is gone does not
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from hpcrun import mounts
 from hpcrun.mounts import MountPoint
+from hpcrun.slurm.background import BackgroundCall
 
 # Seconds for all looks together; the most mounts that are searched for a directory of the user's.
 PATIENCE = 3.0
@@ -63,18 +64,18 @@ def read(
     named = {point: [f"{point}/{user}", f"{point}/users/{user}"] for point in remote}
     home = {"$HOME": environ["HOME"]} if environ.get("HOME") else {}
     looks = [
-        *(_Look(source, [path], mounted, is_named=True) for source, path in wanted.items()),
-        *(_Look(point, paths, mounted) for point, paths in [*named.items()][:_MOST_MOUNTS]),
-        *(_Look(source, [path], mounted, is_named=True) for source, path in home.items()),
+        *((source, [path], True) for source, path in wanted.items()),
+        *((point, paths, False) for point, paths in [*named.items()][:_MOST_MOUNTS]),
+        *((source, [path], True) for source, path in home.items()),
     ]
     until = time.monotonic() + patience
-    for look in looks:
-        look.start()
-    for look in looks:
-        look.join(max(0.0, until - time.monotonic()))
+    calls = [BackgroundCall(partial(_first, mounted, *look)) for look in looks]
     found: dict[str, StoragePlace] = {}
-    for look in looks:
-        if (place := look.answer()) is not None:
+    for (source, paths, _), call in zip(looks, calls, strict=True):
+        place: StoragePlace | None = StoragePlace(paths[0], source, problem="does not answer")
+        if call.wait(max(0.0, until - time.monotonic())):
+            place = call.result()
+        if place is not None:
             found.setdefault(place.path, place)
     return [*found.values()]
 
@@ -83,51 +84,29 @@ def _is_system(point: str) -> bool:
     return any(point == one or point.startswith(f"{one}/") for one in _SYSTEM)
 
 
-class _Look(threading.Thread):
-    """A look at the first of some directories that is there."""
+def _first(
+    mounted: list[MountPoint], source: str, paths: list[str], is_named: bool
+) -> StoragePlace | None:
+    """Return the first of some directories that is there."""
+    found = (_look(mounted, source, path, is_named) for path in paths)
+    return next((one for one in found if one is not None), None)
 
-    def __init__(
-        self,
-        source: str,
-        paths: Iterable[str],
-        mounted: list[MountPoint],
-        *,
-        is_named: bool = False,
-    ) -> None:
-        super().__init__(name=f"storage {source}", daemon=True)
-        self._source, self._paths, self._mounted = source, [*paths], mounted
-        self._is_named = is_named
-        self._found: StoragePlace | None = None
 
-    def run(self) -> None:
-        for path in self._paths:
-            self._found = self._look(path)
-            if self._found is not None:
-                return
-
-    def _look(self, path: str) -> StoragePlace | None:
-        if not path.startswith("/"):
-            return StoragePlace(path, self._source, problem="is no absolute path")
-        try:
-            real = os.path.realpath(path)
-            mount = mounts.of(real, self._mounted)
-            kind, is_shared = (mount.kind, mount.is_remote) if mount else ("", False)
-            owner = os.stat(real).st_uid
-            room = os.statvfs(real)
-        except (OSError, ValueError) as error:
-            said = getattr(error, "strerror", None) or str(error)
-            found = StoragePlace(path, self._source, problem=said)
-            return found if self._is_named else None
-        if not self._is_named and owner != os.getuid():
-            return None
-        problem = "" if os.access(real, os.W_OK | os.X_OK) else "may not be written by you"
-        if not os.path.isdir(real):  # noqa: PTH112
-            problem = "is no directory"
-        free = room.f_bavail * room.f_frsize
-        return StoragePlace(path, self._source, kind, is_shared, free, problem)
-
-    def answer(self) -> StoragePlace | None:
-        """Return what was found so far; a place that does not answer is one with a problem."""
-        if self.is_alive() and (self._is_named or self._found is None):
-            return StoragePlace(self._paths[0], self._source, problem="does not answer")
-        return self._found
+def _look(mounted: list[MountPoint], source: str, path: str, is_named: bool) -> StoragePlace | None:
+    if not path.startswith("/"):
+        return StoragePlace(path, source, problem="is no absolute path")
+    try:
+        real = os.path.realpath(path)
+        mount = mounts.of(real, mounted)
+        kind, is_shared = (mount.kind, mount.is_remote) if mount else ("", False)
+        owner = os.stat(real).st_uid
+        room = os.statvfs(real)
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        return StoragePlace(path, source, problem=said) if is_named else None
+    if not is_named and owner != os.getuid():
+        return None
+    problem = "" if os.access(real, os.W_OK | os.X_OK) else "may not be written by you"
+    if not os.path.isdir(real):  # noqa: PTH112
+        problem = "is no directory"
+    return StoragePlace(path, source, kind, is_shared, room.f_bavail * room.f_frsize, problem)
