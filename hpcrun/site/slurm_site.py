@@ -93,7 +93,6 @@ class SlurmReservation:
     accounts: tuple[str, ...]
     groups: tuple[str, ...]
     nodes: tuple[str, ...]
-    partition: str
     start: float | None
     """Seconds since the epoch, as ``end``."""
     end: float | None
@@ -270,6 +269,7 @@ def make(
     reservations = _named(told.get("reservation", ()), "ReservationName")
     licenses = _named(told.get("licenses", ()), "LicenseName")
     accounts = [row["DefaultAccount"] for row in rows[site_queries.USER]] if rows else []
+    parents = rows.get(site_queries.PARENTS, ()) if rows else ()
     return SlurmSite(
         user=user,
         groups=groups,
@@ -280,14 +280,14 @@ def make(
         reservations={name: _reservation(line) for name, line in reservations.items()},
         licenses={name: records.count(line.get("Total")) or 0 for name, line in licenses.items()},
         default_account=next(iter(accounts), ""),
-        associations=None if rows is None else _associations(rows[site_queries.ASSOCIATIONS]),
+        associations=None
+        if rows is None
+        else [*map(_association, rows[site_queries.ASSOCIATIONS])],
         qos=None
         if rows is None
         else {row["Name"]: _limits(row, "PerUser") for row in rows[site_queries.QOS]},
         without_accounting=missing,
-        parents={row["Account"]: row["ParentName"] for row in rows.get(site_queries.PARENTS, ())}
-        if rows
-        else {},
+        parents={row["Account"]: row["ParentName"] for row in parents},
     )
 
 
@@ -350,24 +350,20 @@ def _reservation(line: Mapping[str, str]) -> SlurmReservation:
         accounts=records.words(line.get("Accounts")),
         groups=records.words(line.get("Groups")),
         nodes=records.nodes(line.get("Nodes")),
-        partition="" if line.get("PartitionName") in (None, "(null)") else line["PartitionName"],
         start=parse_time(line.get("StartTime", "")),
         end=parse_time(line.get("EndTime", "")),
         flags=records.words(line.get("Flags")),
     )
 
 
-def _associations(rows: Sequence[Mapping[str, str]]) -> list[SlurmAssociation]:
-    return [
-        SlurmAssociation(
-            account=row["Account"],
-            partition=row["Partition"],
-            qos=records.words(row["QOS"]),
-            default_qos=row["DefaultQOS"],
-            limits=_limits(row),
-        )
-        for row in rows
-    ]
+def _association(row: Mapping[str, str]) -> SlurmAssociation:
+    return SlurmAssociation(
+        account=row["Account"],
+        partition=row["Partition"],
+        qos=records.words(row["QOS"]),
+        default_qos=row["DefaultQOS"],
+        limits=_limits(row),
+    )
 
 
 def _limits(row: Mapping[str, str], of_user: str = "") -> SlurmLimits:

@@ -283,7 +283,7 @@ def test_the_first_limit_that_is_set_counts() -> None:
     assert found(request(account="poor", qos="normal"), there) == []
 
 
-RESERVATION = SlurmReservation("course", ("bob",), (), (), ("g1",), "main", 1.0, 2e10, ())
+RESERVATION = SlurmReservation("course", ("bob",), (), (), ("g1",), 1.0, 2e10, ())
 RESERVATIONS: dict[str, tuple[dict[str, Any], str, str]] = {
     "another's": ({"nodes": ("g1", "g2")}, ERROR, "is for bob; you are ann with the account lab"),
     "over": ({"users": ("ann",), "nodes": ("g1", "g2"), "end": 2.0}, ERROR, "ended at"),
