@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from string import Formatter
@@ -38,8 +38,9 @@ def check_framework(framework: Any) -> None:
         f"{framework!r} is no Framework (hpcrun.policy.frameworks)",
     )
     expect_attributes(framework, FRAMEWORKS.needs)
-    for place in _places():
-        _check_of_rank(framework, place)
+    for shape in PLACES:
+        for rank in range(shape.world_size):
+            _check_of_rank(framework, replace(shape, rank=rank))
     hidden = framework.hidden
     expect(
         isinstance(hidden, frozenset) and all(map(_is_variable, hidden)),
@@ -59,11 +60,6 @@ def check_framework(framework: Any) -> None:
         name is None or name in RECIPES,
         f"resume is {name!r}; expected is None or a recipe: {', '.join(RECIPES.names)}",
     )
-
-
-def _places() -> Iterator[RankPlace]:
-    for shape in PLACES:
-        yield from (replace(shape, rank=rank) for rank in range(shape.world_size))
 
 
 def _check_of_rank(framework: Framework, place: RankPlace) -> None:

@@ -300,10 +300,10 @@ def _costs(one: ShapeEstimate) -> Iterator[str]:
 
 def total(report: EstimateReport) -> str | None:
     """Return the hours and the money of all runs together; None if some are not known."""
-    known = [(one, one.costs) for one in report.shapes]
     hours: dict[str, float] = {}
     money, currency, counted = 0.0, "", True
-    for one, costs in known:
+    for one in report.shapes:
+        costs = one.costs
         if costs is None or costs.hours is None:
             return None
         hours[costs.unit] = hours.get(costs.unit, 0.0) + costs.hours * len(one.runs)

@@ -201,13 +201,9 @@ def _counted(model: Any) -> dict[str, Any]:
         "muon_parameters": sum(
             one.numel()
             for name, one in model.named_parameters()
-            if one.requires_grad and one.ndim >= 2 and not _is_adams(name.lower())
+            if one.requires_grad and one.ndim >= 2 and not re.search("embed|lm_head", name.lower())
         ),
     }
-
-
-def _is_adams(name: str) -> bool:
-    return "embed" in name or "lm_head" in name
 
 
 def _followed(
@@ -253,7 +249,9 @@ def stage_bounds(layers: Sequence[Any], stages: int, method: str) -> list[int]:
         kind = re.compile(method.partition(":")[2], re.IGNORECASE)
         weights = [int(bool(kind.search(type(one).__name__))) for one in layers]
     elif method in ("parameters", "best"):
-        weights = [_elements(one) for one in layers]
+        weights = [
+            sum(each.numel() for each in one.parameters() if each.requires_grad) for one in layers
+        ]
     else:
         each, more = divmod(len(layers), stages)
         return [stage * each + min(stage, more) for stage in range(stages + 1)]
@@ -288,18 +286,12 @@ def balanced(weights: Sequence[int], parts: int) -> list[int]:
     return bounds[::-1]
 
 
-def _elements(module: Any) -> int:
-    return sum(each.numel() for each in module.parameters() if each.requires_grad)
-
-
 def _divided(model: Any, plan: Mapping[str, str]) -> dict[str, Any]:
     """Return which parameters a tensor group divides, 1 or 0, in the order of their sizes."""
-    named = [*model.named_parameters()]
+    flags = [(int(name in plan), one.requires_grad) for name, one in model.named_parameters()]
     return {
-        "divided": [int(name in plan) for name, one in named if one.requires_grad][:_MOST_SIZES],
-        "frozen_divided": [int(name in plan) for name, one in named if not one.requires_grad][
-            :_MOST_SIZES
-        ],
+        "divided": [flag for flag, learns in flags if learns][:_MOST_SIZES],
+        "frozen_divided": [flag for flag, learns in flags if not learns][:_MOST_SIZES],
     }
 
 

@@ -318,7 +318,11 @@ def count_model(
     """
     asked = {"function": None, "paths": [], "config": {}, **question, "dtype": _DTYPES[precision]}
     asked["hpcrun"] = str(Path(hpcrun.__file__).parent.parent)
-    argv, environment = _command(python, setup, variables or {})
+    # As a file: the job's Python need not have hpcrun, nor may it find hpcrun's own modules.
+    command = [*python, os.path.realpath(model_program.__file__)]
+    # The meta device takes no GPU; the user's code, as it is imported, gets none either.
+    own = {**(variables or {}), **dict.fromkeys(_GPUS, ""), "PYTHONDONTWRITEBYTECODE": "1"}
+    argv, environment = in_job_environment(command, setup, own)
     try:
         found = ask_python.ask(
             argv,
@@ -344,16 +348,6 @@ def count_model(
     else:
         return found.data
     raise UsageError(why, hint=GIVE)
-
-
-def _command(
-    python: Sequence[str], setup: Sequence[str], variables: Mapping[str, str]
-) -> tuple[list[str], dict[str, str]]:
-    # As a file: the job's Python need not have hpcrun, nor may it find hpcrun's own modules.
-    argv = [*python, os.path.realpath(model_program.__file__)]
-    # The meta device takes no GPU; the user's code, as it is imported, gets none either.
-    own = {**variables, **dict.fromkeys(_GPUS, ""), "PYTHONDONTWRITEBYTECODE": "1"}
-    return in_job_environment(argv, setup, own)
 
 
 def module_of(file: str | None, module: str) -> dict[str, Any]:

@@ -189,12 +189,10 @@ class Steps:
 
         For one and two samples: ``{"whole": [a, b], "checkpointed": [a, b] or None}``.
         """
-        found: dict[str, Any] = {"whole": [self._one_rank(count) for count in (1, 2)]}
-        found["blocks"] = _checkpoint_blocks(self._model, self._torch)
-        found["checkpointed"] = None
-        if found["blocks"]:
-            found["checkpointed"] = [self._one_rank(count) for count in (1, 2)]
-        return found
+        whole = [self._one_rank(count) for count in (1, 2)]
+        blocks = _checkpoint_blocks(self._model, self._torch)
+        again = [self._one_rank(count) for count in (1, 2)] if blocks else None
+        return {"whole": whole, "blocks": blocks, "checkpointed": again}
 
     def stages(self, bounds: Sequence[int], interval: int) -> list[dict[str, Any]]:
         """Follow each stage of a pipeline of layers with one micro batch, as `whole` does.

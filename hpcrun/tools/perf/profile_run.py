@@ -127,27 +127,18 @@ def profile(compiled: Compiled, request: Request) -> StepProfile | None:
         raise UnfinishedProfileError(
             experiment, number, why, f"`hpcrun why {name}` tells the cause"
         )
-    found = _collected(experiment, number, compiled, wanted["warmup"])
-    files.write_json(attempts[-1].whole_profile, found.to_data())
-    return found
-
-
-def _collected(
-    experiment: ExperimentPaths, number: int, compiled: Compiled, warmup: int
-) -> StepProfile:
-    run, attempt = compiled.runs[0], experiment.run(number).attempts()[-1]
-    ranks = run.main_ranks
-    name = f"{experiment.name}/{number}"
+    ranks, warmup = compiled.runs[0].main_ranks, wanted["warmup"]
     try:
-        return step_profile.of_summaries(name, attempt, ranks, warmup, _peak)
+        found = step_profile.of_summaries(name, attempts[-1], ranks, warmup, _peak)
     except UsageError as error:
-        wanted = run.spec[profiling.KEY]
         needed = profiling.needed(wanted["steps"], warmup)
         hint = (
             f"a profile takes {needed} optimizer steps: have the program make as many, or give "
             "--steps and --warmup less"
         )
         raise UnfinishedProfileError(experiment, number, error.message, hint) from None
+    files.write_json(attempts[-1].whole_profile, found.to_data())
+    return found
 
 
 def _peak(device: str, dtype: str, tf32: bool) -> float | None:

@@ -306,4 +306,3 @@ def write_spec(path: Path, content: str, run: CompiledRun, root: Path) -> None:
             f"{path}: compiles to another configuration than the one that was measured",
             hint="compare: hpcrun plan with this file, and with the values of the table",
         )
-

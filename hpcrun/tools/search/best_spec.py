@@ -67,4 +67,3 @@ def _changes(one: Selected, content: str) -> Mapping[str, Any]:
     if not changes and found.entry != one.run.entry:
         return {"entry": MISSING}
     return changes
-
