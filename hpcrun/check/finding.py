@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpcrun.compile.source.marked_tree import COMMAND_LINE
-from hpcrun.state import files
+from hpcrun.compile.source import yaml_reader
+from hpcrun.compile.source.marked_tree import COMMAND_LINE, dotted
+from hpcrun.compile.source.problems import Problems
 from hpcrun.text import entry, one_line, runs_text
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
-_LARGEST_FILE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class KeyPlaces:
     def __init__(self, sources: Sequence[Path], overrides: Sequence[str]) -> None:
         self._sources = sources
         self._overridden = [word.lstrip("+").partition("=")[0] for word in overrides]
-        self._lines: dict[Path, dict[str, int]] = {}
+        self._lines: dict[Path, dict[str, int | None]] = {}
 
     def of(self, key: str) -> str:
         """Return ``finetune.yaml:12`` or ``command line``; empty where the key is not written."""
@@ -100,24 +100,7 @@ def _shown(path: Path) -> str:
     return str(path)
 
 
-def _lines(path: Path) -> dict[str, int]:
-    """Return full key -> line of a YAML file; a key with dots is split at them."""
-    import yaml
-
-    found: dict[str, int] = {}
-
-    def walk(node: Any, prefix: str) -> None:
-        for name, value in node.value:
-            if not isinstance(name, yaml.ScalarNode):
-                continue
-            key = f"{prefix}{name.value}"
-            found.setdefault(key, name.start_mark.line + 1)
-            if isinstance(value, yaml.MappingNode):
-                walk(value, f"{key}.")
-
-    with contextlib.suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
-        loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        node = yaml.compose(files.read_bytes(path, _LARGEST_FILE), Loader=loader)
-        if isinstance(node, yaml.MappingNode):
-            walk(node, "")
-    return found
+def _lines(path: Path) -> dict[str, int | None]:
+    """Return full key -> line of a YAML file; empty where it cannot be read."""
+    tree = yaml_reader.read_yaml(path, str(path), Problems())
+    return {dotted(key): mark.line for key, mark in tree.marks.items()} if tree else {}

@@ -138,8 +138,6 @@ def _trial(one: Selected, seen: Observed, objectives: Sequence[Objective], say: 
     course = curve.values(objective.metric)
     known = [curve.last(each.metric) for each in objectives] if len(objectives) > 1 else []
     last = [value for value in known if value is not None and math.isfinite(value)]
-    finite = [pair for pair in course if math.isfinite(pair[1])]
-    choose = max if objective.better == "max" else min
-    best = choose(finite, key=lambda pair: pair[1]) if finite else None
+    best = curve.best(objective.metric, objective.better)
     is_whole = bool(known) and len(last) == len(known)
     return SearchTrial(one, seen.status, seen.attempts, course, best, last if is_whole else None)
