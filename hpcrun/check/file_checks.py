@@ -39,20 +39,16 @@ def findings(
     lacking: list[str] = []
     failing: list[str] = []
     unseen: list[str] = []
-    unchecked = permissions.foreign(compiled.sources)
-    code_root = Path(compiled.code_root)
-
-    def check_python() -> None:
-        preflight.check_python(
-            runs,
-            plan.cluster,
-            unchecked=unchecked,
-            say=told.append,
-            lacks=lacking.append,
-            fails=failing.append,
-            code_root=code_root,
-        )
-
+    check_python = partial(
+        preflight.check_python,
+        runs,
+        plan.cluster,
+        unchecked=permissions.foreign(compiled.sources),
+        say=told.append,
+        lacks=lacking.append,
+        fails=failing.append,
+        code_root=Path(compiled.code_root),
+    )
     going_on = [run for run in runs if run.number in resumed]
     steps: dict[str, Callable[[], object]] = {
         "root": lambda: preflight.check_root(compiled.root, compiled.cluster, told.append),

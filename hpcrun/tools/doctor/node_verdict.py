@@ -305,10 +305,8 @@ def _all_reduce(
     stored = baseline.busbw.get(shape(result), {}) if baseline else {}
     rows = reduced.get("rows", ())
     # Small messages measure latency, and noise.
-    best, usual = (
-        max((row["busbw"] for row in rows), default=0.0),
-        max(stored.values(), default=0.0),
-    )
+    best = max((row["busbw"] for row in rows), default=0.0)
+    usual = max(stored.values(), default=0.0)
     if rows and best < ENOUGH * usual:
         message = f"the all-reduce over them has a bus bandwidth of {rate_text(best)} at "
         message += f"best, the baseline is {rate_text(usual)}"

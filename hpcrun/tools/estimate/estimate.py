@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hpcrun import activity, gpu_catalogue
@@ -91,7 +91,7 @@ class ShapeEstimate:
     """The memory that the likest earlier run of the program took."""
     taken_note: str | None = None
     """Why accounting does not tell, where telemetry does not either."""
-    notes: tuple[str, ...] = field(default_factory=tuple)
+    notes: tuple[str, ...] = ()
 
     @property
     def largest_micro(self) -> int | None:

@@ -324,11 +324,10 @@ def nearest_of_all(report: EstimateReport) -> Iterator[str]:
 
 def notes(report: EstimateReport) -> list[str]:
     """Return the notes of all shapes, once each, and the problems of those not known."""
-    found: dict[str, None] = {}
+    found: list[str] = []
     for one in report.shapes:
         if one.problem:
-            found[
-                f"not estimated: {one.problem}\nhint: {one.hint or 'see `hpcrun help estimates`'}"
-            ] = None
-        found.update(dict.fromkeys(one.notes))
-    return [*found]
+            hint = one.hint or "see `hpcrun help estimates`"
+            found.append(f"not estimated: {one.problem}\nhint: {hint}")
+        found += one.notes
+    return [*dict.fromkeys(found)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.errors import UsageError
@@ -98,7 +98,7 @@ class ModelFacts:
     """What one step holds; None if it was not followed."""
     checkpointed: FollowedModel | None = None
     """The same with activation checkpointing of each block, or of a pipeline's layers."""
-    notes: tuple[str, ...] = field(default_factory=tuple)
+    notes: tuple[str, ...] = ()
     """What could not be found out, and what was guessed."""
 
     @property

@@ -126,10 +126,8 @@ def costs(
     if unit == price_list.GPU:
         watts, source = price.gpu_watts, "gpu_watts of the profile"
         if watts is None and gpu is not None:
-            watts, source = (
-                gpu.watts,
-                f"the power limit of {gpu.name}, without the rest of the node",
-            )
+            watts = gpu.watts
+            source = f"the power limit of {gpu.name}, without the rest of the node"
     size = memory_formulas.checkpoint_bytes(model, setup)
     save = saved or (size / (WRITES * job.nodes), f"assumed: {WRITES / 1e9:g} GB/s of each node")
 

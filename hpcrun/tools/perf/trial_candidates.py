@@ -5,6 +5,7 @@ Nothing is started but the program that counts the model for `hpcrun.tools.estim
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -18,6 +19,7 @@ from hpcrun.compile import Compiled, CompiledRun, compile_spec
 from hpcrun.compile.freeze import freeze
 from hpcrun.errors import HpcrunError, SpecError, UsageError
 from hpcrun.policy import batch
+from hpcrun.run.node import cgroup
 from hpcrun.text import one_line, plural, short_ends, shortened, size
 from hpcrun.tools.perf.on_nodes.trial_log import TrialCandidate
 
@@ -275,14 +277,9 @@ def _judgement(shape: ShapeEstimate, limit: int | None) -> tuple[float | None, s
 
 def _memory_here(base: Compiled) -> int | None:
     """Return the memory of this machine, where the trials run on it."""
-    if base.executor.queues:
-        return None
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemTotal:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        return None
+    if not base.executor.queues:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            return cgroup.numbers(Path("/proc/meminfo"))["MemTotal:"] * 1024
     return None
 
 

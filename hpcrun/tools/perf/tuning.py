@@ -281,7 +281,7 @@ def spec_text(
 ) -> str:
     """Return the spec: the typed overrides, a candidate's values and its batch sizes."""
     target = Path(base.file)
-    near = path.parent in (target.parent, *target.parents) or path.parent == target.parent
+    near = path.parent in target.parents
     extends = os.path.relpath(target, path.parent) if near else str(target)
     spec = Patched({"name": f"{base.name}-tuned", "extends": extends})
     pairs = [one.removeprefix("+").partition("=")[::2] for one in typed]

@@ -34,6 +34,7 @@ from hpcrun.state.layout import slurm_path
 from hpcrun.text import listed, plural
 from hpcrun.tools.doctor.on_nodes.node_facts import wait_for
 
+_EXAMINER = "hpcrun.tools.doctor.on_nodes.examiner"
 # Seconds for the answer of one pair.
 PAIR = 25.0
 # Times that slow pairs are measured again at once, and then one pair after the other, if there are
@@ -175,13 +176,8 @@ class Conductor:
         self._steps: dict[str, subprocess.Popen[bytes]] = {}
         gpus = request.get("gpus")
         for node in self.nodes:
-            command = [
-                sys.executable,
-                "-m",
-                "hpcrun.tools.doctor.on_nodes.examiner",
-                str(directory),
-            ]
-            command += ["--node", node, "--conductor", self._switchboard.address]
+            command = [sys.executable, "-m", _EXAMINER, str(directory), "--node", node]
+            command += ["--conductor", self._switchboard.address]
             cpus = allocation.cpus_per_node or 1
             log = slurm_path(directory / f"examiner-{node}.log")
             argv = steps.agent_argv([node], log, gpus, command, cpus=cpus)
