@@ -53,6 +53,8 @@ class ScalePoint:
     score: TrialScore | None = None
     refused: str | None = None
     """Why it is not measured."""
+    place: tuple[int, int] | None = None
+    """Its run of trials, and its candidate there, which points with one batch share."""
 
     @property
     def step_seconds(self) -> float | None:
@@ -82,8 +84,8 @@ class Scaling:
 
     base: Compiled
     points: list[ScalePoint]
-    runs: list[tuple[CompiledRun, tuple[int, ...]]]
-    """A run of trials for each number of ranks, and the places of its candidates' points."""
+    runs: list[CompiledRun]
+    """A run of trials for each number of ranks."""
     names: list[str] = dataclasses.field(default_factory=list)
     interrupted: bool = False
     left: tuple[str, ...] = ()
@@ -93,17 +95,15 @@ class Scaling:
     @property
     def compiled(self) -> Compiled:
         """The experiment of all runs of trials."""
-        runs = tuple(run for run, _ in self.runs)
         name = f"{self.base.name}-{NAME}"
-        return dataclasses.replace(self.base, name=name, runs=runs, prerequisites=())
+        return dataclasses.replace(self.base, name=name, runs=tuple(self.runs), prerequisites=())
 
     def measure(self, argv: Sequence[str], say: Say) -> None:
         """Make the trials, for the fewest ranks first."""
 
         def told(place: int, record: TrialRecord) -> None:
-            _, places = self.runs[place]
             if record.round == trial_log.FINAL and record.step_seconds:
-                points = [self.points[one] for one in self._of(places, record.candidate)]
+                points = [one for one in self.points if one.place == (place, record.candidate)]
                 kinds = " and ".join(dict.fromkeys(one.kind for one in points))
                 ranks = plural(points[0].ranks, "rank")
                 say(f"{ranks}, {kinds}: {record.step_seconds:.4g} s a step")
@@ -112,12 +112,12 @@ class Scaling:
         self.interrupted, self.completed = done.interrupted, done.completed
         self.left = done.left
         self.names = [f"{done.experiment.name}/{number}" for number in done.numbers]
-        for (_, places), records in zip(self.runs, done.records, strict=True):
-            candidates = max(self._candidate(places, one) for one in places) + 1
-            scores = trial_log.scores(records, candidates)
-            for one in places:
-                score = scores[self._candidate(places, one)]
-                self.points[one] = dataclasses.replace(self.points[one], score=score)
+        # Of each number of ranks there is a candidate for either kind, or one for both.
+        scores = [trial_log.scores(records, 2) for records in done.records]
+        for at, one in enumerate(self.points):
+            if one.place is not None:
+                run, candidate = one.place
+                self.points[at] = dataclasses.replace(one, score=scores[run][candidate])
 
     def efficiency(self, point: ScalePoint) -> float | None:
         """Return samples a second of a rank, as a part of those with the fewest ranks."""
@@ -162,14 +162,6 @@ class Scaling:
             ],
         }
 
-    def _candidate(self, places: tuple[int, ...], place: int) -> int:
-        """Return the candidate of a point: points with one batch share it."""
-        trains = [self.points[one].train for one in places]
-        return list(dict.fromkeys(trains)).index(self.points[place].train)
-
-    def _of(self, places: tuple[int, ...], candidate: int) -> list[int]:
-        return [one for one in places if self._candidate(places, one) == candidate]
-
 
 def plan(
     spec: str,
@@ -199,16 +191,16 @@ def plan(
     if not 1 <= len(numbers) <= _MOST:
         raise UsageError(f"found {len(numbers)} numbers; accepted are 1 to {_MOST}")
     points: list[ScalePoint] = []
-    runs: list[tuple[CompiledRun, tuple[int, ...]]] = []
+    runs: list[CompiledRun] = []
     for number in numbers:
         keys = [f"resources.nodes={number}"] if nodes else _ranks(own, number)
         found: dict[int, CompiledRun] = {}
-        places: list[int] = []
         for kind in (STRONG, WEAK):
             point, run = _point(spec, overrides, own, keys, kind, root)
             if run is not None:
                 found.setdefault(point.train, run)
-                places.append(len(points))
+                place = len(runs), [*found].index(point.train)
+                point = dataclasses.replace(point, place=place)
             points.append(point)
         if found:
             candidates = tuple(SpacePoint({}, run).candidate for run in found.values())
@@ -217,7 +209,7 @@ def plan(
             )
             first = next(iter(found.values()))
             label = f"{'nodes' if nodes else 'ranks'}={number}"
-            runs.append((trial_run.with_trials(first, one, label), tuple(places)))
+            runs.append(trial_run.with_trials(first, one, label))
     if not runs:
         raise UsageError("no number of ranks suits the spec", hint=points[0].refused)
     return Scaling(base, points, runs)
