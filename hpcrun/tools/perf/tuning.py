@@ -22,7 +22,7 @@ from hpcrun.text import Say, brief, duration, plural, size
 from hpcrun.tools.perf import trial_candidates, trial_run, written_file
 from hpcrun.tools.perf.on_nodes import trial_log
 from hpcrun.tools.perf.on_nodes.trial_log import TrialPlan, TrialRecord, TrialScore
-from hpcrun.tools.perf.trial_candidates import SpaceKey, SpacePoint
+from hpcrun.tools.perf.trial_candidates import SpacePoint
 
 NAME = "tune"
 # The part of a job's time limit that trials may take.
@@ -49,7 +49,6 @@ class Tuning:
     """A tuning; `Tuning.try_all` makes the trials."""
 
     base: Compiled
-    keys: list[SpaceKey]
     combinations: list[SpacePoint]
     order: list[int]
     """Places of the combinations that are tried."""
@@ -252,7 +251,7 @@ def plan(wishes: TuneWishes, say: Say) -> Tuning:
     order = trial_candidates.in_order(found)
     if not order:
         raise HpcrunError("no combination is left to try", hint=found[0].pruned)
-    return Tuning(base, keys, found, order, path, notes)
+    return Tuning(base, found, order, path, notes)
 
 
 def spec_place(spec: str, base: Compiled, wanted: str | None) -> Path:
