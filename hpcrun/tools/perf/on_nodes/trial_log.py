@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hpcrun.fields import COUNT, TEXT, TIME, Kind, Kinds, wrong
 from hpcrun.state import files
 
 # The key of the block in a run's spec; `hpcrun tune` puts it there.
@@ -107,40 +108,24 @@ def append(path: Path, record: TrialRecord) -> None:
 
 def read(path: Path) -> list[TrialRecord]:
     """Return the records of a run, in order; none without a file. Raises OSError if unreadable."""
-    found = (_parsed(line) for line in files.read_lines(path))
-    return [one for one in found if one is not None]
+    found = []
+    for line in files.read_lines(path):
+        if wrong(line, _RECORD, ("candidate", "round", "outcome", "time")) is None:
+            own = {name: line[name] for name in _RECORD if line.get(name) is not None}
+            found.append(TrialRecord(**{**own, "steps": tuple(own.get("steps", ()))}))
+    return found
 
 
-def _parsed(data: Mapping[str, Any]) -> TrialRecord | None:
-    """Return the record of a line; None where it is not one of ours."""
-    try:
-        steps = tuple(_seconds(one) for one in data.get("steps", ()))
-        start, peak = data.get("start_seconds"), data.get("peak_bytes")
-        return TrialRecord(
-            candidate=_count(data["candidate"]),
-            round=str(data["round"]),
-            outcome=str(data["outcome"]),
-            time=float(data["time"]),
-            steps=steps,
-            start_seconds=None if start is None else _seconds(start),
-            peak_bytes=None if peak is None else _count(peak),
-            kind=None if data.get("kind") is None else str(data["kind"])[:100],
-            reason=None if data.get("reason") is None else str(data["reason"])[:2000],
-        )
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return None
-
-
-def _seconds(value: Any) -> float:
-    if not isinstance(value, (int, float)) or not 0 <= value < 1e9:
-        raise ValueError(f"found {value!r}; accepted are seconds")
-    return float(value)
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"found {value!r}; accepted is a whole number")
-    return value
+# Lines of other forms are none of ours. Seconds are bounded as times are.
+_RECORD: Kinds = {
+    **dict.fromkeys(("round", "outcome", "kind", "reason"), TEXT),
+    **dict.fromkeys(("candidate", "peak_bytes"), COUNT),
+    **dict.fromkeys(("time", "start_seconds"), TIME),
+    "steps": Kind(
+        "a list of seconds",
+        lambda value: type(value) is list and all(map(TIME.accepts, value)),
+    ),
+}
 
 
 @dataclass(frozen=True)

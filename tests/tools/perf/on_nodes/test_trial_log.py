@@ -28,7 +28,13 @@ def test_records_are_read_as_they_were_written_and_others_are_skipped(tmp_path: 
     for one in written:
         trial_log.append(path, one)
     with path.open("a") as stream:
-        for bad in ({}, {"candidate": -1}, {"candidate": 0, "steps": ["x"]}, {"candidate": "0"}):
+        for bad in (
+            {},
+            {"candidate": -1},
+            {"candidate": 0, "steps": ["x"]},
+            {"candidate": 0, "steps": 5},
+            {"candidate": "0"},
+        ):
             line = {"round": "screen", "outcome": "measured", "time": 1.0, **bad}
             stream.write(json.dumps(line) + "\n")
         stream.write('{"candidate": 0, "rou')
