@@ -59,15 +59,12 @@ def read(
     A variable that is set is always among them, with what is wrong with it.
     """
     mounted = mounts.read(mountinfo)
-    wanted = {f"${name}": environ[name] for name in VARIABLES if environ.get(name)}
     remote = [one.point for one in mounted if one.is_remote and not _is_system(one.point)]
-    named = {point: [f"{point}/{user}", f"{point}/users/{user}"] for point in remote}
-    home = {"$HOME": environ["HOME"]} if environ.get("HOME") else {}
-    looks = [
-        *((source, [path], True) for source, path in wanted.items()),
-        *((point, paths, False) for point, paths in [*named.items()][:_MOST_MOUNTS]),
-        *((source, [path], True) for source, path in home.items()),
-    ]
+    looks = [(f"${name}", [environ[name]], True) for name in VARIABLES if environ.get(name)]
+    for point in [*dict.fromkeys(remote)][:_MOST_MOUNTS]:
+        looks.append((point, [f"{point}/{user}", f"{point}/users/{user}"], False))
+    if environ.get("HOME"):
+        looks.append(("$HOME", [environ["HOME"]], True))
     until = time.monotonic() + patience
     calls = [BackgroundCall(partial(_first, mounted, *look)) for look in looks]
     found: dict[str, StoragePlace] = {}
