@@ -46,72 +46,71 @@ _MARK = "hpcrun-tensor:"
 _LINE, _TAIL = 1 << 16, 2000
 
 
-class TensorRanks:
-    """One process a GPU, or one alone; `close` leaves none."""
+class _TensorRank:
+    """One process of the test, and what it says."""
 
-    def __init__(self, places: list[dict[str, Any]]) -> None:
-        self._found: list[dict[str, Any]] = [{} for _ in places]
-        self._words = ["" for _ in places]
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._readers: list[threading.Thread] = []
-        for number, place in enumerate(places):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "hpcrun.tools.doctor.on_nodes.tensor_test"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )
-            self._processes.append(process)
-            assert process.stdin is not None
-            with contextlib.suppress(OSError), process.stdin as stream:
-                stream.write(json.dumps(place).encode() + b"\n")
-            reader = threading.Thread(target=self._read, args=(number,), daemon=True)
-            reader.start()
-            self._readers.append(reader)
+    def __init__(self, place: dict[str, Any]) -> None:
+        self._found: dict[str, Any] = {}
+        self._words = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "hpcrun.tools.doctor.on_nodes.tensor_test"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError), self.process.stdin as stream:
+            stream.write(json.dumps(place).encode() + b"\n")
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
-    def _read(self, number: int) -> None:
-        stream = self._processes[number].stdout
+    def _read(self) -> None:
+        stream = self.process.stdout
         assert stream is not None
         while line := stream.readline(_LINE).decode(errors="replace"):
             if line.startswith(_MARK):
                 with contextlib.suppress(ValueError):
-                    self._found[number].update(json.loads(line[len(_MARK) :]))
+                    self._found.update(json.loads(line[len(_MARK) :]))
             else:
-                self._words[number] = (self._words[number] + line)[-_TAIL:]
+                self._words = (self._words + line)[-_TAIL:]
+
+    def result(self, patience: float) -> dict[str, Any]:
+        """Return what it found; ``error`` says why it did not come to its end."""
+        code = self.process.poll()
+        if code is None:
+            return {**self._found, "error": f"it did not end within {patience:.0f} s"}
+        self._reader.join(timeout=1)
+        if code == 0:
+            return self._found
+        last = [line for line in self._words.strip().splitlines() if line.strip()][-1:]
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return {**self._found, "error": f"it ended with {how}: {''.join(last)[:300]}"}
+
+
+class TensorRanks:
+    """One process a GPU, or one alone; `close` leaves none."""
+
+    def __init__(self, places: list[dict[str, Any]]) -> None:
+        self._ranks = [_TensorRank(place) for place in places]
 
     @property
     def running(self) -> bool:
-        return any(process.poll() is None for process in self._processes)
+        return any(one.process.poll() is None for one in self._ranks)
 
     def results(self, patience: float) -> list[dict[str, Any]]:
-        """Return the results of each rank; ``error`` says why one did not come to its end."""
-        answers = []
-        for process, found, words, reader in zip(
-            self._processes, self._found, self._words, self._readers, strict=True
-        ):
-            code = process.poll()
-            if code is not None:
-                reader.join(timeout=1)
-            error = {}
-            if code is None:
-                error = {"error": f"it did not end within {patience:.0f} s"}
-            elif code:
-                last = [line for line in words.strip().splitlines() if line.strip()][-1:]
-                how = f"signal {-code}" if code < 0 else f"exit code {code}"
-                error = {"error": f"it ended with {how}: {''.join(last)[:300]}"}
-            answers.append({**found, **error})
-        return answers
+        """Return the results of each rank."""
+        return [one.result(patience) for one in self._ranks]
 
     def close(self) -> None:
-        for process in self._processes:
+        for one in self._ranks:
             with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
+                os.killpg(one.process.pid, signal.SIGKILL)
         until = time.monotonic() + 5
-        for process in self._processes:
+        for one in self._ranks:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.1, until - time.monotonic()))
+                one.process.wait(max(0.1, until - time.monotonic()))
 
 
 class Examiner:

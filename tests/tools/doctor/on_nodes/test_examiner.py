@@ -78,6 +78,12 @@ def until_closed() -> Iterator[list[TensorRanks]]:
             {"gemm": 5, "error": "it ended with exit code 1: CUDA error: 719"},
         ),
         ("import os; os.kill(os.getpid(), 11)", {"error": "it ended with signal 11: "}),
+        # Its last words are read after its end.
+        (
+            "import os, time\nif os.fork() == 0:\n    time.sleep(0.4)\n    print('at last')\n"
+            "else:\n    os._exit(3)",
+            {"error": "it ended with exit code 3: at last"},
+        ),
         ("print('hpcrun-tensor:nonsense')", {}),
     ],
 )
