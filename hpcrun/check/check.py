@@ -167,8 +167,7 @@ def check(compiled: Compiled, preview: Preview, overrides: Sequence[str]) -> Che
         said = f"the profile {report.cluster} runs on this machine: no cluster is asked"
         return replace(report, skipped=[said])
     preflight.check_executor(plan.cluster)
-    with activity.doing("asking Slurm what this cluster is"):
-        site = slurm_site.read()
+    site = slurm_site.read()
     found = [*judge(plan, site), *mpi_types_are_there(plan)]
     skipped = []
     if site.without_accounting:
@@ -248,8 +247,7 @@ class SubmitCheck:
     @cached_property
     def _site(self) -> SlurmSite | None:
         try:
-            with activity.doing("asking Slurm what this cluster is"):
-                return slurm_site.read()
+            return slurm_site.read()
         except ClusterUnreachable as error:
             self._say(f"not checked against the cluster: {error.message}")
             return None

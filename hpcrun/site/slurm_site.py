@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from hpcrun import activity
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
 from hpcrun.site import site_names
 from hpcrun.site import slurm_records as records
@@ -209,6 +210,7 @@ class SlurmSite:
         return named or (every.pop() if len(every) == 1 else "")
 
 
+@activity.doing("asking Slurm what this cluster is")
 def read() -> SlurmSite:
     """Ask slurmctld and slurmdbd side by side.
 

@@ -82,8 +82,7 @@ def read_site(profile: DoctorProfile) -> SlurmSite:
             "`hpcrun doctor --cluster local`",
         )
     client.check_cluster()
-    with activity.doing("asking Slurm what this cluster is"):
-        return slurm_site.read()
+    return slurm_site.read()
 
 
 def examine(profile: DoctorProfile, python: str | None = None) -> Examination:

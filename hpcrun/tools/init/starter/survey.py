@@ -84,10 +84,7 @@ def take(
     pythons = BackgroundCall(lambda: python_search.search(environ, directory))
     modules = BackgroundCall(lambda: site_software.read(environ, _image_places(environ, directory)))
     networks = BackgroundCall(read_network)
-    slurm = None
-    if with_slurm and client.available():
-        with activity.doing("asking Slurm what this cluster is"):
-            slurm = slurm_site.read()
+    slurm = slurm_site.read() if with_slurm and client.available() else None
     with activity.doing("looking for storage, modules and adapters"):
         seen = storage.result(), modules.result(), networks.result()
     with activity.doing("asking Pythons for torch and deepspeed"):
