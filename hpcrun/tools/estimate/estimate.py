@@ -75,8 +75,8 @@ class ShapeEstimate:
     """Why the model is not known."""
     hint: str | None = None
     memory: Memory | None = None
-    own: Setting | None = None
-    """Its setting on its GPU: the largest micro batch."""
+    largest_micro: int | None = None
+    """The largest micro batch that fits its GPU, 0 if none does; None if unknown."""
     fits: bool | None = None
     host_memory: int | None = None
     """Bytes that the job asks for on each node; None for the partition's default."""
@@ -92,12 +92,6 @@ class ShapeEstimate:
     taken_note: str | None = None
     """Why accounting does not tell, where telemetry does not either."""
     notes: tuple[str, ...] = ()
-
-    @property
-    def largest_micro(self) -> int | None:
-        """The largest micro batch that fits its GPU, 0 if none does; None if unknown."""
-        is_known = self.own is not None and self.own.memory.knows_activations
-        return self.own.micro if self.own is not None and is_known else None
 
     @property
     def took_fits_host(self) -> bool | None:
@@ -256,20 +250,19 @@ def _memory(
         model = source.of(run, setup.precision)
     except UsageError as error:
         return replace(shape, problem=error.message, hint=error.hint)
-    return _judged(replace(shape, model=model), wishes)
+    return _judged(replace(shape, model=model), model, wishes)
 
 
-def _judged(shape: ShapeEstimate, wishes: Wishes) -> ShapeEstimate:
+def _judged(shape: ShapeEstimate, model: ModelFacts, wishes: Wishes) -> ShapeEstimate:
     """Add what fits."""
-    model, setup, gpu = shape.model, shape.setup, shape.gpu
-    assert model is not None
+    setup, gpu, host = shape.setup, shape.gpu, shape.host_memory
     notes = [*shape.notes, *model.notes]
     memory = memory_formulas.held(model, setup)
     if memory.least is not None:
         notes.append(
-            f"how {setup.model_ranks} ranks divide the model is not known ({_why(shape)}): it "
-            "takes from even parts to whole activations, embedding and head on each rank, and what "
-            "fits is judged by the most"
+            f"how {setup.model_ranks} ranks divide the model is not known "
+            f"({_why(model, setup)}): it takes from even parts to whole activations, embedding and "
+            "head on each rank, and what fits is judged by the most"
         )
     if memory.stage is not None:
         begun = memory_formulas.parts(model, setup)[memory.stage][0].in_flight
@@ -282,15 +275,9 @@ def _judged(shape: ShapeEstimate, wishes: Wishes) -> ShapeEstimate:
             "activations are not in it: give estimate.layers, hidden_size and sequence_length, or "
             "a function sample_batch(config, micro_batch) beside build_model"
         )
-    host = shape.host_memory
-    of_node = memory.host.peak * shape.ranks_per_node
-    if shape.on_cpu:
-        of_node += memory.gpu.peak * shape.ranks_per_node
-    shape = replace(
-        shape,
-        memory=memory,
-        fits_host=None if host is None else of_node <= host,
-    )
+    of_rank = memory.host.peak + (memory.gpu.peak if shape.on_cpu else 0)
+    fits_host = None if host is None else of_rank * shape.ranks_per_node <= host
+    shape = replace(shape, memory=memory, fits_host=fits_host)
     if gpu is None:
         elsewhere: list[tuple[str, bool]] = []
         if not shape.on_cpu:
@@ -306,9 +293,10 @@ def _judged(shape: ShapeEstimate, wishes: Wishes) -> ShapeEstimate:
     if wishes.fit or not fits:
         settings = fitting.settings(model, setup, gpu, shape.ranks_per_node, host)
         nearest = fitting.nearest(model, settings, gpu, gpu_catalogue.GPUS)
+    own = fitting.setting(model, setup, gpu, shape.ranks_per_node, host)
     return replace(
         shape,
-        own=fitting.setting(model, setup, gpu, shape.ranks_per_node, host),
+        largest_micro=own.micro if own.memory.knows_activations else None,
         fits=fits,
         settings=settings,
         nearest=nearest,
@@ -334,10 +322,8 @@ def _own_gpu(plan: Plan, run: RunPlan, notes: list[str]) -> Gpu | None:
     return gpu
 
 
-def _why(shape: ShapeEstimate) -> str:
+def _why(model: ModelFacts, setup: TrainingSetup) -> str:
     """Return why it is not known how ranks divide a model."""
-    model, setup = shape.model, shape.setup
-    assert model is not None
     if setup.model_ranks > setup.tensor * setup.stages:
         return "it is the program's"
     if not model.sizes:
