@@ -5,34 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hpcrun import shared_look
 from hpcrun.features.object_storage.copy_records import COPIED, TROUBLE, step_and_attempt
+from hpcrun.features.object_storage.store import Store
 from hpcrun.run.checkpoint import checkpoint_files
 from hpcrun.run.checkpoint.checkpoint_files import Checksum
 from hpcrun.state import files, manifest
 from hpcrun.state.manifest import File, Manifest
 
 Report = Callable[..., None]
-
-
-class Copies(Protocol):
-    """The part of a `store.Store` that is used here."""
-
-    place: str
-
-    def manifest(self, name: str) -> bytes | None: ...
-
-    def put(self, name: str, file: str, source: Path) -> None: ...
-
-    def sizes(self, name: str) -> dict[str, int]: ...
-
-    def finish(self, name: str, data: bytes) -> None: ...
-
-    def names(self) -> list[str]: ...
-
-    def remove(self, name: str) -> None: ...
 
 
 class _Vanished(Exception):
@@ -50,7 +33,7 @@ class Copier:
 
     def __init__(
         self,
-        store: Copies,
+        store: Store,
         checkpoints: Path,
         report: Report,
         *,

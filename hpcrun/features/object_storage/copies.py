@@ -10,19 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from hpcrun.bounded_json import parse_line
 from hpcrun.errors import HpcrunError
 from hpcrun.features.object_storage import copy_records, fetcher
 from hpcrun.features.object_storage.block import ObjectStorage
-from hpcrun.features.object_storage.copy_records import (
-    COPIED,
-    FETCHED,
-    NOT_COPIED,
-    TROUBLE,
-)
+from hpcrun.features.object_storage.copy_records import COPIED, FETCHED, NOT_COPIED, TROUBLE
 from hpcrun.features.object_storage.process import EXIT_USELESS, FAILED
 from hpcrun.fields import wrong
 from hpcrun.run.protocol.output import say
@@ -131,14 +126,12 @@ class CheckpointCopies:
 
     def _fetch(self) -> None:
         process = self._fetching = _start(self._command("fetch"))
-        self._read(process)
-        code, failure = process.wait(), dict[str, Any]()
-        with contextlib.suppress(queue.Empty):
-            while True:
-                found = self._reports.get_nowait()
-                if found.get("what") == FAILED:
-                    failure = found
-                self._take(found)
+        failure: dict[str, Any] = {}
+        for found in _reports_of(process):
+            if found.get("what") == FAILED:
+                failure = found
+            self._take(found)
+        code = process.wait()
         if code == 0:
             return
         message = str(failure.get("message") or f"its process ended with {code}; see this log")
@@ -160,7 +153,8 @@ class CheckpointCopies:
                 except OSError as error:
                     self._reports.put({"what": TROUBLE, "message": f"no process starts: {error}"})
                     return
-            self._read(process)
+            for found in _reports_of(process):
+                self._reports.put(found)
             code = process.wait()
             _close_input(process)
             self._useless = code == EXIT_USELESS
@@ -171,13 +165,6 @@ class CheckpointCopies:
             if self._over.wait(pause):
                 return
             pause = min(2 * pause, LONGEST_PAUSE)
-
-    def _read(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            found = parse_line(line)
-            if type(found) is dict:
-                self._reports.put(found)
 
     def _take(self, report: dict[str, Any]) -> None:
         what, message = report.get("what"), str(report.get("message") or "")
@@ -224,6 +211,15 @@ def _start(command: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
+
+
+def _reports_of(process: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield what a process reports until it ends."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        found = parse_line(line)
+        if type(found) is dict:
+            yield found
 
 
 def _close_input(process: subprocess.Popen[bytes], seconds: float | None = None) -> None:

@@ -69,19 +69,19 @@ def copies(records: Iterable[Record]) -> list[Record]:
 
     One that was passed over is left out until it is copied again.
     """
-    last: dict[str, Record] = {}
-    for record in records:
-        if record["event"] in (COPIED, PASSED_OVER) and record.get("checkpoint"):
-            last[record["checkpoint"]] = record
-    found = [record for record in last.values() if record["event"] == COPIED]
+    found = [record for record in _last(records).values() if record["event"] == COPIED]
     return sorted(found, key=lambda one: step_and_attempt(one["checkpoint"]) or (), reverse=True)
 
 
 def passed_over(records: Iterable[Record]) -> set[str]:
     """Return the names of checkpoints whose copies were found to be of no use."""
-    seen = [one for one in records if one["event"] in (COPIED, PASSED_OVER)]
-    known = {one["checkpoint"] for one in copies(seen)}
-    return {one["checkpoint"] for one in seen if one.get("checkpoint")} - known
+    return {name for name, one in _last(records).items() if one["event"] == PASSED_OVER}
+
+
+def _last(records: Iterable[Record]) -> dict[str, Record]:
+    """Return checkpoint -> the newest record on whether its copy may be fetched."""
+    seen = (one for one in records if one["event"] in (COPIED, PASSED_OVER))
+    return {one["checkpoint"]: one for one in seen if one.get("checkpoint")}
 
 
 def notice(of_attempt: Mapping[str, Record]) -> str | None:

@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from hpcrun import shared_look
 from hpcrun.errors import HpcrunError
@@ -19,7 +18,7 @@ from hpcrun.features.object_storage.copy_records import (
     copies,
     step_and_attempt,
 )
-from hpcrun.features.object_storage.store import is_lasting, words
+from hpcrun.features.object_storage.store import Store, is_lasting, words
 from hpcrun.run.checkpoint import checkpoint_files
 from hpcrun.run.checkpoint.checkpoint_files import Checksum
 from hpcrun.state import files, manifest
@@ -28,14 +27,6 @@ from hpcrun.text import size
 
 # Seconds in which a store that is down is asked again, and between the questions.
 PATIENCE, PAUSE = 120.0, 5.0
-
-
-class FetchableCopies(Protocol):
-    """The part of a `store.Store` that is used here."""
-
-    def manifest(self, name: str) -> bytes | None: ...
-
-    def fetch(self, name: str, file: str, target: Path) -> None: ...
 
 
 class _Unusable(Exception):
@@ -49,7 +40,7 @@ def newest_whole(checkpoints: Path) -> tuple[int, int] | None:
     there: it is the ranks that judge it.
     """
     for path, entry in manifest.complete(checkpoints):
-        if all(_has_size(path / name, file.bytes) for name, file in entry.files.items()):
+        if _is_whole(path, entry):
             return entry.step, entry.attempt
     return None
 
@@ -68,7 +59,7 @@ def lost(checkpoints: Path, records: Sequence[Record]) -> list[Record]:
 def fetch_newest(
     wanted: Sequence[Record],
     checkpoints: Path,
-    store_at: Callable[[str], FetchableCopies],
+    store_at: Callable[[str], Store],
     report: Report,
     patience: float = PATIENCE,
 ) -> None:
@@ -104,7 +95,7 @@ def fetch_newest(
                 time.sleep(PAUSE)
 
 
-def _fetch(record: Record, checkpoints: Path, store: FetchableCopies) -> Manifest | None:
+def _fetch(record: Record, checkpoints: Path, store: Store) -> Manifest | None:
     """Fetch one copy; None where the root turns out to have the checkpoint."""
     name = record["checkpoint"]
     data = store.manifest(name)
@@ -131,7 +122,7 @@ def _fetch(record: Record, checkpoints: Path, store: FetchableCopies) -> Manifes
         raise
 
 
-def _fetch_file(store: FetchableCopies, name: str, file: str, found: Manifest, aside: Path) -> None:
+def _fetch_file(store: Store, name: str, file: str, found: Manifest, aside: Path) -> None:
     """Fetch a file, unless it is there whole, of an earlier try; once more if it comes damaged."""
     target, expected = aside / file, found.files[file]
     try:
@@ -163,9 +154,7 @@ def _fetch_file(store: FetchableCopies, name: str, file: str, found: Manifest, a
 def _put_in_place(aside: Path, target: Path) -> bool:
     """Rename a fetched checkpoint into its place; return False if the root has it after all."""
     entry = manifest.read(target)
-    if entry is not None and all(
-        _has_size(target / name, file.bytes) for name, file in entry.files.items()
-    ):
+    if entry is not None and _is_whole(target, entry):
         shutil.rmtree(aside, ignore_errors=True)
         return False
     if shared_look.is_there(target):
@@ -187,6 +176,10 @@ def _check_room(checkpoints: Path, found: Manifest, aside: Path) -> None:
             f"{size(room.f_bavail * room.f_frsize)} of the {size(needed)} of its copy",
             hint="make room, then: hpcrun requeue",
         )
+
+
+def _is_whole(path: Path, entry: Manifest) -> bool:
+    return all(_has_size(path / name, file.bytes) for name, file in entry.files.items())
 
 
 def _has_size(path: Path, expected: int) -> bool:
