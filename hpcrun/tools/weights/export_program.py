@@ -87,11 +87,9 @@ def export(question: Mapping[str, Any], tell: Callable[..., None]) -> dict[str, 
         "world_size": entry.world_size,
         "metrics": entry.metrics,
         "format": layout.format,
-        "dtypes": _dtypes(layout),
+        "dtypes": layout.dtypes,
         "tensors": len(weights.tensors) - len(weights.tied),
-        "parameters": weight_files.parameters(
-            weights, [name for name in weights.tensors if name not in weights.tied]
-        ),
+        "parameters": weight_files.parameters(weights),
         "bytes": layout.bytes,
         "tied": layout.left_out,
         "notes": weights.notes,
@@ -152,14 +150,3 @@ def _beside(directory: str | None) -> dict[str, bytes]:
         for path in sorted(Path(directory).iterdir())
         if path.is_file() and not path.is_symlink()
     }
-
-
-def _dtypes(layout: weight_files.Layout) -> dict[str, int]:
-    """Return dtype -> bytes of it in the files."""
-    found: dict[str, int] = {}
-    for shard in layout.shards:
-        for name in shard.names:
-            if name not in layout.weights.tied:
-                dtype, count = layout.stored(name)
-                found[dtype] = found.get(dtype, 0) + count
-    return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -59,10 +59,8 @@ class Layout:
         """
         whole = FORMATS[form]
         groups: list[tuple[list[str], int]] = []
-        for name in weights.tensors:
-            if name in weights.tied:
-                continue
-            count = _bytes(weights.tensors[name], dtype)
+        for name, tensor in untied(weights).items():
+            count = _bytes(tensor, dtype)
             if not groups or groups[-1][1] + count > most_bytes:
                 groups.append(([], 0))
             names, before = groups[-1]
@@ -94,11 +92,14 @@ class Layout:
         """Name -> the name of the equal tensor that stands for it in the files."""
         return dict(self.weights.tied) if self.format == "safetensors" else {}
 
-    def stored(self, name: str) -> tuple[str, int]:
-        """Return the dtype of a tensor in the files, such as ``bfloat16``, and its bytes."""
-        tensor = self.weights.tensors[name]
-        dtype = str(_dtype(tensor, self.dtype)).removeprefix("torch.")
-        return dtype, _bytes(tensor, self.dtype)
+    @property
+    def dtypes(self) -> dict[str, int]:
+        """The dtypes in the files, such as ``bfloat16``, and the bytes of each."""
+        found: dict[str, int] = {}
+        for tensor in untied(self.weights).values():
+            dtype = str(_dtype(tensor, self.dtype)).removeprefix("torch.")
+            found[dtype] = found.get(dtype, 0) + _bytes(tensor, self.dtype)
+        return found
 
     def write(self, directory: Path, wrote: Callable[[int], object]) -> dict[str, dict[str, Any]]:
         """Write all files, durably; return name -> ``bytes`` and ``sha256``.
@@ -218,8 +219,12 @@ def _raw(tensor: Any) -> Any:
     return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
 
 
-def parameters(weights: SavedWeights, names: Sequence[str]) -> int:
-    """Return the count of numbers in the parameters of these names."""
-    return sum(
-        int(weights.tensors[name].shape.numel()) for name in names if name not in weights.buffers
-    )
+def untied(weights: SavedWeights) -> dict[str, Any]:
+    """Return the tensors that are tied to no earlier one."""
+    return {name: one for name, one in weights.tensors.items() if name not in weights.tied}
+
+
+def parameters(weights: SavedWeights) -> int:
+    """Return the count of numbers in the parameters, each once."""
+    own = untied(weights).items()
+    return sum(int(one.shape.numel()) for name, one in own if name not in weights.buffers)

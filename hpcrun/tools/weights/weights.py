@@ -189,12 +189,8 @@ def _ask(wanted: WeightsRequest, target: Path | None) -> dict[str, Any]:
     }
     argv, environment = _command(wanted)
     doing = "starting the run's Python"
-
-    def told() -> str:
-        return doing
-
     said: collections.deque[str] = collections.deque(maxlen=_TAIL)
-    with activity.doing(told):
+    with activity.doing(lambda: doing):
         process = _started(argv, environment)
         try:
             assert process.stdin is not None
