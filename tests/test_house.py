@@ -27,7 +27,6 @@ COVERED_BY: dict[str, str] = {
     "state/environment/environment_block": "compile/spec/test_container_keys.py",
     "__main__": "cli/test_main.py",
     "tools/remote/checkout": "tools/remote/test_on.py",
-    "tools/remote/far_completion": "cluster/test_laptop.py",
     "tools/remote/login_node": "tools/remote/test_on.py",
     "tools/remote/other_end": "tools/remote/test_on.py",
     "tools/remote/own_copy": "tools/remote/test_on.py",

@@ -92,8 +92,10 @@ def _quiet() -> Iterator[None]:
 
 def rows(text: str, current: str | None = None) -> Iterator[str]:
     """Yield the rows for a line up to the cursor, as `main` prints them."""
-    if (far := _far_rows(text, current)) is not None:
-        yield from far
+    if far := _TYPED_FAR.match(text):
+        from hpcrun.tools.remote.on_command import completions
+
+        yield from completions(far[1], f"hpcrun {text[far.end() :]}", current)
         return
     words, is_in_quotes = split_line(text + _CURSOR)
     incomplete = words[-1].replace(_CURSOR, "")
@@ -108,16 +110,6 @@ def rows(text: str, current: str | None = None) -> Iterator[str]:
         elif _accepted(word, is_in_quotes).fullmatch(value):
             about = shortened(one_line(word.about or ""), LONGEST_HELP)
             yield f"{word.kind}\t{value[cut:]}\t{about.replace(chr(9), ' ')}"
-
-
-def _far_rows(text: str, current: str | None) -> list[str] | None:
-    """Return the rows that a login node answers, or none; None if the line names no login node."""
-    found = _TYPED_FAR.match(text)
-    if found is None:
-        return None
-    from hpcrun.tools.remote.far_completion import ask
-
-    return ask(found[1], f"hpcrun {text[found.end() :]}", current)
 
 
 def _accepted(word: Word, is_in_quotes: bool) -> re.Pattern[str]:

@@ -1,9 +1,10 @@
 """Any command on the login node of a cluster, by the user's own ssh: ``hpcrun --on CLUSTER …``.
 
-`on_command` says where each command goes and what goes along. `login_node` is the connection,
-`other_end` the program that is sent to its other end. `checkout` brings the code that ``submit``
-would freeze, `own_copy` hpcrun itself. `followed_lines` goes on with ``logs -f`` after a connection
-was lost; `terminal_filter` keeps from this terminal what acts on it. `far_completion` answers TAB.
+`on_command` says where each command goes and what goes along, and has TAB answered there.
+`login_node` is the connection, `other_end` the program that is sent to its other end. `checkout`
+brings the code that ``submit`` would freeze, `own_copy` hpcrun itself. `followed_lines` goes on
+with ``logs -f`` after a connection was lost; `terminal_filter` keeps from this terminal what acts
+on it.
 
 To bring something else along: a request of `other_end`, and who asks for it in `on_command`.
 """

@@ -24,6 +24,7 @@ from typing import IO, Any
 
 from hpcrun.errors import ClusterUnreachable, HpcrunError, UsageError
 from hpcrun.text import shortened, visible
+from hpcrun.tools.remote import own_copy
 
 LOST = 255
 """The exit code of ssh where the connection is lost, or was never there."""
@@ -167,6 +168,11 @@ class LoginNode:
             raise HpcrunError(f"on {self.name}: {visible(str(answer['error']))}")
         return answer
 
+    def hello(self) -> dict[str, Any]:
+        """Return what is there, by `other_end.hello`."""
+        name, source = program()
+        return self.ask("hello", source, program=name, copy=own_copy.digest())
+
     def fetch(self, out: IO[bytes], **request: Any) -> None:
         """Write a file that lies there to ``out``."""
         left = int(self.ask("fetch", **request)["bytes"])
@@ -217,14 +223,15 @@ class LoginNode:
             self._serving.stdin.flush()
 
     def start(
-        self, program: str, python: str, task: Mapping[str, Any], *, terminal: bool, reads: bool
+        self, far: Mapping[str, Any], task: Mapping[str, Any], *, terminal: bool, reads: bool
     ) -> tuple[subprocess.Popen[bytes], bytes]:
         """Start a task of `other_end.launch`; return ssh and the line that its output begins with.
 
-        ``terminal`` gives it one; ``reads`` gives it this command's input.
+        ``far`` is the answer of `hello`. ``terminal`` gives it one; ``reads`` gives it this
+        command's input.
         """
         mark = f"hpcrun-{secrets.token_hex(12)}"
-        words = [python, program, mark, json.dumps({**task, "watch": not terminal})]
+        words = [far["python"], far["program"], mark, json.dumps({**task, "watch": not terminal})]
         line = in_login_shell(f"exec {shlex.join(words)}")
         how = "-tt" if terminal else "-T" if reads else "-nT"
         process = subprocess.Popen(

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 _WAITS = (1, 2, 4, 8, 15)
 _MOST_WRITTEN = 50
 _CHUNK = 1 << 16
+# Seconds.
+_MOST_FOR_TAB = 5.0
 
 
 @click.command("on", context_settings={"ignore_unknown_options": True, "help_option_names": []})
@@ -150,10 +153,8 @@ class _Errand:
         """Bring what the command needs: hpcrun, the code, where to go on."""
         from hpcrun import __version__
         from hpcrun.tools.remote import own_copy
-        from hpcrun.tools.remote.login_node import program
 
-        name, source = program()
-        self.far = node.ask("hello", source, program=name, copy=own_copy.digest())
+        self.far = node.hello()
         if self.far["own"] == __version__:
             self.far["copy"] = ""
         elif not self.far["has_copy"]:
@@ -253,13 +254,8 @@ class _Errand:
             "copy": self.far["copy"],
             "variables": self.variables,
         }
-        process, mark = node.start(
-            self.far["program"],
-            self.far["python"],
-            task,
-            terminal=self.terminal,
-            reads=not sys.stdin.isatty() and not self.follows,
-        )
+        reads = not sys.stdin.isatty() and not self.follows
+        process, mark = node.start(self.far, task, terminal=self.terminal, reads=reads)
         assert process.stdout is not None
         assert process.stderr is not None
         out = threading.Thread(
@@ -320,6 +316,32 @@ def _answers(node: LoginNode) -> bool:
         node.ask("ping")
         return True
     return False
+
+
+def completions(cluster: str, line: str, current: str | None) -> list[str]:
+    """Return the answers to TAB of the hpcrun there, in a moment and without a question, or none.
+
+    ``line`` is typed up to the cursor; ``current`` is the word there as the shell divides it.
+    """
+    from hpcrun.tools.remote.login_node import LoginNode
+
+    variables = {"_HPCRUN_COMPLETE": "1", "COMP_WORDS": line}
+    if current is not None:
+        variables["COMP_CURRENT"] = current
+    try:
+        destination, _ = host_of(cluster)
+        with LoginNode(destination, quick=True) as node:
+            far = node.hello()
+            if not (far["has_copy"] or far["own"]):
+                return []
+            copy = far["copy"] if far["has_copy"] else ""
+            task = {"words": [], "cwd": far["home"], "copy": copy, "variables": variables}
+            process, mark = node.start(far, task, terminal=False, reads=False)
+            output, _ = process.communicate(timeout=_MOST_FOR_TAB)
+    except (HpcrunError, OSError, subprocess.SubprocessError):
+        return []
+    _, _, rows = output.partition(mark + b"\n")
+    return rows.decode("utf-8", "replace").splitlines()
 
 
 def host_of(cluster: str) -> tuple[str, Path | None]:

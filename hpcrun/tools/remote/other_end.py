@@ -93,9 +93,8 @@ def install(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
     return {}
 
 
-def look(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
+def look(request: dict[str, Any], _payload: BinaryIO) -> dict[str, Any]:
     """Tell where a checkout is, which code was brought of it last, and which commit."""
-    del payload
     top = checkout(request["key"], request["name"])
     record = _record(top)
     return {"top": str(top), "digest": record.get("digest"), "commit": record.get("commit")}
@@ -150,12 +149,11 @@ def set_commit(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
     return {}
 
 
-def written(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
+def written(request: dict[str, Any], _payload: BinaryIO) -> dict[str, Any]:
     """Return the files that a command has written in a checkout, by their endings: name -> text.
 
     From then on they are a part of it: what is not brought any more goes.
     """
-    del payload
     endings = tuple(request["endings"])
     top = checkout(request["key"], request["name"])
     since = _stamp(top).stat().st_mtime_ns
@@ -178,9 +176,8 @@ def written(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
     return {"files": found}
 
 
-def scratch(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
+def scratch(_request: dict[str, Any], _payload: BinaryIO) -> dict[str, Any]:
     """Make a directory for what a command writes or reads; it goes with the connection."""
-    del request, payload
     # Of ends that were killed.
     _remove_old(place(), "scratch-*")
     path = tempfile.mkdtemp(dir=place(), prefix="scratch-")
@@ -188,23 +185,20 @@ def scratch(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
     return {"path": path}
 
 
-def inventory(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
+def inventory(request: dict[str, Any], _payload: BinaryIO) -> dict[str, Any]:
     """Return the names of the files in a directory of `scratch`."""
-    del payload
     files = (one for one in Path(request["path"]).iterdir() if one.is_file())
     return {"files": sorted(one.name for one in files)}
 
 
-def fetch(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
+def fetch(request: dict[str, Any], _payload: BinaryIO) -> dict[str, Any]:
     """Return a file of a directory of `scratch`, after its answer."""
-    del payload
     file = Path(request["path"], request["name"])
     return {"bytes": file.stat().st_size, "file": str(file)}
 
 
-def ping(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
+def ping(_request: dict[str, Any], _payload: BinaryIO) -> dict[str, Any]:
     """Answer."""
-    del request, payload
     return {}
 
 

@@ -69,6 +69,25 @@ def test_a_command_runs_there_with_its_output_its_exit_code_and_its_own_hpcrun(
     assert not [one for one in far.home.rglob("*") if stat.S_IMODE(one.stat().st_mode) & 0o002]
 
 
+def test_tab_is_answered_there(far: FarHost, tmp_path: Path) -> None:
+    typed = {"_HPCRUN_COMPLETE": "1", "COMP_WORDS": f"hpcrun --on {HOST} stat"}
+
+    def rows() -> str:
+        answer = subprocess.run(
+            [sys.executable, "-m", "hpcrun"],
+            env={**os.environ, **far.environment, **typed},
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return answer.stdout.strip()
+
+    assert rows() == "", "nothing is brought for it"
+    _on(far, "status", cwd=tmp_path)
+    assert rows().startswith("plain\tstatus\t")
+
+
 def test_the_code_goes_along_as_it_is_here(far: FarHost, project: Path) -> None:
     spec = project / "experiments"
     (project / "train.py").write_text("print('changed')\n")
