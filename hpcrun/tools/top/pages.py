@@ -16,6 +16,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Log, Static
 
 import hpcrun
@@ -74,14 +75,17 @@ class Page(ModalScreen[None]):
 
     def __init__(self, title: str, text: str = "") -> None:
         super().__init__()
-        self._heading = title
-        self._text = text
+        self._heading, self._text, self._said = title, text, self.KEYS
+        self._follows = False
 
     def compose(self) -> ComposeResult:
         yield Static(Text(visible(self._heading)), classes="title")
-        with VerticalScroll():
-            yield Static(Text(visible(self._text)), id="text")
-        yield Static(Text(self.KEYS), classes="keys")
+        if self._follows:
+            yield Log(max_lines=_LINES)
+        else:
+            with VerticalScroll():
+                yield Static(Text(visible(self._text)), id="text")
+        yield Static(Text(self._said), classes="keys")
 
     def action_back(self) -> None:
         """Close the page."""
@@ -89,12 +93,11 @@ class Page(ModalScreen[None]):
 
     def action_scroll(self, where: str) -> None:
         """Scroll what is shown."""
-        shown = (
-            self.query(VerticalScroll).first()
-            if self.query(VerticalScroll)
-            else self.query_one(Log)
-        )
-        getattr(shown, f"scroll_{where}")(animate=False)
+        getattr(self._body, f"scroll_{where}")(animate=False)
+
+    @property
+    def _body(self) -> Widget:
+        return self.query("VerticalScroll, Log").first()
 
 
 class CommandPage(Page):
@@ -111,16 +114,7 @@ class CommandPage(Page):
         self._lines: queue.Queue[str] = queue.Queue(_LINES)
         self._process: subprocess.Popen[str] | None = None
         self._readers: list[threading.Thread] = []
-        self._said = ""
-
-    def compose(self) -> ComposeResult:
-        yield Static(Text(visible(self._heading)), classes="title")
-        if self._follows:
-            yield Log(max_lines=_LINES)
-        else:
-            with VerticalScroll():
-                yield Static("", id="text")
-        yield Static(Text("reading …"), classes="keys")
+        self._said = "reading …"
 
     def on_mount(self) -> None:
         # Not from the directory of the moment, which may hold a module of any name.
@@ -132,7 +126,7 @@ class CommandPage(Page):
             reader = threading.Thread(target=self._read, args=(stream,), daemon=True)
             reader.start()
             self._readers.append(reader)
-        self.query("VerticalScroll, Log").first().focus()
+        self._body.focus()
         self._timer = self.set_interval(_EVERY, self._drain)
 
     def _read(self, stream: object) -> None:

@@ -16,23 +16,14 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input, Static
 
 from hpcrun.errors import EXIT_INTERRUPTED, EXIT_OK, HpcrunError, UsageError
-from hpcrun.observe.status.status_table import sparkline
+from hpcrun.observe.status.status_table import Trends, sparkline
 from hpcrun.slurm.background import BackgroundCall
 from hpcrun.text import age, one_line
 from hpcrun.tools.top import views
 from hpcrun.tools.top.pages import CommandPage, Page, Question
 from hpcrun.tools.top.row_list import RowList
 from hpcrun.tools.top.top_model import TopModel
-from hpcrun.tools.top.views import (
-    NODES,
-    QUEUE,
-    RUNS,
-    Look,
-    MetricTrends,
-    Picture,
-    node_samples,
-    take,
-)
+from hpcrun.tools.top.views import NODES, QUEUE, RUNS, Look, Picture, node_samples, take
 
 # Seconds between two looks, or a multiple of the processor time of one, so that thousands of runs
 # take a twentieth of a core.
@@ -126,7 +117,7 @@ class TopApp(App[BaseException]):
         # What is read beside the looks, for the rows on the screen.
         self._beside: BackgroundCall[None] | None = None
         self._beside_of: object = None
-        self._reader = MetricTrends()
+        self._reader = Trends()
         self._trends: dict[str, list[float]] = {}
         # The end of the log of the run under the cursor, and what it is of.
         self._has_log = True
@@ -221,7 +212,7 @@ class TopApp(App[BaseException]):
                 if is_nodes:
                     model.samples.update(node_samples(picture, nodes))
                 else:
-                    self._trends.update(self._reader.read(picture, targets))
+                    self._trends.update(views.courses(self._reader, picture, targets))
 
         self._beside = BackgroundCall(read)
 

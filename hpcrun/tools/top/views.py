@@ -280,20 +280,17 @@ def log_end(picture: Picture, place: int, most: int) -> list[str]:
     return [f"{title}, its last lines (Enter follows all, t hides this)", *ends]
 
 
-class MetricTrends:
-    """Reads the course of the metric of runs, each file only where it has grown."""
+def courses(trends: Trends, picture: Picture, places: Iterable[int]) -> dict[str, list[float]]:
+    """Return the values of the metric of the runs at these places, by their directories.
 
-    def __init__(self) -> None:
-        self._trends = Trends()
-
-    def read(self, picture: Picture, places: Iterable[int]) -> dict[str, list[float]]:
-        """Return the values of the runs at these places of the picture, by their directories."""
-        if picture.metric is None:
-            return {}
-        found = {}
-        for place in places:
-            status = picture.found[place]
-            if status.attempt is not None:
-                paths = picture.selected[place].paths
-                found[status.directory] = self._trends.values(paths, status.attempt, picture.metric)
-        return found
+    ``trends`` reads each file only where it has grown.
+    """
+    if picture.metric is None:
+        return {}
+    found = {}
+    for place in places:
+        status = picture.found[place]
+        if status.attempt is not None:
+            paths = picture.selected[place].paths
+            found[status.directory] = trends.values(paths, status.attempt, picture.metric)
+    return found

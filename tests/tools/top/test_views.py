@@ -10,8 +10,9 @@ import pytest
 from hpcrun.control.wait import described
 from hpcrun.observe.read.selection import Finder, where_arguments
 from hpcrun.observe.status.status import statuses
+from hpcrun.observe.status.status_table import Trends
 from hpcrun.tools.top import views
-from hpcrun.tools.top.views import MetricTrends, Picture, node_samples, take
+from hpcrun.tools.top.views import Picture, node_samples, take
 from tests.support.top_study import TopStudy
 
 
@@ -80,7 +81,7 @@ def test_nodes_have_their_runs_and_their_last_telemetry(picture: Picture) -> Non
 
 
 def test_curves_are_read_for_the_rows_that_are_shown(picture: Picture) -> None:
-    found = MetricTrends().read(picture, [0, 6])
+    found = views.courses(Trends(), picture, [0, 6])
     assert list(found) == [picture.found[0].directory]
     assert len(found[picture.found[0].directory]) == 90
 
