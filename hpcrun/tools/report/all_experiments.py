@@ -124,25 +124,13 @@ def _causes(in_all: Sequence[Cost], groups: Sequence[CauseGroup]) -> list[CauseR
     hours: Counter[str] = Counter()
     for total in in_all:
         hours.update(total.causes)
-    kinds = sorted({*runs, *hours}, key=lambda kind: (-hours[kind], -runs[kind], kind))
-    return [
-        CauseRow(
-            kind,
-            runs[kind],
-            ", ".join(
-                f"{total.causes[kind]:,.1f} {total.unit}"
-                for total in in_all
-                if kind in total.causes
-            ),
-            ", ".join(
-                f"{total.causes[kind] / total.paid:.1%}"
-                for total in in_all
-                if kind in total.causes and total.paid
-            ),
-            messages.get(kind, ""),
-        )
-        for kind in kinds
-    ]
+    rows = []
+    for kind in sorted({*runs, *hours}, key=lambda kind: (-hours[kind], -runs[kind], kind)):
+        lost = [total for total in in_all if kind in total.causes]
+        told = ", ".join(f"{one.causes[kind]:,.1f} {one.unit}" for one in lost)
+        share = ", ".join(f"{one.causes[kind] / one.paid:.1%}" for one in lost if one.paid)
+        rows.append(CauseRow(kind, runs[kind], told, share, messages.get(kind, "")))
+    return rows
 
 
 def content(found: AllExperiments) -> dict[str, Any]:
@@ -177,12 +165,13 @@ def content(found: AllExperiments) -> dict[str, Any]:
             f"Where the time went is not known of {plural(found.silent, 'run', ',')}, which log "
             "nothing."
         )
+    paid = {kind for one in found.in_all for kind, _ in _paid(one)}
     tables = [("month", found.months), ("user", found.users), ("experiment", found.experiments)]
     return {
         "all_experiments": found,
         "tables": [table(name, totals) for name, totals in tables],
         "users": sorted({one.experiment for one in found.users}),
-        "kinds": {kind: text for kind, text in WORDS.items() if kind in _kinds(found.in_all)},
+        "kinds": {kind: text for kind, text in WORDS.items() if kind in paid},
         "notes": notes,
     }
 
@@ -190,7 +179,3 @@ def content(found: AllExperiments) -> dict[str, Any]:
 def _paid(one: Cost) -> list[tuple[str, float]]:
     free = ("queued", "stopped")
     return [(kind, value) for kind, value in vars(one.hours).items() if kind not in free and value]
-
-
-def _kinds(totals: Sequence[Cost]) -> set[str]:
-    return {kind for one in totals for kind, _ in _paid(one)}

@@ -29,7 +29,9 @@ class Axis:
 
     def share(self, value: float) -> float:
         """Return where a value lies: 0 at the low end, 1 at the high one, others outside."""
-        low, high, at = map(_logarithm if self.log else float, (self.low, self.high, value))
+        low, high, at = self.low, self.high, value
+        if self.log:
+            low, high, at = math.log10(low), math.log10(high), math.log10(at)
         return (at - low) / (high - low)
 
 
@@ -47,7 +49,7 @@ def fit(lines: Sequence[Sequence[float]]) -> Axis:
     if all(value > 0 for line in known for value in line):
         low, high = _middle([_inner(line, 10, 0.1) for line in known], 10)
         if high / low >= 10**_DECADES:
-            bottom, top, beyond = _clip([[_logarithm(value) for value in line] for line in known])
+            bottom, top, beyond = _clip([[math.log10(value) for value in line] for line in known])
             if top - bottom >= _DECADES:
                 return Axis(10**bottom, 10**top, True, _placed(lines, beyond))
     low, high, beyond = _clip(known)
@@ -85,7 +87,3 @@ def _inner(values: Sequence[float], few: int, share: float) -> tuple[float, floa
 def _placed(lines: Sequence[Sequence[float]], beyond: Sequence[bool]) -> tuple[bool, ...]:
     found = iter(beyond)
     return tuple(bool(line) and next(found) for line in lines)
-
-
-def _logarithm(value: float) -> float:
-    return math.log10(value)

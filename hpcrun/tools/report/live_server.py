@@ -183,7 +183,9 @@ class _Request(BaseHTTPRequestHandler):
             self._send(405, b"only GET and HEAD\n", Allow="GET, HEAD")
         elif len(hosts) != 1 or not _HOST.fullmatch(hosts[0]):
             self._send(403, b"only under the address that hpcrun printed\n")
-        elif not hmac.compare_digest(self.path.encode("utf-8", "replace"), self._token):
+        elif not hmac.compare_digest(
+            self.path.encode("utf-8", "replace"), self.server.path.encode()
+        ):
             self._send(404, b"nothing here: open the whole address that hpcrun printed\n")
         else:
             self._page()
@@ -192,10 +194,6 @@ class _Request(BaseHTTPRequestHandler):
         """Send the answer, all of it in bounded time."""
         self.connection.settimeout(_SEND_SECONDS)
         self.connection.sendall(self.wfile.getvalue())  # type: ignore[attr-defined]
-
-    @property
-    def _token(self) -> bytes:
-        return self.server.path.encode()
 
     def _page(self) -> None:
         self.server.looked()

@@ -17,10 +17,11 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from hpcrun import __version__, resources
+from hpcrun.fields import TIME
 from hpcrun.host import current_user
 from hpcrun.observe import step_profile
 from hpcrun.observe.diagnosis import attempts, cost, narrative
@@ -39,7 +40,6 @@ from hpcrun.tools.report.svg import ChartLine, TimelineMark
 
 GENERATOR = "hpcrun report"
 
-_LAST = 1e11  # seconds since the epoch that a calendar can represent
 _STATIC_CHARTS = 4
 _MOST_TITLED = 200  # runs whose timelines name each span
 _MOST_ATTEMPTS = 30  # of a run, in sentences
@@ -241,7 +241,7 @@ def _timeline(found: Report) -> dict[str, Any]:
 def _marks(run: RunReport, now: float) -> Iterator[TimelineMark]:
     for one in run.story.attempts:
         ended = one.attempt.end
-        if one.ended_badly and _is_moment(when := ended.get("time")):
+        if one.ended_badly and TIME.accepts(when := ended.get("time")):
             yield TimelineMark(when, str(ended.get("outcome")), narrative.end(one, run.story, now))
 
 
@@ -396,17 +396,13 @@ def _name_parts(text: str) -> list[str]:
 
 
 def _moment(when: Any) -> str:
-    if not _is_moment(when):
+    if not TIME.accepts(when):
         return "at an unknown time"
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(when)).strip()
 
 
 def _day(when: Any) -> str:
-    return time.strftime("%Y-%m-%d", time.localtime(when)) if _is_moment(when) else ""
-
-
-def _is_moment(when: Any) -> TypeGuard[float]:
-    return isinstance(when, (int, float)) and abs(when) < _LAST
+    return time.strftime("%Y-%m-%d", time.localtime(when)) if TIME.accepts(when) else ""
 
 
 def _encoded(found: Report) -> str:

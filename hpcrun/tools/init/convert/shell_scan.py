@@ -189,10 +189,8 @@ class _Scan:
             if self._at >= len(text):
                 return
             statement = Statement(self._at)
-            try:
-                self._statement(statement)
-            finally:
-                statement.end = self._at
+            self._statement(statement)
+            statement.end = self._at
             if statement.commands or statement.is_compound:
                 yield statement
 
@@ -533,11 +531,8 @@ class _Scan:
         begun, text, depth = self._at, self._text, 0
         while self._at < len(text):
             one = text[self._at]
-            if one == opening:
-                depth += 1
-                self._at += 1
-            elif one == closing:
-                depth -= 1
+            if one in (opening, closing):
+                depth += 1 if one == opening else -1
                 self._at += 1
                 if not depth:
                     return

@@ -63,7 +63,7 @@ class Variables:
             found |= {name: value for name, value in once if value is not None}
         return found
 
-    def text(self, word: ShellWord, depth: int = 0) -> list[str] | None:
+    def text(self, word: ShellWord) -> list[str] | None:
         """Return the words that bash makes of a word, with `UNKNOWN` for what is not certain.
 
         None where not even their number is.
@@ -74,7 +74,7 @@ class Variables:
         for part in word.parts:
             value = part.text
             if part.kind == "variable":
-                value = self._value(part.text, depth)
+                value = self._value(part.text)
             elif part.kind == "other":
                 value = UNKNOWN
             is_whole = part.kind == "text" or part.is_quoted
@@ -89,7 +89,7 @@ class Variables:
             made += others
         return [one for one in made if one or (is_open and len(made) == 1)]
 
-    def _value(self, name: str, depth: int) -> str:
+    def _value(self, name: str, depth: int = 0) -> str:
         word = self._values.get(name)
         if name in OF_SHAPE:
             return f"{UNKNOWN}{name}"
@@ -108,11 +108,10 @@ class Variables:
 
         ``X=${X:-1}`` sets one that may be set outside; without a default it would be its own.
         """
-
-        def is_outside(name: str, line: int, *, is_given: bool) -> bool:
-            return name not in self._set or (is_given and line <= self._set[name])
-
-        every = self._script.reads.items()
-        read = [(name, one) for name, one in every if is_outside(name, one[0], is_given=one[1])]
-        own = ("SLURM_", "SLURMD_", "HPCRUN_")
-        return {n: one for n, one in read if n not in _ALWAYS and not n.startswith(own)}
+        found = {}
+        for name, (line, is_given) in self._script.reads.items():
+            is_outside = name not in self._set or (is_given and line <= self._set[name])
+            is_known = name in _ALWAYS or name.startswith(("SLURM_", "SLURMD_", "HPCRUN_"))
+            if is_outside and not is_known:
+                found[name] = line, is_given
+        return found

@@ -223,13 +223,9 @@ def _project(plan: InitPlan) -> Iterator[PlannedFile]:
     name = _free_name(plan)
     job = plan.job if plan.cluster != LOCAL else None
     spec = starter_text.spec(name, plan.cluster, job, plan.survey.python, plan.given)
-    texts = {
-        starter_text.PROGRAM: starter_text.program(),
-        starter_text.SPEC: spec,
-    }
     yield _schema(directory / starter_text.SCHEMA, "spec", force=force)
-    for file, told in texts.items():
-        yield PlannedFile.of(directory / file, told, force=force)
+    yield PlannedFile.of(directory / starter_text.PROGRAM, starter_text.program(), force=force)
+    yield PlannedFile.of(directory / starter_text.SPEC, spec, force=force)
 
 
 def _free_name(plan: InitPlan) -> str:
@@ -284,12 +280,9 @@ def _of_slurm(plan: InitPlan, site: SlurmSite, given: Mapping[str, Any]) -> Iter
             "defaults are used"
         )
     elif not site.associations:
-        enforced = site.enforces("associations")
-        then = (
-            "its jobs are refused: ask the administrators for an account"
-            if enforced
-            else ("and this Slurm does not insist on one")
-        )
+        then = "and this Slurm does not insist on one"
+        if site.enforces("associations"):
+            then = "its jobs are refused: ask the administrators for an account"
         yield f"{site.user} has no account on {site.name} (no association in slurmdbd); {then}"
     closed = [one for one in plan.uses if one.problem]
     if closed and len(closed) < len(plan.uses):
