@@ -165,7 +165,6 @@ COVERED_BY: dict[str, str] = {
     "run/tracking/tracker_processes": "run/test_tracker.py",
     "run/tracking/wandb_tracker": "run/test_tracker.py",
     "tools/weights/export_program": "tools/weights/test_weights.py",
-    "tools/weights/weight_files": "tools/weights/test_weights.py",
     "state/metrics_file": "observe/read/test_metric_curves.py",
     "state/patched": "state/test_plan.py",
     "state/plan_file": "state/test_plan.py",

@@ -1,10 +1,10 @@
 """The weights of a checkpoint for other programs: ``hpcrun weights``.
 
 In reading order: `weights` (chooses checkpoint and Python), `export_program` (what that Python
-runs), `weight_files` (safetensors or torch's, in shards), `weights_command`. What a checkpoint
-holds is read by `hpcrun.run.weights`.
+runs: safetensors or torch's, in shards), `weights_command`. What a checkpoint holds is read by
+`hpcrun.run.weights`.
 
-To write another form: a class beside those of `weight_files`.
+To write another form: a method beside those of `export_program.Layout`.
 """
 
 from hpcrun.command import LOOK, Command
