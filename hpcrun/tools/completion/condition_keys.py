@@ -91,8 +91,7 @@ def _keys(selected: Sequence[Selected], typed: str) -> Iterator[str]:
         signs |= {METRIC + name: "<" for name in metrics}
     elif metrics and METRIC.startswith(typed):
         signs[METRIC] = ""
-    for name in (*metrics, *(METRIC + name for name in metrics)):
-        numeric.add(name)
+    numeric.update(metrics, (METRIC + name for name in metrics))
     for key, sign in signs.items():
         if key == typed and key in numeric:
             yield from (key + each for each in _SIGNS[key == _short(AGE) :])

@@ -161,10 +161,8 @@ def _of_experiment(
     experiment: ExperimentPaths, part: Sequence[tuple[Selected, RunStatus]], logs: bool, say: Say
 ) -> list[Member]:
     runs = [one for one, _ in part]
-    submissions = sorted(
-        {paths for one in runs for paths in one.submissions()},
-        key=lambda paths: paths.number,
-    )
+    submitted = {paths for one in runs for paths in one.submissions()}
+    submissions = sorted(submitted, key=lambda paths: paths.number)
     facts = {paths: submission_facts.describe(paths) for paths in submissions}
     paths = {path for each in submissions for path in _of_submission(each, facts[each], say)}
     paths.update(path for one in runs for path in _of_run(one, logs))
@@ -177,12 +175,8 @@ def _of_experiment(
     }
     newest = max((member.time for member in copies), default=0)
     found = [*copies, *(_made(experiment.name, *item, newest) for item in made.items())]
-    readme = _made(
-        experiment.name,
-        "README.txt",
-        text.visible(_readme(experiment.name, runs, facts, logs)),
-        newest,
-    )
+    about = text.visible(_readme(experiment.name, runs, facts, logs))
+    readme = _made(experiment.name, "README.txt", about, newest)
     return [readme, *sorted(found, key=lambda member: member.name)]
 
 

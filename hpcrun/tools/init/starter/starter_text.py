@@ -44,9 +44,8 @@ def value(given: object) -> str:
     """Return a scalar or a list of scalars as YAML; text is quoted where it has to be."""
     if isinstance(given, (list, tuple)):
         return f"[{', '.join(map(json.dumps, given))}]"
-    if isinstance(given, str):
-        is_plain = _PLAIN.fullmatch(given) and given.lower() not in _TAKEN
-        return given if is_plain else json.dumps(given)
+    if isinstance(given, str) and _PLAIN.fullmatch(given) and given.lower() not in _TAKEN:
+        return given
     return json.dumps(given)
 
 
