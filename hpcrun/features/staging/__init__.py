@@ -1,10 +1,10 @@
 """Staging: data that nodes copy to their own disks before the ranks start, ``staging.paths``.
 
-In reading order: `staging_block` (of the spec, and its checks), `staged_sources` (what the paths
-name), `staged_data` (a node's sources and its links to them, and where a path is found there). The
-copies themselves are `hpcrun.run.copies`, which frozen environments use too.
+In reading order: `staging_block` (of the spec, and its checks), `staged_data` (what the paths name,
+a node's links to it, and where a path is found there). The copies themselves are
+`hpcrun.run.copies`, which frozen environments use too.
 
-To let a spec say more of a path: a field of the block, used in `staged_sources`.
+To let a spec say more of a path: a field of the block, used in `staged_data.find`.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class StagingFeature(Feature):
     def preflight(
         self, runs: Sequence[RunPlan], coming: Collection[str], say: Callable[[str], object]
     ) -> None:
-        from hpcrun.features.staging import staged_sources
+        from hpcrun.features.staging import staged_data
 
-        staged_sources.check(runs, coming, say)
+        staged_data.check(runs, coming, say)
 
     def mounts(self, run: RunPlan) -> Sequence[str]:
-        from hpcrun.features.staging import staged_sources
+        from hpcrun.features.staging import staged_data
 
-        return [staged_sources.above_glob(path) for path in run.block("staging").paths]
+        return [staged_data.above_glob(path) for path in run.block("staging").paths]
 
     def copies(self, run: RunPlan, directory: Path) -> StagedData | None:
         paths = run.block("staging").paths
