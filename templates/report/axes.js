@@ -1,4 +1,4 @@
-// What an axis shows: all values, or where few would flatten the rest, the rest. hpcrun/tools/report/axis.py does the same.
+// What an axis shows: all values, or where few would flatten the rest, the rest. hpcrun/tools/report/svg.py does the same.
 
 const QUARTER = 4; // what is clipped would leave less than this part of the axis to the rest
 const DECADES = 2; // a logarithmic axis spans at least so many

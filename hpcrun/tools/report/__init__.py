@@ -1,10 +1,9 @@
 """The report: all about runs in one HTML file (``hpcrun report``).
 
 In reading order: `report` collects the content from the files of the runs, and cuts their logs to
-what a page has room for; `curves` thins their metrics; `axis` chooses what an axis shows, and `svg`
-draws what print and pages without JavaScript show; `comparison` puts experiments side by side;
-`search_charts` draws searches;
-`page` renders templates/report, with what the scripts draw and filter by, and links to trackers;
+what a page has room for; `curves` thins their metrics; `svg` draws what print and pages without
+JavaScript show; `comparison` puts experiments side by side; `search_charts` draws searches; `page`
+renders templates/report, with what the scripts draw and filter by, and links to trackers;
 `all_experiments` is the page of all; `pdf` prints a page; `live_server` serves it to its reader
 alone; `report_command` is the command.
 

@@ -1,13 +1,15 @@
 """The drawings of a report for print and for pages without JavaScript.
 
-Elements are made by ElementTree, which escapes what they hold; colours are the style sheet's.
+Elements are made by ElementTree, which escapes what they hold; colours are the style sheet's. What
+an axis shows (`fit`) templates/report/axes.js chooses alike for the charts of scripts; a test puts
+the same cases to both.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 from xml.etree.ElementTree import Element, SubElement, tostring
@@ -15,8 +17,6 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 from hpcrun.observe.diagnosis.goodput import Span
 from hpcrun.observe.tables import number
 from hpcrun.text import shortened, time_spent
-from hpcrun.tools.report import axis
-from hpcrun.tools.report.axis import Axis
 from hpcrun.tools.report.curves import Column
 
 COLORS = 10
@@ -32,8 +32,32 @@ _FAR = 3.0
 # From this ratio on a parameter's axis is logarithmic; what is free at each of its ends.
 _LOG_FROM, _ROOM = 30.0, 0.03
 
+# What is clipped would leave less than this part of the axis to the rest.
+_PART = 1 / 4
+# The decades that a logarithmic axis spans at least.
+_DECADES = 2
+
 # A bar's width, in cells of which each has one colour, and its height.
 _CELLS, _BAR = 500, 16
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The range of values to show."""
+
+    low: float
+    high: float
+    log: bool
+    """The scale is logarithmic; all values are positive."""
+    beyond: tuple[bool, ...]
+    """Whether each line goes beyond the range."""
+
+    def share(self, value: float) -> float:
+        """Return where a value lies: 0 at the low end, 1 at the high one, others outside."""
+        low, high, at = self.low, self.high, value
+        if self.log:
+            low, high, at = math.log10(low), math.log10(high), math.log10(at)
+        return (at - low) / (high - low)
 
 
 class ChartLine(NamedTuple):
@@ -74,7 +98,7 @@ def chart(title: str, lines: Sequence[ChartLine]) -> str:
     if not xs:
         return _serialized(svg)
     left, right = _range(xs)
-    fitted = axis.fit([line.column.values for line in lines])
+    fitted = fit([line.column.values for line in lines])
     if not fitted.log:
         low, high = _range((fitted.low, fitted.high))
         fitted = replace(fitted, low=low, high=high)
@@ -161,9 +185,8 @@ def parallel(title: str, axes: Sequence[tuple[str, Sequence[Any]]], titles: Sequ
     svg.set("class", "chart")
     side, top, bottom = _LEFT + 10, 30.0, _HEIGHT - 12
     scales = [
-        _scale([value for value in values if value is not None], 5, is_result=axis is axes[-1])
-        for axis in axes
-        for values in [axis[1]]
+        _scale([one for one in values if one is not None], 5, is_result=values is axes[-1][1])
+        for _, values in axes
     ]
     places = [side + at / (len(axes) - 1) * (_WIDTH - 2 * side) for at in range(len(axes))]
     tenths = SubElement(svg, "g", {"transform": "scale(.1)"})
@@ -207,7 +230,7 @@ def _scale(values: Sequence[Any], about: int, *, is_result: bool = False) -> _Sc
         ticks = [(place, shortened(name, 12)) for name, place in places.items()]
         return _Scale(lambda value: places[str(value)], ticks)
     if is_result:
-        fitted = axis.fit([[value] for value in values])
+        fitted = fit([[value] for value in values])
     else:
         low, high = min(values), max(values)
         fitted = Axis(low, high, low > 0 and high / low >= _LOG_FROM, ())
@@ -224,6 +247,60 @@ def _scale(values: Sequence[Any], about: int, *, is_result: bool = False) -> _Sc
     least = 1.0 if all(type(value) is int for value in values) else 0.0
     found = _decades(fitted) if fitted.log else _ticks(fitted.low, fitted.high, about, least)
     return _Scale(of, [(of(tick), number(tick)) for tick in found])
+
+
+def fit(lines: Sequence[Sequence[float]]) -> Axis:
+    """Choose the axis of lines of finite values: where few of them would flatten the rest
+    (which would have less than a quarter of the axis), that of the rest.
+
+    The rest is what lies in the middle 80 % of the lines (of each line of 8 values or more, the
+    middle 96 %), and no further than 1.5 times that range from it. Where all values are positive
+    and span two decades, also without a tenth at each end, the scale is logarithmic.
+    """
+    known = [line for line in lines if line]
+    if not known:
+        return Axis(0.0, 1.0, False, ())
+    if all(value > 0 for line in known for value in line):
+        low, high = _middle([_inner(line, 10, 0.1) for line in known], 10)
+        if high / low >= 10**_DECADES:
+            bottom, top, beyond = _clip([[math.log10(value) for value in line] for line in known])
+            if top - bottom >= _DECADES:
+                return Axis(10**bottom, 10**top, True, _placed(lines, beyond))
+    low, high, beyond = _clip(known)
+    return Axis(low, high, False, _placed(lines, beyond))
+
+
+def _clip(lines: Sequence[Sequence[float]]) -> tuple[float, float, list[bool]]:
+    """Return the least and the greatest value to show, and which lines go beyond."""
+    ends = [(min(line), max(line)) for line in lines]
+    first, last = min(low for low, _ in ends), max(high for _, high in ends)
+    low, high = _middle([_inner(line, 8, 0.02) for line in lines], 3)
+    room = 1.5 * (high - low)
+    inside = [value for line in lines for value in line if low - room <= value <= high + room]
+    if high > low and min(inside) < max(inside):
+        bottom, top = min(inside), max(inside)
+        if (top - bottom) < _PART * (last - first):
+            return bottom, top, [least < bottom or most > top for least, most in ends]
+    return first, last, [False] * len(ends)
+
+
+def _middle(ranges: Sequence[tuple[float, float]], few: int) -> tuple[float, float]:
+    """Return the range without the tenth of the ranges that reach furthest, at each end."""
+    low, _ = _inner([low for low, _ in ranges], few, 0.1)
+    _, high = _inner([high for _, high in ranges], few, 0.1)
+    return low, high
+
+
+def _inner(values: Sequence[float], few: int, share: float) -> tuple[float, float]:
+    """Return the range without a share of the values at each end; of ``few``, that of all."""
+    ordered = sorted(values)
+    out = 0 if len(ordered) < few else max(1, int(len(ordered) * share))
+    return ordered[out], ordered[-1 - out]
+
+
+def _placed(lines: Sequence[Sequence[float]], beyond: Sequence[bool]) -> tuple[bool, ...]:
+    found = iter(beyond)
+    return tuple(bool(line) and next(found) for line in lines)
 
 
 def timeline(

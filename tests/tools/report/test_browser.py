@@ -21,7 +21,7 @@ from tests.support.command import hpcrun
 from tests.support.experiment import Experiment, path_with, slurm_shim
 from tests.tools.report.browser import Browser, browser
 from tests.tools.report.study import EVIL, department, diverged, finetune, hostile
-from tests.tools.report.test_axis import CASES
+from tests.tools.report.test_svg import CASES
 
 ROOT = Path(__file__).parents[3]
 IMAGES = ROOT / "docs" / "images"
@@ -901,7 +901,7 @@ def test_screenshots_of_one_run_that_diverged_and_of_all(
 
 
 def test_charts_and_drawings_for_print_have_the_same_axes(window: Browser) -> None:
-    """The cases of tests/tools/report/test_axis.py, put to the script itself."""
+    """The cases of tests/tools/report/test_svg.py, put to the script itself."""
     script = (ROOT / "templates" / "report" / "axes.js").read_text()
     cases = [lines for lines, _ in CASES.values()]
     answers = window.script(script + "return arguments[0].map((lines) => fit(lines));", cases)
