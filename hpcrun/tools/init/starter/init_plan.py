@@ -28,7 +28,6 @@ from hpcrun.tools.init.starter.root_choice import RootChoice
 from hpcrun.tools.init.starter.survey import Survey
 
 LOCAL = profile.LOCAL
-_PROFILE_SCHEMA = "profile.schema.json"
 _ANOTHER = "choose another directory: hpcrun init DIR"
 _OF_PYTHON = "executable origin version torch deepspeed build problem"
 _MODULE = re.compile(r"[\w./+-]+", re.ASCII)
@@ -159,9 +158,8 @@ def _on_slurm(request: InitRequest, found: Survey, site: SlurmSite, root: RootCh
         plan.notes.extend([root.doubt] if root.doubt else [])
         plan.notes.extend(_of_profiles(request.directory, name))
         day = time.strftime("%Y-%m-%d")
-        schema = path.parent.parent / _PROFILE_SCHEMA
-        beside = f"../{_PROFILE_SCHEMA}"
-        told = starter_text.profile(found, site, uses, job, root, beside, day, setup)
+        schema = path.parent.parent / starter_text.PROFILE_SCHEMA
+        told = starter_text.profile(found, site, uses, job, root, day, setup)
         plan.files.append(_schema(schema, "profile", force=request.force))
         plan.files.append(PlannedFile.of(path, told, force=request.force))
     if not request.profile_only:

@@ -27,6 +27,8 @@ _WIDEST, _LONGEST, _COLUMN = 120, 400, 32
 _PLAIN = re.compile(r"[A-Za-z_/][\w./-]*(?::[A-Za-z_][\w./-]*)?", re.ASCII)
 _TAKEN = {"true", "false", "yes", "no", "on", "off", "null", "y", "n", "~"}
 SPEC, PROGRAM, SCHEMA = "experiment.yaml", "train.py", "spec.schema.json"
+# In the directory above the profiles'.
+PROFILE_SCHEMA = "profile.schema.json"
 # In the spec's second line; a project that has it is a starter, whatever became of it.
 MARK = "Written by `hpcrun init`"
 _LOCAL_RANKS = 2
@@ -193,7 +195,6 @@ def profile(
     uses: Sequence[PartitionUse],
     job: JobChoice | None,
     root: RootChoice,
-    schema: str,
     day: str,
     setup: Sequence[str],
 ) -> str:
@@ -203,14 +204,12 @@ def profile(
     ----------
     job
         The first job; None where no partition is open to this user.
-    schema
-        The path of the profile's JSON Schema, from the profile's directory.
     setup
         Shell lines that the Python needs.
     """
     out = CommentedYaml()
     out.comment(
-        f"yaml-language-server: $schema={schema}",
+        f"yaml-language-server: $schema=../{PROFILE_SCHEMA}",
         f"The cluster {site.name or '(without a name)'}, as Slurm {site.version} described it to "
         f"{site.user} on {survey.host}, {day}.",
         "Written by `hpcrun init`, and yours from now on: change what is wrong. All keys: hpcrun "
