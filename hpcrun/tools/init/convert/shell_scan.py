@@ -17,7 +17,7 @@ _INSIDE = re.compile(r"[^'\"\\$`(){}#]*")
 _DEEPEST = 60
 # So many words, expansions and operators take a second; no script that a person wrote has them.
 _MOST_STEPS = 40_000
-_BLANK = re.compile(r"(?:[ \t]|\\\n)*")
+_BLANK = re.compile(r"(?:[ \t]|\\\n)*(?:#[^\n]*)?")  # and a comment
 _OPERATOR = re.compile(r"<<<|<<-|&>>|\|\||&&|;;&|;;|;&|<<|>>|<&|>&|<>|>\||&>|\|&|[;&|<>()\n]")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^]]*\])?\+?=", re.ASCII)
 _REDIRECTIONS = frozenset(("<", ">", ">>", "<<", "<<-", "<<<", "<&", ">&", "<>", ">|", "&>", "&>>"))
@@ -200,9 +200,6 @@ class _Scan:
         while self._at < len(text):
             found = _BLANK.match(text, self._at)
             self._at = found.end() if found else self._at
-            if text.startswith("#", self._at):
-                end = text.find("\n", self._at)
-                self._at = len(text) if end < 0 else end
             if not lines or not text.startswith("\n", self._at):
                 return
             self._newline()
@@ -537,8 +534,7 @@ class _Scan:
                 if not depth:
                     return
             elif one == "#" and text[self._at - 1].isspace():
-                end = text.find("\n", self._at)
-                self._at = len(text) if end < 0 else end
+                self._skip(lines=False)
             else:
                 self._inside(one)
         raise UnreadableError(begun, f"no {closing!r} ends {opening!r}")
