@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+from hpcrun.bounded_json import parse_line
 from hpcrun.observe.logs.log_places import MARK
 
 # A line without an end is passed on from here on.
@@ -51,10 +52,7 @@ class FollowedLines:
         return True
 
     def _mark(self, told: bytes) -> None:
-        try:
-            moved = json.loads(told)
-        except ValueError:
-            return
+        moved = parse_line(told)
         if isinstance(moved, dict) and len(self._places) < _MOST_FILES:
             self._places.update((k, v) for k, v in moved.items() if isinstance(v, int))
             self._since.clear()

@@ -23,6 +23,7 @@ from typing import Any
 
 import hpcrun
 from hpcrun import activity, host, shared_look
+from hpcrun.bounded_json import parse_line
 from hpcrun.errors import CheckpointError, UsageError
 from hpcrun.observe.read.selection import Selected
 from hpcrun.policy.retention import Retention
@@ -202,7 +203,8 @@ def _ask(wanted: WeightsRequest, target: Path | None) -> dict[str, Any]:
                 process.stdin.close()
             answer: Mapping[str, Any] = {}
             while line := process.stdout.readline(_MOST_LINE):
-                answer = _parsed(line)
+                found = parse_line(line.encode())
+                answer = found if isinstance(found, dict) else {}
                 doing = _doing(answer) or doing
             process.wait()
             listener.join(1)
@@ -236,14 +238,6 @@ def _doing(answer: Mapping[str, Any]) -> str | None:
     if isinstance(done, int) and isinstance(of, int):
         return f"{one_line(doing)}: {size(done)} of {size(of)}"
     return one_line(doing)
-
-
-def _parsed(line: str) -> Mapping[str, Any]:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _started(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
