@@ -241,8 +241,9 @@ def _timeline(found: Report) -> dict[str, Any]:
 def _marks(run: RunReport, now: float) -> Iterator[TimelineMark]:
     for one in run.story.attempts:
         ended = one.attempt.end
-        if one.ended_badly and TIME.accepts(when := ended.get("time")):
-            yield TimelineMark(when, str(ended.get("outcome")), narrative.end(one, run.story, now))
+        if one.ended_badly and TIME.accepts(ended.get("time")):
+            text = narrative.end(one, run.story, now)
+            yield TimelineMark(ended["time"], str(ended.get("outcome")), text)
 
 
 def _run(found: Report, run: RunReport) -> dict[str, Any]:
