@@ -84,15 +84,11 @@ _running: set[Popen[str]] = set()
 
 def available() -> bool:
     """Check whether this machine has Slurm's client commands."""
-    return bool(_path_of("sbatch"))
+    return bool(location("sbatch"))
 
 
-def location() -> str:
-    """Return the path of squeue, which tells the clusters of a host apart; empty without one."""
-    return _path_of("squeue")
-
-
-def _path_of(program: str) -> str:
+def location(program: str = "squeue") -> str:
+    """Return the path of a command, which tells the clusters of a host apart; empty without one."""
     import shutil
 
     return shutil.which(program) or ""
@@ -337,11 +333,6 @@ def accounting(job: str, fields: Sequence[str]) -> list[dict[str, str]]:
     return parse_rows(answer([*argv, f"--format={','.join(fields)}"]), fields)
 
 
-def step_id(job: str, name: str) -> str | None:
-    """Return ``123.4``, the running step of that name; None without one, or without an answer."""
-    return step_ids(job).get(name)
-
-
 def step_ids(job: str) -> dict[str, str]:
     """Return the name of each running step of a job -> ``123.4``; empty without an answer.
 
@@ -423,15 +414,11 @@ def update(job: str, change: str) -> str | None:
     return _no_job(job) or problem_of(["scontrol", "update", f"jobid={job}", change])
 
 
-def start_problem(script: str, partition: str, nodes: int, exclude: str) -> str | None:
-    """Return why Slurm could not start a script without some nodes, by ``sbatch --test-only``."""
+def leaves_too_few(script: str, partition: str, nodes: int, exclude: str) -> bool:
+    """Check whether a script is left with too few nodes of its kind, by ``sbatch --test-only``."""
     argv = ["sbatch", "--test-only", f"--partition={partition}", f"--nodes={nodes}"]
-    return problem_of([*argv, f"--exclude={exclude}", script], SHORT)
-
-
-def is_impossible(problem: str) -> bool:
-    """Check whether `start_problem` is that too few nodes of the right kind are left."""
-    return bool(_TOO_FEW.search(problem))
+    problem = problem_of([*argv, f"--exclude={exclude}", script], SHORT)
+    return problem is not None and bool(_TOO_FEW.search(problem))
 
 
 def _no_job(job: str) -> str | None:

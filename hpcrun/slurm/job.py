@@ -183,7 +183,7 @@ def requeue(
                 # Once more: Slurm may not have answered before.
                 exclude = requeue_nodes.without(job, exclude, needed, kept=kept, say=say)
             if exclude:
-                _exclude(job, ",".join([*([kept] if kept else []), *exclude]), say)
+                _exclude(job, ",".join(filter(None, (kept, *exclude))), say)
             for part in client.further_parts(job) if wanted_out else ():
                 if out := requeue_nodes.of_part(part, wanted_out):
                     _exclude(part, ",".join(out), say)
@@ -295,13 +295,11 @@ def is_unreachable(job: str) -> bool:
 def _exclude(job: str, nodes: str, say: Say) -> None:
     """Exclude nodes, again until the job waits in the queue: Slurm refuses it before."""
     deadline = time.monotonic() + 60
-    problem: str | None = ""
-    while problem is not None and time.monotonic() < deadline:
-        problem = client.exclude_nodes(job, nodes)
-        if problem is not None:
-            time.sleep(0.3)
-    if problem is not None:
-        say(f"nodes {nodes} could not be excluded: {problem}")
+    while (problem := client.exclude_nodes(job, nodes)) is not None:
+        if time.monotonic() > deadline:
+            say(f"nodes {nodes} could not be excluded: {problem}")
+            return
+        time.sleep(0.3)
 
 
 def _state(job: str) -> str:
@@ -384,8 +382,8 @@ def _memory(rows: Sequence[dict[str, str]]) -> str:
     asked = next((row["ReqMem"] for row in rows if row["ReqMem"]), "")
     sizes = [row["MaxRSS"] for row in rows if row["MaxRSS"] not in ("", "0")]
     most = max(sizes, key=parse_size, default="")
-    parts = [f"it asked for {asked}"] if asked else []
-    return ", ".join([*parts, *([f"one rank was seen to use {most}"] if most else [])])
+    used = f"one rank was seen to use {most}" if most else ""
+    return ", ".join(filter(None, (f"it asked for {asked}" if asked else "", used)))
 
 
 def _user(number: str) -> str:

@@ -186,7 +186,7 @@ def query(
     except client.CommandFailed as error:
         answer.controller_is_down = True
         answer.problems = (_problem("slurmctld", error),)
-    unsettled = {job_id for job_id in maybe if not _settled(job_id, found)}
+    unsettled = _unsettled(maybe, found)
     if unsettled and (accounting or answer.controller_is_down):
         try:
             if sacct is not None:
@@ -284,12 +284,11 @@ def _jobs(wanted: set[str]) -> str:
     return f"--jobs={','.join(jobs)}"
 
 
-def _settled(job_id: str, found: dict[str, JobState]) -> bool:
-    """Check whether squeue alone is enough: the job is there and has not ended."""
-    if "_" in job_id:
-        return job_id in found and not found[job_id].is_over
-    mine = [state for key, state in found.items() if key.partition("_")[0] == job_id]
-    return bool(mine) and not any(state.is_over for state in mine)
+def _unsettled(job_ids: set[str], found: dict[str, JobState]) -> set[str]:
+    """Return the jobs of which squeue does not say enough: it has none, or one that has ended."""
+    ended = {key for key, state in found.items() if state.is_over}
+    there, over = ({*keys, *(key.partition("_")[0] for key in keys)} for keys in (found, ended))
+    return (job_ids - there) | (job_ids & over)
 
 
 def parse_squeue(text: str) -> dict[str, JobState]:

@@ -102,9 +102,8 @@ def without(
         return tuple(nodes)
     left = list(nodes)
     for back in sorted(nodes, key=lambda node: not usable.get(node)):
-        out = ",".join([*([kept] if kept else []), *left])
-        problem = client.start_problem(script, partition, needed, out)
-        if problem is None or not client.is_impossible(problem):
+        out = ",".join(filter(None, (kept, *left)))
+        if not client.leaves_too_few(script, partition, needed, out):
             break
         left.remove(back)
         say(f"{back} is not excluded: too few nodes would be left")

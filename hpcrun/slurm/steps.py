@@ -114,7 +114,7 @@ def workers_argv(
     """Return the ``srun`` of all ranks, block-distributed, each with a log of its own.
 
     Rank 0 runs on the first of the nodes in Slurm's order. ``log_pattern`` is ``--output``, with
-    ``%t`` for the rank; `client.step_id` finds the step by its ``name``. ``options`` are further
+    ``%t`` for the rank; `client.step_ids` finds the step by its ``name``. ``options`` are further
     ones of srun; ``part`` is that of a heterogeneous job which has these nodes; ``mpi`` is the type
     of MPI that they are prepared for, None for the site's default. With ``outlives`` a lost node
     costs the others nothing, and srun tells of each task that completes (`parse_completed`), since
@@ -152,14 +152,8 @@ def packed_argv(
     node has no other run.
     """
     return [
-        *(
-            "srun",
-            "--overlap" if is_alone else "--exact",
-            "--export=ALL",
-            "--nodes=1",
-            "--ntasks=1",
-            "--ntasks-per-node=1",
-        ),
+        *("srun", "--overlap" if is_alone else "--exact", "--export=ALL"),
+        *("--nodes=1", "--ntasks=1", "--ntasks-per-node=1"),
         *(f"--cpus-per-task={cpus}", f"--nodelist={node}", f"--mem={mem or 0}"),
         *("--kill-on-bad-exit=0", "--input=none", "--unbuffered", "--open-mode=append"),
         *(f"--job-name={name}", f"--output={log}", NO_MPI),

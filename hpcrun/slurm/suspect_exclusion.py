@@ -47,8 +47,7 @@ def left_out(
     choice = suspect_nodes.choose(suspects, nodes, needed, wanted=wanted, usable=usable)
     for left in range(_TRIES if script else 0, 0, -1):
         names = exclusion(resources.exclude, choice)
-        problem = client.start_problem(str(script), partition, needed, names) if names else None
-        if problem is None or not client.is_impossible(problem):
+        if not names or not client.leaves_too_few(str(script), partition, needed, names):
             break
         # The last time all of them.
         for node in choice.nodes[-1:] if left > 1 else choice.nodes:
@@ -58,7 +57,7 @@ def left_out(
 
 def exclusion(own: str | None, choice: SuspectChoice) -> str | None:
     """Return sbatch's ``--exclude``: the spec's own and the suspects; None to leave it alone."""
-    return ",".join([*([own] if own else []), *choice.nodes]) if choice.out else None
+    return ",".join(filter(None, (own, *choice.nodes))) if choice.out else None
 
 
 def _nodes(names: object) -> set[str]:

@@ -345,7 +345,7 @@ class _SlurmWorkers(Workers):
             return
         if self._ended(_AGENTS_TURN):
             return
-        step = client.step_id(self._job_id, self._name)
+        step = client.step_ids(self._job_id).get(self._name)
         if step is None or not client.signal_step(step, "KILL") or not self._ended(10):
             for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
                 if not self._ended(0):
