@@ -25,6 +25,7 @@ _LOST = ("replayed", "lost", "startup", "restore", "idle")
 _FREE = ("queued", "stopped")
 # More than a run goes on for.
 _MOST_MONTHS = 1_200
+NO_PRICES = PriceList()
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def of_run(
     experiment: str,
     plan_of: Callable[[int | None], RunPlan],
     spans: Sequence[Span],
-    prices: PriceList | None = None,
+    prices: PriceList = NO_PRICES,
 ) -> Cost:
     """Return the cost of one run, spare nodes included.
 
@@ -119,8 +120,8 @@ def of_run(
     """
     newest = plan_of(None)
     unit = GPU if _devices(newest, GPU) else CPU
-    price = prices.hour(unit, newest.resources.gpu_type) if prices is not None else None
-    currency = prices.currency if prices is not None and price is not None else ""
+    price = prices.hour(unit, newest.resources.gpu_type)
+    currency = "" if price is None else prices.currency
     found = Cost(experiment, unit, Goodput(), run=newest.number, price=price, currency=currency)
     for span in spans:
         hours = span.seconds / 3600 * _devices(plan_of(span.attempt), unit)
@@ -172,33 +173,26 @@ class CostsOfRuns:
         """One for each story, in their order."""
         self.silent = 0
         """How many runs were started and log nothing of where their time went."""
-        self._named: dict[str, list[tuple[str, Cost]]] = {"experiment": [], "user": []}
         self._stories: list[tuple[RunStory, Sequence[Span]]] = []
         looks = shared_look.each(lambda story: story.spans(now), stories)
         counted = activity.counted(stories, "reading where the time went")
         for story, spans in zip(counted, looks, strict=True):
-            name, plan = story.status.experiment, story.plan_of
-            prices = PriceList.of(story.selected.plan.cluster)
-            one = of_run(name, plan, spans, prices)
+            one = _of_story(story, spans)
             one.grown.extend(story.grown)
             self.each.append(one)
             self.silent += not one.hours.wall and bool(story.attempts)
-            self._named["experiment"].append((name, one))
-            self._named["user"].append((story.user, one))
             self._stories.append((story, spans))
 
     def totals(self, kind: str) -> list[Cost]:
         """Return a total for each ``experiment``, ``user`` or ``month``: these in their order."""
-        if kind != "month":
-            return grouped(self._named[kind])
+        if kind == "experiment":
+            return totals(self.each)
+        if kind == "user":
+            users = (story.user for story, _ in self._stories)
+            return grouped(zip(users, self.each, strict=True))
         found = grouped(
-            (
-                month,
-                of_run(
-                    one.experiment, story.plan_of, some, PriceList.of(story.selected.plan.cluster)
-                ),
-            )
-            for one, (story, spans) in zip(self.each, self._stories, strict=True)
+            (month, _of_story(story, some))
+            for story, spans in self._stories
             for month, some in by_month(spans).items()
         )
         return sorted(found, key=lambda one: one.experiment)
@@ -206,6 +200,11 @@ class CostsOfRuns:
     def in_all(self) -> list[Cost]:
         """Return one total for each unit."""
         return grouped(("in all", one) for one in self.each)
+
+
+def _of_story(story: RunStory, spans: Sequence[Span]) -> Cost:
+    prices = PriceList.of(story.selected.plan.cluster)
+    return of_run(story.status.experiment, story.plan_of, spans, prices)
 
 
 def _total(experiment: str, unit: str, costs: Sequence[Cost]) -> Cost:
@@ -248,12 +247,8 @@ def table(costs: Sequence[Cost]) -> Table:
     headers = ["RUN", "UNIT", "PAID", *money, "USEFUL%", *(kind.upper() for kind in kinds)]
     found = Table(headers, right=frozenset(headers[2:]), spare=("STOPPED", "QUEUED"))
     for one in costs:
-        cells = [hours_text(one.paid), *([one.money_text] if money else [])]
-        cells.append("" if one.share is None else f"{100 * one.share:.0f}")
-        cells += [hours_text(getattr(one.hours, kind)) for kind in kinds]
-        known = one.hours.wall > 0
-        name = f"{one.experiment}/{one.run}"
-        found.add(name, one.unit, *(cells if known else [""] * len(cells)))
+        hours = [hours_text(getattr(one.hours, kind)) for kind in kinds]
+        found.add(f"{one.experiment}/{one.run}", one.unit, *_cells(one, money, hours))
     return found
 
 
@@ -264,13 +259,16 @@ def totals_table(by: str, costs: Sequence[Cost]) -> Table:
     found = Table(headers, right=frozenset(headers) - {headers[0], "UNIT", headers[-1]})
     for one in costs:
         most = max(one.causes, key=lambda kind: one.causes[kind], default="")
-        known = one.hours.wall > 0
-        cells = [hours_text(one.paid), *([one.money_text] if money else [])]
-        cells.append("" if one.share is None else f"{100 * one.share:.0f}")
-        cells += [hours_text(sum(one.causes.values())), most]
-        cells = cells if known else [""] * len(cells)
-        found.add(one.experiment, str(one.runs), one.unit, *cells)
+        lost = [hours_text(sum(one.causes.values())), most]
+        found.add(one.experiment, str(one.runs), one.unit, *_cells(one, money, lost))
     return found
+
+
+def _cells(one: Cost, money: Sequence[str], further: Sequence[str]) -> list[str]:
+    """Return the cells from ``PAID`` on; empty ones where nothing is known."""
+    share = "" if one.share is None else f"{100 * one.share:.0f}"
+    cells = [hours_text(one.paid), *([one.money_text] if money else []), share, *further]
+    return cells if one.hours.wall > 0 else [""] * len(cells)
 
 
 def growth(cost: Cost) -> list[str]:

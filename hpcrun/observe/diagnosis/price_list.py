@@ -50,19 +50,13 @@ class PriceList:
         """Return the price of one hour of a unit (`GPU` or `CPU`); None if there is none."""
         if unit != GPU:
             return self.cpu_hour
-        asked = _key(gpu_type or "")
-        return {_key(name): price for name, price in self.gpu_types.items()}.get(
-            asked, self.gpu_hour
-        )
+        by_type = {_key(name): price for name, price in self.gpu_types.items()}
+        return by_type.get(_key(gpu_type or ""), self.gpu_hour)
 
     def money(self, hours: float, unit: str, gpu_type: str | None = None) -> float | None:
         """Return what hours cost; None if the profile has no such price."""
         price = self.hour(unit, gpu_type)
         return None if price is None else hours * price
-
-    def text(self, money: float) -> str:
-        """``1,234.50 EUR``."""
-        return money_text(money, self.currency)
 
 
 def money_text(money: float, currency: str) -> str:

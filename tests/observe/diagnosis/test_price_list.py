@@ -13,7 +13,7 @@ def test_prices_by_type() -> None:
     assert found.hour(GPU, "A100-80GB") == 1.5
     assert found.hour(GPU, "h100") == found.hour(GPU) == 2.0
     assert found.money(10, CPU) == pytest.approx(1.0)
-    assert found.text(1234.5) == "1,234.50 EUR"
+    assert money_text(1234.5, found.currency) == "1,234.50 EUR"
 
 
 @pytest.mark.parametrize(
