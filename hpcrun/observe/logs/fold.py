@@ -224,17 +224,13 @@ def fold(window: Window, open_ranks: frozenset[int]) -> tuple[list[Folded], dict
     window = {rank: lines for rank, lines in window.items() if lines or rank in open_ranks}
     if not window:
         return [], rest
-    folded, left = _by_sets(window) or _by_queues(window, open_ranks)
-    return folded, {**rest, **left}
-
-
-def _by_queues(
-    window: Window, open_ranks: frozenset[int]
-) -> tuple[list[Folded], dict[int, list[bytes]]]:
-    folder = LineFolder()
-    for rank, lines in window.items():
-        folder.feed(rank, lines)
-    return folder.take(open_ranks=open_ranks), folder.rest()
+    found = _by_sets(window)
+    if found is None:
+        folder = LineFolder()
+        for rank, lines in window.items():
+            folder.feed(rank, lines)
+        found = folder.take(open_ranks=open_ranks), folder.rest()
+    return found[0], {**rest, **found[1]}
 
 
 def _by_sets(window: Window) -> tuple[list[Folded], dict[int, list[bytes]]] | None:

@@ -265,11 +265,9 @@ class RunLogs:
             here = job.startswith("local:")
             if newest is not None and newest.submission == submission:
                 here = here or newest.foreground or newest.is_packed
-            yield from self._batch_log(paths.local_log(number) if here else paths.batch_log(job))
-
-    def _batch_log(self, path: Path) -> Iterator[Source]:
-        if shared_look.is_there(path) and os.path.isfile(path):  # noqa: PTH113 - `is_file` may raise
-            yield self._source(path, attempt=None, stream="batch")
+            path = paths.local_log(number) if here else paths.batch_log(job)
+            if shared_look.is_there(path) and os.path.isfile(path):  # noqa: PTH113 - `is_file` may raise
+                yield self._source(path, attempt=None, stream="batch")
 
     def _first_of_start(self, attempt: AttemptPaths) -> AttemptPaths:
         """Return the attempt into whose directory this one's agents and trackers write."""

@@ -130,7 +130,7 @@ class Presenter:
             return b""
         source = kept.source
         mark = self.printer.new_attempt(source)
-        before = b"" if mark is None else self._rest_of_run(source) + mark
+        before = b"" if mark is None else self.rest(source) + mark
         attempt = self._attempt(source)
         if attempt is None or source.rank is None:
             return before + self.printer.format(kept)
@@ -161,15 +161,10 @@ class Presenter:
         """Check whether no line waits."""
         return not self._waiting
 
-    def rest(self) -> bytes:
-        """Return the lines that still wait, at the end."""
-        return self._rest(list(self._waiting))
-
-    def _rest_of_run(self, of: Source) -> bytes:
+    def rest(self, of: Source | None = None) -> bytes:
+        """Return the lines that still wait, of all runs or of a source's."""
         waiting = self._waiting.items()
-        return self._rest([key for key, one in waiting if one.source.run_key == of.run_key])
-
-    def _rest(self, keys: list[Path]) -> bytes:
+        keys = [key for key, one in waiting if not of or one.source.run_key == of.run_key]
         rest = [self._waiting.pop(key) for key in keys]
         return b"".join(self.printer.folded(one.source, one.folder.take()) for one in rest)
 

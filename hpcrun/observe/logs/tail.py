@@ -338,42 +338,34 @@ def _character_boundary(data: bytes, limit: int) -> int:
 
 def start_of_line(stream: BinaryIO, offset: int) -> int:
     """Return where the line with the byte at ``offset`` begins, or the end of a shorter file."""
-    first = position = min(offset, stream.seek(0, os.SEEK_END))
-    while position > 0 and first - position < MOST_SEARCHED:
-        size = min(CHUNK, position)
-        stream.seek(position - size)
-        found = stream.read(size).rfind(b"\n")
-        if found >= 0:
-            return position - size + found + 1
-        position -= size
-    return position
+    return _behind_end(stream, min(offset, stream.seek(0, os.SEEK_END)), 1)
 
 
 def start_of_tail(stream: BinaryIO, count: int) -> int:
     """Return the offset of the last ``count`` lines; a torn last line counts as one."""
-    position = stream.seek(0, os.SEEK_END)
-    if count <= 0:
-        return position
-    wanted = count
-    last = True
+    end = stream.seek(0, os.SEEK_END)
+    if count <= 0 or not end:
+        return end
+    stream.seek(end - 1)
+    return _behind_end(stream, end, count + (stream.read(1) == b"\n"))
+
+
+def _behind_end(stream: BinaryIO, position: int, wanted: int) -> int:
+    """Return the offset behind so many ends of lines, counted back from a position."""
     newest = position
     while position > 0 and newest - position < MOST_SEARCHED:
         size = min(CHUNK, position)
         position -= size
         stream.seek(position)
         block = stream.read(size)
-        if last and block.endswith(b"\n"):
-            wanted += 1
-        last = False
         found = block.count(b"\n")
+        if found >= wanted:
+            cut = len(block)
+            for _ in range(wanted):
+                cut = block.rindex(b"\n", 0, cut)
+            return position + cut + 1
+        wanted -= found
         newest = position if found else newest
-        if found < wanted:
-            wanted -= found
-            continue
-        cut = len(block)
-        for _ in range(wanted):
-            cut = block.rindex(b"\n", 0, cut)
-        return position + cut + 1
     return position
 
 
