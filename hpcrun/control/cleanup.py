@@ -22,7 +22,6 @@ from hpcrun.observe.status.status import RunStatus, deciding_job, observe
 from hpcrun.policy import causes
 from hpcrun.policy.retention import Retention
 from hpcrun.state import files, layout, manifest, permissions
-from hpcrun.state import files as state_files
 from hpcrun.state.environment import frozen_environment
 from hpcrun.state.environment.frozen_environment import FrozenEnvironment
 from hpcrun.state.init_from import Origin
@@ -254,7 +253,7 @@ def _of_run(
     own += [checkpoints, one.paths.universals] if has_some else []
     if (reason := _obstacle(one.experiment, own)) is not None:
         return Leftovers(one, status, spared=reason)
-    items = [*_items(TEMPORARY, [path for each in used for path in state_files.temporaries(each)])]
+    items = [*_items(TEMPORARY, [path for each in used for path in files.temporaries(each)])]
     if choice.logs:
         logs = [path for attempt in attempts for path in (*attempt.logs(), attempt.log_sizes)]
         items += _items(LOG, [*logs, *one.batch_logs()])
@@ -342,21 +341,25 @@ def needed_checkpoints(root: Path, warn: Say, unread: list[str]) -> dict[Path, s
 
     Experiments that cannot be read are added to ``unread``.
     """
-    finder = Finder(root)
-    runs: list[Selected] = []
-    for experiment in layout.experiments(root):
-        try:
-            of_it = finder.runs(experiment)
-        except UsageError as error:
-            warn(f"what the runs of {experiment.name} begin with is not known: {error.message}")
-            unread.append(experiment.name)
-            continue
-        runs += [one for one in of_it if one.run.checkpoint.initialize_from]
+    runs = [one for one in _runs(root, warn, unread) if one.run.checkpoint.initialize_from]
     found: dict[Path, str] = {}
     for one, _, going_on in over(runs, lambda message: None):
         if going_on is not None and (path := _origin(one, root)) is not None:
             found[path] = one.name
     return found
+
+
+def _runs(
+    root: Path, warn: Say = lambda message: None, unread: list[str] | None = None
+) -> Iterator[Selected]:
+    """Yield all runs under a root; experiments that cannot be read are added to ``unread``."""
+    for experiment in layout.experiments(root):
+        try:
+            yield from Finder(root).runs(experiment)
+        except UsageError as error:
+            warn(f"what the runs of {experiment.name} begin with is not known: {error.message}")
+            if unread is not None:
+                unread.append(experiment.name)
 
 
 def _origin(one: Selected, root: Path) -> Path | None:
@@ -365,7 +368,7 @@ def _origin(one: Selected, root: Path) -> Path | None:
     Runs of everybody under the root are asked, so that the file may hold anything.
     """
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RuntimeError):
-        return Path(state_files.read_json(one.paths.origin)["checkpoint"]).resolve()
+        return Path(files.read_json(one.paths.origin)["checkpoint"]).resolve()
     with contextlib.suppress(OSError, ValueError, RuntimeError, UsageError):
         return Origin.parse(one.run.checkpoint.initialize_from or "").find(root)[0].resolve()
     return None
@@ -401,16 +404,14 @@ def mentions(root: Path, name: str) -> list[str]:
 
     What cannot be read is passed over.
     """
-    found = []
-    for experiment in layout.experiments(root):
+    found: dict[str, None] = {}
+    for one in _runs(root):
         with contextlib.suppress(UsageError):
-            for one in Finder(root).runs(experiment):
-                begin = (one.run.checkpoint.initialize_from or "").partition("@")[0]
-                waits = {each.experiment for each in one.plan.depends_on}
-                if name in waits or begin.partition("/")[0] == name:
-                    found.append(experiment.name)
-                    break
-    return found
+            begin = (one.run.checkpoint.initialize_from or "").partition("@")[0]
+            waits = {each.experiment for each in one.plan.depends_on}
+            if name in waits or begin.partition("/")[0] == name:
+                found[one.experiment.name] = None
+    return list(found)
 
 
 def _inside(path: str, places: dict[str, Path]) -> Path | None:
@@ -425,14 +426,9 @@ def _inside(path: str, places: dict[str, Path]) -> Path | None:
 
 def _awaited(root: Path, names: set[str]) -> Iterator[tuple[Path, str]]:
     """Yield the runs of these experiments that runs of others wait for, and these."""
-    waiting: list[Selected] = []
-    for experiment in layout.experiments(root):
-        with contextlib.suppress(UsageError):
-            waiting += [
-                one
-                for one in Finder(root).runs(experiment)
-                if any(each.experiment in names for each in one.plan.depends_on)
-            ]
+    waiting = [
+        one for one in _runs(root) if any(each.experiment in names for each in one.plan.depends_on)
+    ]
     for one, _, going_on in over(waiting, lambda message: None) if waiting else ():
         for each in one.plan.depends_on:
             if going_on is not None and each.experiment in names:
