@@ -150,10 +150,10 @@ class StepProfile:
         if len(self.ranks) < 2:
             return None
         slow = max(self.ranks, key=lambda one: one.busy)
-        behind = slow.busy - median(one.busy for one in self.ranks if one is not slow)
+        others = [one for one in self.ranks if one is not slow]
+        behind = slow.busy - median(one.busy for one in others)
         if behind < EVEN * slow.sum_of_parts:
             return None
-        others = [one for one in self.ranks if one is not slow]
         later = {
             part: slow.parts[part] - median(one.parts[part] for one in others)
             for part in PARTS
@@ -309,12 +309,7 @@ def memory_table(profile: StepProfile) -> Table:
     """Return bytes by kind; a row for each rank."""
     kinds = list(dict.fromkeys(kind for one in profile.ranks for kind in one.memory))
     on_gpu = any(one.device_bytes is not None for one in profile.ranks)
-    headers = (
-        "RANK",
-        *(kind.upper() for kind in kinds),
-        *(["DEVICE"] if on_gpu else []),
-        "PROCESS",
-    )
+    headers = ["RANK", *map(str.upper, kinds), *(["DEVICE"] if on_gpu else []), "PROCESS"]
     table = Table(headers, right=frozenset(headers))
     for one in shown_ranks(profile):
         cells = [size(int(one.memory[kind])) if kind in one.memory else "" for kind in kinds]

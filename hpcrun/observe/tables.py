@@ -102,14 +102,8 @@ class Table:
                 no_wrap=whole[i],
             )
         for row in self.rows:
-            table.add_row(
-                *(
-                    Text(row[i], style=STYLES.get(row[i], ""))
-                    if self.headers[i] in self.styled
-                    else Text(row[i])
-                    for i in shown
-                )
-            )
+            styles = [STYLES.get(row[i], "") * (self.headers[i] in self.styled) for i in shown]
+            table.add_row(*(Text(row[i], style) for i, style in zip(shown, styles, strict=True)))
         return table
 
 

@@ -63,22 +63,14 @@ class RankPlace:
         return self.rank % self.ranks_per_node
 
 
-def _no_variables(_place: RankPlace) -> dict[str, str]:
-    return {}
-
-
-def _no_arguments(_place: RankPlace) -> list[str]:
-    return []
-
-
 @dataclass(frozen=True)
 class Framework:
     """The environment of one framework's ranks, beyond RANK, WORLD_SIZE, MASTER_ADDR and so on."""
 
     name: str
-    variables: Callable[[RankPlace], dict[str, str]] = _no_variables
+    variables: Callable[[RankPlace], dict[str, str]] = lambda place: {}
     """Further environment variables of a rank; the user's own of the same names win."""
-    arguments: Callable[[RankPlace], list[str]] = _no_arguments
+    arguments: Callable[[RankPlace], list[str]] = lambda place: []
     """Arguments that a rank's program gets after all others."""
     hidden: frozenset[str] = frozenset()
     """Variables that its ranks do not find, though other programs' do."""

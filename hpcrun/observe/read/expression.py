@@ -125,7 +125,7 @@ class _Reader:
         self.text, self.option, self.place = text, option, 0
         self._words = words
         self._open = 0
-        self._space()
+        self._go_to(0)
 
     def any_of(self, depth: int) -> Expression:
         parts = [self._all_of(depth)]
@@ -168,16 +168,14 @@ class _Reader:
         word = _WORD.match(self.text, self.place) if self._words else None
         if not word or word[0].lower() in ("and", "or") or word[0].startswith((*_OTHER_WORDS,)):
             raise self.error()
-        self.place = word.end()
-        self._space()
+        self._go_to(word.end())
         return SearchedWord(word[0], False)
 
     def _quoted(self) -> str | None:
         quoted = _QUOTED.match(self.text, self.place)
         if not quoted:
             return None
-        self.place = quoted.end()
-        self._space()
+        self._go_to(quoted.end())
         return quoted[1] if quoted[1] is not None else quoted[2]
 
     def _value(self) -> str:
@@ -198,14 +196,14 @@ class _Reader:
             elif character.isspace() and depth == 0:
                 if self._words or _NEXT.match(self.text, self.place):
                     break
-                self._space()
+                self._go_to(self.place)
                 continue
             self.place += 1
         found = self.text[begin : self.place].strip()
         if other := _OTHER_WORD.search(found):
             self.place = begin + other.start()
             raise self.error()
-        self._space()
+        self._go_to(self.place)
         return found
 
     def _goes_on(self) -> bool:
@@ -215,20 +213,20 @@ class _Reader:
         end = self.place + len(word)
         if self.text[self.place : end].lower() != word or self.text[end : end + 1].strip(" \t\n()"):
             return False
-        self.place = end
-        self._space()
+        self._go_to(end)
         return True
 
     def _take(self, character: str) -> bool:
         if self.text[self.place : self.place + 1] != character:
             return False
-        self.place += 1
-        self._space()
+        self._go_to(self.place + 1)
         return True
 
-    def _space(self) -> None:
-        while self.text[self.place : self.place + 1].isspace():
-            self.place += 1
+    def _go_to(self, place: int) -> None:
+        """Go on at a place, or behind the blanks there."""
+        while self.text[place : place + 1].isspace():
+            place += 1
+        self.place = place
 
     def error(self, why: str = "") -> UsageError:
         for other, word in _OTHER_WORDS.items():

@@ -104,10 +104,9 @@ class LastAnswers:
         While it is silent, jobs have their last known state.
         """
         answers = Answers()
-        if job_ids:
-            jobs.ask_slurm(job_ids, answers, settled=job_ids, accounting=False)
         if not job_ids:
             return answers
+        jobs.ask_slurm(job_ids, answers, settled=job_ids, accounting=False)
         known, now = _read(self.path), self.clock()
         before = known.of(job_ids)
         if answers.problem is not None:
