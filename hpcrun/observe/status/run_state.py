@@ -158,15 +158,10 @@ def _cancelled(evidence: RunEvidence, last: Attempt | None) -> Verdict:
         return Verdict(CANCELLED, _who_cancelled(last), over=True)
     if job is None and evidence.silence:
         return Verdict(CANCELLED, _as_of(evidence))
-    live = job is not None and job.is_alive
-    if live and last is None and submission is not None and submission.is_packed:
+    is_packed = submission is not None and submission.is_packed
+    if job is None or not job.is_alive or (last is None and is_packed):
         return Verdict(CANCELLED, over=True)
-    if not live:
-        return Verdict(CANCELLED, over=True)
-    assert job is not None
-    is_own = (
-        queued and submission is not None and not (submission.is_packed or submission.foreground)
-    )
+    is_own = queued and submission is not None and not (is_packed or submission.foreground)
     if is_own and (job.is_waiting or job.state == slurm_state.RUNNING):
         # A job that scancel reached is COMPLETING or over.
         again = f"Slurm says {job.state} of its job: where that lasts, `hpcrun cancel` it again"
@@ -243,10 +238,11 @@ def _attempt_ended(evidence: RunEvidence, last: Attempt) -> Verdict:
         return Verdict(RESTARTING, reason)
     if last.action == recovery.STOP:
         return _failed(f"{reason}; stopped: {(last.decided or {}).get('reason')}")
-    if (goes_on or last.outcome == "stopped") and job is None and evidence.silence:
-        return Verdict(UNKNOWN, _as_of(evidence))
-    if (goes_on or last.outcome == "stopped") and job and job.state == slurm_state.CANCELLED:
-        return _CANCELLED_IN_SLURM
+    if goes_on or last.outcome == "stopped":
+        if job is None and evidence.silence:
+            return Verdict(UNKNOWN, _as_of(evidence))
+        if job is not None and job.state == slurm_state.CANCELLED:
+            return _CANCELLED_IN_SLURM
     if last.outcome == "stopped":
         if is_alive:
             return Verdict(RESTARTING, reason)

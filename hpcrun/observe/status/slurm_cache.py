@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -32,6 +33,13 @@ NO_ACCOUNTS_HOLD = 3600.0
 # Seconds that a follower waits for an open question: when it is new, and when Slurm was silent.
 FIRST_LOOK, LOOK = patience.READER + 0.3, 0.1
 MOST_JOBS = 50_000
+# The fields of a job's state as the file has them, and their types.
+_FIELDS: dict[str, Any] = {
+    **{"state": str, "is_waiting": bool, "is_over": bool, "reason": str, "nodes": str},
+    **{"exit_code": (int, NoneType)},
+    **dict.fromkeys(("start", "ended", "submitted"), (int, float, NoneType)),
+    **{"user": (int, NoneType), "directory": str},
+}
 
 
 @dataclass
@@ -243,38 +251,21 @@ def _read(path: Path) -> _Known:
 
 def _write(path: Path, known: _Known) -> None:
     """Write the cache; ignore errors, since it is optional."""
+    fields_of = attrgetter(*_FIELDS)
     data = {
         **{name: getattr(known, name) for name in ("asked", "took", "no_accounting")},
         "about": sorted(known.about),
-        "jobs": {name: [when, _to_fields(job)] for name, (when, job) in known.jobs.items()},
+        "jobs": {name: [when, fields_of(job)] for name, (when, job) in known.jobs.items()},
     }
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_bytes(path, json.dumps(data, separators=(",", ":")).encode())
 
 
-def _to_fields(job: JobState) -> list[object]:
-    flags = (job.is_waiting, job.is_over)
-    known = [job.state, *flags, job.reason, job.nodes, job.exit_code, job.start, job.ended]
-    return [*known, job.submitted, job.user, job.directory]
-
-
 def _from_fields(job_id: str, fields: list[Any]) -> JobState:
-    state, _, _, reason, nodes, exit_code, start, ended, submitted, user, directory = fields
-    if not all(isinstance(text, str) for text in (state, reason, nodes, directory)):
+    found = dict(zip(_FIELDS, fields, strict=True))
+    if not all(map(isinstance, fields, _FIELDS.values())):
         raise TypeError(f"the state of job {job_id} is not one")
-    times = (isinstance(one, (int, float, NoneType)) for one in (start, ended, submitted))
-    if not all(isinstance(one, (int, NoneType)) for one in (exit_code, user)) or not all(times):
-        raise TypeError(f"the numbers of job {job_id} are none")
-    return JobState(
-        job_id,
-        state,
-        reason,
-        nodes,
-        start,
-        exit_code,
-        ended,
-        submitted=submitted,
-        user=user,
-        directory=directory,
-    )
+    # These follow from the state.
+    del found["is_waiting"], found["is_over"]
+    return JobState(job_id, **found)
