@@ -14,6 +14,7 @@ from hpcrun.policy import batch, causes, node_health, recovery, resume
 from hpcrun.slurm import pending_reason
 from hpcrun.slurm.pending_reason import NEVER
 from hpcrun.state import job_changes, submission_facts
+from hpcrun.state.ledger import Attempt
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import listed
 
@@ -216,13 +217,14 @@ class _Case:
         return replace(one.run, spec=job_changes.applied(one.run.spec, changes))
 
     @property
-    def cause(self) -> Mapping[str, Any]:
-        return self.run.bad.attempt.cause if self.run.bad else {}
+    def bad(self) -> Attempt:
+        """The newest attempt that ended badly; one of which nothing is known where none did."""
+        return self.run.bad.attempt if self.run.bad else Attempt(0)
 
     @property
     def deepspeed(self) -> Mapping[str, Any]:
         """The DeepSpeed configuration, with the batch of the attempt that ended badly."""
-        started = self.run.bad.attempt.started if self.run.bad else {}
+        started = self.bad.started
         if "micro_batch" not in started:
             return self.plan.deepspeed
         now = (started.get("micro_batch"), started.get("accumulation"))
@@ -240,8 +242,7 @@ class _Case:
     @property
     def is_permanent(self) -> bool:
         """It was not tried again, because no new start mends its error."""
-        bad = self.run.bad.attempt if self.run.bad else None
-        return bad is not None and bad.action == recovery.STOP and "permanent" in bad.cause
+        return self.bad.action == recovery.STOP and "permanent" in self.bad.cause
 
     @property
     def submit(self) -> str:
@@ -258,12 +259,11 @@ class _Case:
         # It imports much of what submits, which other advice and `help` do without.
         from hpcrun.observe.diagnosis import left_behind
 
-        selected, bad = self.run.selected, self.run.bad
-        number = bad.attempt.submission if bad else None
+        selected, number = self.run.selected, self.bad.submission
         if number is None:
             return None
         facts = submission_facts.describe(selected.experiment.submission(number))
-        return left_behind.explanation(self.cause, facts, selected.plan, selected.paths.work)
+        return left_behind.explanation(self.bad.cause, facts, selected.plan, selected.paths.work)
 
     @property
     def has_checkpoints(self) -> bool:
@@ -303,14 +303,13 @@ class _Case:
 
     def format(self, text: str) -> str:
         """Fill in one of the `_TEXTS`."""
-        number = self.run.bad.attempt.number if self.run.bad else "N"
         return text.format(
             name=self.run.status.name,
             go_on=self.go_on,
             time=self.plan.resources.time,
             save="checkpoint" if self.has_checkpoints else "save",
             every=" or set checkpoint.every" if self.has_checkpoints else "",
-            attempt=self.run.selected.paths.attempts_directory / str(number),
+            attempt=self.run.selected.paths.attempts_directory / str(self.bad.number or "N"),
         )
 
 
@@ -334,8 +333,7 @@ def advise(run: RunStory, where: str, *, several: bool = False) -> str | None:
         return f"It goes on by itself. Should it end so again: {text}"
     if case.is_permanent:
         return text
-    stopped = run.bad is not None and run.bad.attempt.action == recovery.STOP
-    if stopped and case.plan.recovery.requeue and kind != CANCELLED:
+    if case.bad.action == recovery.STOP and case.plan.recovery.requeue and kind != CANCELLED:
         text += (
             f" Its ends are counted from its last submission: `hpcrun requeue {where}` and "
             "`hpcrun submit` start the count anew."
@@ -344,11 +342,11 @@ def advise(run: RunStory, where: str, *, several: bool = False) -> str | None:
 
 
 def _crash(case: _Case) -> str:
-    rank, exception = case.cause.get("rank"), case.cause.get("exception")
+    rank, exception = case.bad.cause.get("rank"), case.bad.cause.get("exception")
     log = case.run.status.name + ("" if rank is None else f" --rank {rank}")
     if lacking := case.lacking:
         return f"{lacking}; then repeat `{case.submit}`, which {case.again_from}."
-    if known := known_trouble(case.cause, case.run.status.name):
+    if known := known_trouble(case.bad.cause, case.run.status.name):
         return f"{known}. {case.go_on}."
     first = f"Look at what the rank wrote: `hpcrun logs {log}`. Then fix it"
     if exception == "HpcrunError":
@@ -367,7 +365,7 @@ def _crash(case: _Case) -> str:
 
 
 def _memory(case: _Case) -> str:
-    if causes.too_little(case.cause) != "mem":
+    if causes.too_little(case.bad.cause) != "mem":
         return _gpu_memory(case)
     resources, ranks = case.plan.resources, case.plan.ranks_per_node
     more = "not set, so the partition's default holds: set it"
@@ -391,7 +389,7 @@ def _memory(case: _Case) -> str:
 
 
 def _gpu_memory(case: _Case) -> str:
-    message = str(case.cause.get("message") or "")
+    message = str(case.bad.cause.get("message") or "")
     found = [(pattern.search(message), words) for pattern, words in _FIGURES]
     figures = [words.format(next(filter(None, hit.groups()))) for hit, words in found if hit]
     text = "The memory of the GPU ran out" + (f" ({', '.join(figures)})" if figures else "") + "."
@@ -475,20 +473,20 @@ def _non_finite(case: _Case) -> str:
 
 
 def _without_batch(case: _Case) -> str:
-    kind, attempts = str(case.cause["kind"]), [one.attempt for one in case.run.attempts]
+    kind, attempts = str(case.bad.cause["kind"]), [one.attempt for one in case.run.attempts]
     return bad_batches.advice(kind, case.plan.recovery, attempts, case.go_on)
 
 
 def _node(case: _Case) -> str:
-    nodes = ", ".join(case.cause.get("nodes") or ())
+    nodes = ", ".join(case.bad.cause.get("nodes") or ())
     lost = f" ({nodes} was lost)" if nodes else ""
     return f"The run did nothing wrong{lost}. {case.go_on}."
 
 
 def _bad_node(case: _Case) -> str:
-    nodes = ", ".join(case.cause.get("nodes") or ())
+    nodes = ", ".join(case.bad.cause.get("nodes") or ())
     text = f"The check at its start found {nodes or 'a node'} bad: tell those who run the site. "
-    if case.cause.get("response") == node_health.REFUSE:
+    if case.bad.cause.get("response") == node_health.REFUSE:
         text += (
             "`health` in the cluster profile refuses such nodes: submit it again with "
             f"resources.exclude={nodes}, or have on_fault replace them. "
@@ -497,7 +495,7 @@ def _bad_node(case: _Case) -> str:
 
 
 def _storage(case: _Case) -> str:
-    nodes = ", ".join(case.cause.get("nodes") or ())
+    nodes = ", ".join(case.bad.cause.get("nodes") or ())
     text = "Shared storage could not be used"
     if nodes:
         text += f" on {nodes}, while other nodes of the job could: see the mount there"
@@ -536,7 +534,7 @@ def _replicas(case: _Case) -> str:
 
 def _hang(case: _Case) -> str:
     """Say where to look; a program without the session shows that it lives by what it writes."""
-    if lock := case.cause.get("lock"):
+    if lock := case.bad.cause.get("lock"):
         return (
             "torch waits for this lock until it is removed, and nobody on the node held it. Where "
             f"no other job builds there: `rm {shlex.quote(str(lock))}`. With "
