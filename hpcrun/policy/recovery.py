@@ -88,7 +88,9 @@ def decide(
 ) -> Action:
     """Decide the action after the end of the last attempt, and which batch is left out from now on.
 
-    The parameters are those of `_decide`.
+    The last of the attempts has an end. ``here``: the allocation has enough nodes that can be used,
+    and enough time. ``planned``: the run's batch as it was frozen; None where a part is open.
+    ``growth``: what `hpcrun.slurm.job.growth` tells of what was too little.
     """
     action = _decide(attempts, policy, here, planned, growth)
     return replace(action, left_out=next_attempt.to_leave_out(attempts[-1], policy))
@@ -101,12 +103,6 @@ def _decide(
     planned: Triple | None,
     growth: Mapping[str, str] | None,
 ) -> Action:
-    """Decide the action after the end of the last attempt.
-
-    The last of the attempts has an end. ``here``: the allocation has enough nodes that can be used,
-    and enough time. ``planned``: the run's batch as it was frozen; None where a part is open.
-    ``growth``: what `hpcrun.slurm.job.growth` tells of what was too little.
-    """
     last = attempts[-1]
     kind = str(last.kind)
     if last.outcome in (*causes.GOOD_ENDS, causes.CANCELLED):

@@ -173,15 +173,10 @@ def query(
         return answer
     answer.accounting = accounting
     found: dict[str, JobState] = {}
-    # A thread of its own context would wait without this command's limit.
-    beside = contextvars.copy_context()
-    squeue = BackgroundCall(partial(contextvars.copy_context().run, _ask_squeue, wanted))
-    sacct: BackgroundCall[dict[str, JobState]] | None = None
+    squeue = _begin(_ask_squeue, wanted)
     maybe = wanted.difference(settled)
-    if not squeue.wait(_ALONE) and maybe:
-        sacct = BackgroundCall(partial(beside.run, _ask_sacct, maybe))
+    sacct = None if squeue.wait(_ALONE) or not maybe else _begin(_ask_sacct, maybe)
     try:
-        squeue.wait()
         found = squeue.result()
     except client.CommandFailed as error:
         answer.controller_is_down = True
@@ -189,8 +184,6 @@ def query(
     unsettled = _unsettled(maybe, found)
     if unsettled and (accounting or answer.controller_is_down):
         try:
-            if sacct is not None:
-                sacct.wait()
             past = _ask_sacct(unsettled) if sacct is None else sacct.result()
         except client.CommandFailed as error:
             if answer.controller_is_down:
@@ -248,6 +241,13 @@ def largest_tasks(marks: Mapping[str, JobMark]) -> dict[str, LargestTask]:
         if is_mine and not client.FURTHER_PART.search(full) and size > found.get(job, (0,))[0]:
             found[job] = LargestTask(size, row["JobID"])
     return found
+
+
+def _begin(
+    ask: Callable[[set[str]], dict[str, JobState]], job_ids: set[str]
+) -> BackgroundCall[dict[str, JobState]]:
+    """Begin a question in a thread, which waits no longer than this command may."""
+    return BackgroundCall(partial(contextvars.copy_context().run, ask, job_ids))
 
 
 def _problem(daemon: str, error: client.CommandFailed) -> str:

@@ -77,7 +77,8 @@ class JournalCache(RootCache[JournalWords]):
             words, may_be_kept = _read_journals(experiment)
         except BrokenFile as error:
             return error
-        if may_be_kept and are_old(_dated(words.marks), self._since):
+        dated = [*words.marks[:1], *(mark for _, *both in words.marks[1:] for mark in both)]
+        if may_be_kept and are_old(dated, self._since):
             self._used[name] = words
         return words
 
@@ -96,8 +97,8 @@ def _read_journals(experiment: ExperimentPaths) -> tuple[JournalWords, bool]:
             elif job.event != journal.REFUSED or run not in last:
                 # A refusal does not hide an earlier job.
                 last[run] = job
-    alive = {run: job for run, job in last.items() if job.event != journal.REFUSED}
-    alive = {run: job for run, job in alive.items() if not job.ended}
+    over = {run for run, job in last.items() if job.ended or job.event == journal.REFUSED}
+    alive = {run: job for run, job in last.items() if run not in over}
     jobs = {str(run): job.job_id for run, job in alive.items() if job.job_id and not job.is_local}
     for text, job_id in jobs.items():
         others[job_id].remove(int(text))
@@ -132,7 +133,3 @@ def _marks(experiment: ExperimentPaths, numbers: Sequence[int]) -> list[Any] | N
     except OSError:
         return None
     return found
-
-
-def _dated(marks: Sequence[Any]) -> list[list[int] | None]:
-    return [marks[0], *(mark for _, *both in marks[1:] for mark in both)]
