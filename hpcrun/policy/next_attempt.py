@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from hpcrun.policy import causes
 from hpcrun.policy.batch import Triple
 from hpcrun.state.ledger import Attempt
+from hpcrun.text import agreeing
 
 if TYPE_CHECKING:
     from hpcrun.state.job_changes import JobChange
@@ -46,6 +47,12 @@ def left_out(attempts: Sequence[Attempt]) -> list[tuple[int, int]]:
     """
     found = ((one.decided or {}).get("left_out") for one in attempts)
     return sorted({(samples[0], samples[-1]) for samples in found if samples})
+
+
+def left_out_words(attempts: Sequence[Attempt]) -> str:
+    """Return in words how many batches a run leaves out; empty for none."""
+    number = len(left_out(attempts))
+    return f"{number:,} global {agreeing(number, 'batch', 'batches')} left out" if number else ""
 
 
 def halvings(attempts: Sequence[Attempt], policy: Recovery, planned: Triple | None) -> int:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from hpcrun.errors import EXIT_SAVED
-from hpcrun.observe.status import bad_batches
+from hpcrun.observe.diagnosis import narrative
+from hpcrun.policy import next_attempt
 from hpcrun.run.checkpoint import rank_state
 from hpcrun.run.health import bad_steps
 from hpcrun.run.protocol.launch import Launch
@@ -187,7 +188,7 @@ def test_it_stops_at_once_if_that_is_wanted(train: Train) -> None:
     (only,) = found.attempts
     assert (only.decided or {})["reason"] == "recovery.on_nan is stop"
     told = "Step 5 trained on global batch 5, samples 16 to 19 of epoch 1."
-    assert bad_batches.of_attempt(only) == told
+    assert narrative.bad_batch(only) == told
 
 
 # Steps: in the attempt after that with the NaN, and at once in that after the spike.
@@ -227,8 +228,8 @@ def test_what_is_left_out_is_as_if_it_had_never_been_whatever_is_killed(
         line["eval/loss"] for line in never.metrics[:-1]
     ]
     told = "Left out from then on: global batch 22, samples 84 to 87 of epoch 1, on which step 22"
-    assert bad_batches.of_attempt(found.attempts[0]).startswith(told)
-    assert bad_batches.left_out(found.attempts) == "2 global batches left out"
+    assert narrative.bad_batch(found.attempts[0]).startswith(told)
+    assert next_attempt.left_out_words(found.attempts) == "2 global batches left out"
     losses = {line["step"]: line["loss"] for line in found.metrics}
     for directory, saved in manifest.complete(found.place.run.checkpoints):
         for rank in range(ranks):

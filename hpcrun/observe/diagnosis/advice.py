@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hpcrun.observe.diagnosis.attempts import CANCELLED, NO_END, RunStory
-from hpcrun.observe.status import bad_batches, run_state
-from hpcrun.policy import batch, causes, node_health, recovery, resume
+from hpcrun.observe.status import run_state
+from hpcrun.policy import batch, causes, next_attempt, node_health, recovery, resume
 from hpcrun.slurm import pending_reason
 from hpcrun.slurm.pending_reason import NEVER
 from hpcrun.state import job_changes, submission_facts
@@ -473,8 +473,16 @@ def _non_finite(case: _Case) -> str:
 
 
 def _without_batch(case: _Case) -> str:
-    kind, attempts = str(case.bad.cause["kind"]), [one.attempt for one in case.run.attempts]
-    return bad_batches.advice(kind, case.plan.recovery, attempts, case.go_on)
+    """Say how a run that ended so goes on without such a batch."""
+    key = next_attempt.ANSWERS[str(case.bad.cause["kind"])]
+    if getattr(case.plan.recovery, key) == next_attempt.SKIP:
+        told = next_attempt.left_out_words([one.attempt for one in case.run.attempts])
+        told = told or "none so far, as the samples are not known"
+        return f"recovery.{key} is skip: {told}. {case.go_on}."
+    return (
+        f"`hpcrun submit` with recovery.{key}=skip has it leave out the batch with which that "
+        f"begins, where its samples are those of hpcrun.session(). {case.go_on}."
+    )
 
 
 def _node(case: _Case) -> str:

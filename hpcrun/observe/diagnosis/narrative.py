@@ -15,7 +15,7 @@ from hpcrun.fields import INDEX, NUMBER
 from hpcrun.observe.diagnosis import unread_progress
 from hpcrun.observe.diagnosis.attempts import AttemptStory, RunStory, one_line
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
-from hpcrun.observe.status import bad_batches, run_state
+from hpcrun.observe.status import run_state
 from hpcrun.policy import causes, frameworks, next_attempt, node_health, recovery
 from hpcrun.slurm import pending_reason
 from hpcrun.state import files, job_changes, ledger, session_log
@@ -86,7 +86,7 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
         *_copied(one),
         *(line for each in features for line in each.tell(one.attempt)),
         _straggler(one),
-        bad_batches.of_attempt(one.attempt),
+        bad_batch(one.attempt),
         data_wait(run.selected.paths.attempt(one.attempt.number)) if is_newest else "",
         *_events(one.events),
         *_kept(one),
@@ -357,6 +357,19 @@ def _straggler(one: AttemptStory) -> str:
             else ""
         )
     )
+
+
+def bad_batch(one: Attempt) -> str:
+    """Describe the batch with which an attempt went bad; empty if it did not, or is unknown."""
+    found = one.end.get("bad_step") or {}
+    samples, step = found.get("samples"), found.get("step")
+    if not samples or step is None:
+        return ""
+    epoch = f" of epoch {found['epoch'] + 1:,}" if found.get("epoch") is not None else ""
+    what = f"global batch {found.get('batch') or 0:,}, samples {samples[0]:,} to {samples[-1]:,}"
+    if (one.decided or {}).get("left_out"):
+        return f"Left out from then on: {what}{epoch}, on which step {step:,} trained."
+    return f"Step {step:,} trained on {what}{epoch}."
 
 
 def _kept(one: AttemptStory) -> Iterator[str]:

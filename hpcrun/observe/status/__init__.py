@@ -3,8 +3,8 @@
 In reading order: `run_state` decides a run's state from evidence, as a pure function; `status`
 collects the evidence, with the cluster's answers from `jobs`; `slurm_cache` spares Slurm;
 `overview` finds what is running or queued in all experiments, without reading what is over;
-`list_cache` keeps the rows of experiments in which nothing changes by itself; `bad_batches` has the
-words for batches that are left out, `search_progress` those for the trials of a search.
+`list_cache` keeps the rows of experiments in which nothing changes by itself; `search_progress` has
+the words for the trials of a search.
 `status_table` prints one row per run, with bars and curves, on a live screen too.
 
 To add a column: a field of `status.RunStatus`, its header and its cell in `status_table`;

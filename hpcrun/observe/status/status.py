@@ -17,10 +17,10 @@ from hpcrun.fields import TIME, WHOLE, Kinds, wrong
 from hpcrun.observe.read import metric_curves
 from hpcrun.observe.read.metric_curves import Latest
 from hpcrun.observe.read.selection import Selected, begun
-from hpcrun.observe.status import bad_batches, run_state, slurm_cache
+from hpcrun.observe.status import run_state, slurm_cache
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.run_state import RunEvidence, Verdict
-from hpcrun.policy import causes
+from hpcrun.policy import causes, next_attempt
 from hpcrun.slurm import patience as slurm_patience
 from hpcrun.slurm.queue import GONE, JobMark, JobState
 from hpcrun.state import chosen_point, files, layout, ledger
@@ -305,7 +305,7 @@ def _status(
         verdict = verdict.with_reason(_preparation(selected.paths.attempt(last.number)), ": ")
     if last and last.roles and not verdict.over:
         verdict = verdict.with_reason(ledger.roles_summary(last.roles))
-    verdict = verdict.with_reason(bad_batches.left_out(attempts))
+    verdict = verdict.with_reason(next_attempt.left_out_words(attempts))
     cause = last.cause if last and verdict.state in _WITH_CAUSE else {}
     nodes, spares = (last.nodes, last.spare_nodes) if last else (None, None)
     if evidence.job is not None and evidence.current is None:

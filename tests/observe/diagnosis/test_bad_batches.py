@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hpcrun.observe.status import bad_batches
+from hpcrun.observe.diagnosis import advice, narrative
+from hpcrun.policy.next_attempt import left_out_words
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.spec.experiment import Recovery
 
@@ -34,19 +36,26 @@ def _attempt(bad: dict[str, Any] | None, left_out: list[int] | None = None) -> A
     ],
 )
 def test_an_attempt_tells_its_batch(attempt: Attempt, told: str) -> None:
-    assert bad_batches.of_attempt(attempt) == told
+    assert narrative.bad_batch(attempt) == told
 
 
 def test_batches_that_are_left_out_are_counted_once() -> None:
     one = _attempt(BAD, [8, 15])
-    assert bad_batches.left_out([Attempt(1), one, one]) == "1 global batch left out"
+    assert left_out_words([Attempt(1), one, one]) == "1 global batch left out"
     two = [one, _attempt(BAD, [16, 23])]
-    assert bad_batches.left_out(two) == "2 global batches left out"
-    assert bad_batches.left_out([Attempt(1)]) == ""
+    assert left_out_words(two) == "2 global batches left out"
+    assert left_out_words([Attempt(1)]) == ""
+
+
+def _advice(kind: str, recovery: Recovery) -> str:
+    run = SimpleNamespace(attempts=[SimpleNamespace(attempt=_attempt(BAD))])
+    bad, plan = SimpleNamespace(cause={"kind": kind}), SimpleNamespace(recovery=recovery)
+    case: Any = SimpleNamespace(run=run, bad=bad, plan=plan, go_on="Go on")
+    return advice._without_batch(case)
 
 
 def test_advice_says_what_to_type() -> None:
-    told = bad_batches.advice("loss_spike", Recovery(), [_attempt(BAD)], "Go on")
+    told = _advice("loss_spike", Recovery())
     assert "`hpcrun submit` with recovery.on_spike=skip" in told
-    told = bad_batches.advice("non_finite_loss", Recovery(on_nan="skip"), [_attempt(BAD)], "Go on")
+    told = _advice("non_finite_loss", Recovery(on_nan="skip"))
     assert told == "recovery.on_nan is skip: none so far, as the samples are not known. Go on."
