@@ -282,7 +282,9 @@ class LineSplitter:
             self._rest.clear()
         self._rest += data[end:]
         if not self._raw and b"\r" in self._rest:
-            self._rest[:] = _overwritten(bytes(self._rest), keep_last=True)
+            # What a last one overwrites is not known yet.
+            rest = bytes(self._rest)
+            self._rest[:] = shown(rest) + b"\r" * rest.endswith(b"\r")
         if len(self._rest) > self._max:
             *pieces, self._rest[:] = _pieces(bytes(self._rest), self._max)
             block += self._cleaned(b"".join(piece + b"\n" for piece in pieces))
@@ -307,17 +309,10 @@ class LineSplitter:
         if b"\r" in block:
             block = block.replace(b"\r\n", b"\n")
             if b"\r" in block:
-                shown = [_overwritten(line, keep_last=False) for line in block.split(b"\n")]
-                block = b"\n".join(shown)
+                block = b"\n".join(map(shown, block.split(b"\n")))
         if not block.isascii():
             block = block.decode("utf-8", errors="replace").encode()
         return block
-
-
-def _overwritten(line: bytes, *, keep_last: bool) -> bytes:
-    """Return what a terminal would still show; ``keep_last`` keeps a final ``\\r``."""
-    found = shown(line)
-    return found + b"\r" if keep_last and line.endswith(b"\r") else found
 
 
 def _pieces(line: bytes, limit: int) -> list[bytes]:

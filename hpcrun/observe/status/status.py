@@ -40,7 +40,7 @@ _WITH_CAUSE = frozenset(
 _QUEUED = (run_state.PENDING, run_state.REQUEUED)
 _ROLE_EVENTS = (ledger.RESTARTED, ledger.MOVED, ledger.IGNORED)
 _GPU: Kinds = {"memory": WHOLE, "memory_total": WHOLE}
-_AGENT_LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d hpcrun: (?P<words>\S.*)")
+_AGENT_LINE = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d hpcrun: (\S.*)$", re.MULTILINE)
 # Bytes of a log, logs that are looked at, and characters that are shown.
 _AGENT_TAIL, _MOST_AGENTS, _MOST_SHOWN = 2_000, 64, 200
 
@@ -410,11 +410,7 @@ def _preparation(attempt: AttemptPaths) -> str | None:
         for entry in logs[:_MOST_AGENTS]:
             with contextlib.suppress(OSError):
                 tail = files.read_tail(attempt.directory / entry.name, _AGENT_TAIL)
-                found = [
-                    _AGENT_LINE.fullmatch(line)
-                    for line in tail.decode(errors="replace").split("\n")
-                ]
-                said = [line["words"] for line in found if line]
+                said = _AGENT_LINE.findall(tail.decode(errors="replace"))
                 when = entry.stat(follow_symlinks=False).st_mtime
                 if said and (newest is None or when > newest[0]):
                     node = entry.name[len("agent-") :].removesuffix(".log")
