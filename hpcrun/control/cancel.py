@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from hpcrun.errors import (
     EXIT_INTERRUPTED,
@@ -17,6 +16,7 @@ from hpcrun.errors import (
 from hpcrun.observe.read.selection import Selected
 from hpcrun.slurm import client, queue, steps
 from hpcrun.state import journal, ledger, permissions
+from hpcrun.state.journal import Job
 from hpcrun.state.layout import SubmissionPaths
 from hpcrun.submission.local import executor
 from hpcrun.text import Say
@@ -32,14 +32,15 @@ def cancel(selected: Sequence[Selected], say: Say) -> None:
     does not answer or a run is on another machine, Interrupted after Ctrl-C.
     """
     queued: list[Selected] = []
-    local: list[Selected] = []
+    local: list[tuple[Selected, Job]] = []
     for one in selected:
         if not _is_finished(one):
             permissions.use_profile(one.plan.cluster)
             ledger.set_intent(one.paths, ledger.CANCELLED)
-        if one.submission is not None and one.job_id:
-            if one.submission.is_local or one.submission.foreground:
-                local.append(one)
+        job = one.submission
+        if job is not None and job.job_id:
+            if job.is_local or job.foreground:
+                local.append((one, job))
             else:
                 queued.append(one)
     try:
@@ -75,7 +76,7 @@ def _end_jobs(selected: Sequence[Selected], say: Say) -> None:
     if states.controller_is_down:
         raise ClusterUnreachable(states.problems[0])
     living: list[str] = []
-    shared: dict[str, list[Selected]] = {}
+    shared: dict[str, list[tuple[Selected, Job]]] = {}
     for one, job_id, job in jobs:
         state = states.get(job_id)
         if state is None:
@@ -84,18 +85,18 @@ def _end_jobs(selected: Sequence[Selected], say: Say) -> None:
             say(f"{one.name}: {problem}, which is left alone")
         elif not state.is_over:
             if job.is_packed:
-                shared.setdefault(state.job_id, []).append(replace(one, submission=job))
+                shared.setdefault(state.job_id, []).append((one, job))
             else:
                 living.append(state.job_id)
     for job_id, some in shared.items():
-        if _is_all_over(some):
+        if _is_all_over(*some[0]):
             living.append(job_id)
         else:
-            _end_steps(job_id, some)
+            _end_steps(job_id, [job for _, job in some])
     client.cancel(living)
 
 
-def _jobs_of(one: Selected) -> Iterator[tuple[str, journal.Job]]:
+def _jobs_of(one: Selected) -> Iterator[tuple[str, Job]]:
     """Yield a run's job with its number, and an older one that runs an attempt.
 
     A person may have requeued that in Slurm; an allocation is the user's.
@@ -110,45 +111,40 @@ def _jobs_of(one: Selected) -> Iterator[tuple[str, journal.Job]]:
                 yield last.job_id, job
 
 
-def _is_all_over(selected: Sequence[Selected]) -> bool:
-    """Check whether no run is left of a job that these runs share with others."""
-    job, experiment = selected[0].submission, selected[0].experiment
-    assert job is not None
+def _is_all_over(one: Selected, job: Job) -> bool:
+    """Check whether no run is left of a job that a run shares with others."""
     jobs = journal.read(job.paths)
-    left = (run for run, one in jobs.items() if one.job_id == job.job_id and not one.ended)
-    return all(ledger.intent(experiment.run(run)) is not None for run in left)
+    left = (run for run, its in jobs.items() if its.job_id == job.job_id and not its.ended)
+    return all(ledger.intent(one.experiment.run(run)) is not None for run in left)
 
 
-def _end_steps(job_id: str, selected: Sequence[Selected]) -> None:
+def _end_steps(job_id: str, runs: Sequence[Job]) -> None:
     """Have the supervisors of runs that share a job end them; those that wait are over at once."""
     ids = client.step_ids(job_id)
-    for one in selected:
-        number, job = one.run.number, one.submission
-        assert job is not None
-        step = ids.get(steps.packed_name(number))
+    for job in runs:
+        step = ids.get(steps.packed_name(job.run))
         if step is not None:
             client.signal_step(step, "USR1")
         elif not job.ended:
-            journal.write_end(job.paths, number, EXIT_INTERRUPTED)
+            journal.write_end(job.paths, job.run, EXIT_INTERRUPTED)
 
 
-def _end_processes(selected: Sequence[Selected], say: Say) -> None:
+def _end_processes(runs: Sequence[tuple[Selected, Job]], say: Say) -> None:
     """End what `hpcrun run` and the local executor started on this machine.
 
     An allocation in which `hpcrun run` was used is the user's, and is left as it is.
     """
     here: dict[SubmissionPaths, list[int]] = {}
     elsewhere: list[str] = []
-    for one in selected:
-        assert one.submission is not None
-        host = _host(one)
+    for one, job in runs:
+        host = _host(one, job)
         if host in (None, os.uname().nodename):
-            here.setdefault(one.submission.paths, []).append(one.run.number)
+            here.setdefault(job.paths, []).append(job.run)
         else:
             elsewhere.append(f"{one.name} on {host}")
-    for paths, runs in here.items():
-        say(f"ending {len(runs)} local run(s) of {paths.experiment.name}")
-        executor.cancel(paths, runs)
+    for paths, numbers in here.items():
+        say(f"ending {len(numbers)} local run(s) of {paths.experiment.name}")
+        executor.cancel(paths, numbers)
     if elsewhere:
         raise ClusterUnreachable(
             f"marked as cancelled, and still to be ended on their own machine: "
@@ -164,13 +160,11 @@ def _is_finished(one: Selected) -> bool:
     return False
 
 
-def _host(one: Selected) -> str | None:
+def _host(one: Selected, job: Job) -> str | None:
     """Return the host of the run's supervisor; None if there is no supervisor."""
-    assert one.submission is not None
-    if one.submission.record.get("host"):
-        return str(one.submission.record["host"])
-    try:
-        attempts = ledger.read(one.paths)
-    except BrokenFile:
-        return None
-    return attempts[-1].started.get("host") if attempts and not attempts[-1].ended else None
+    if job.record.get("host"):
+        return str(job.record["host"])
+    with contextlib.suppress(BrokenFile):
+        for last in ledger.read(one.paths)[-1:]:
+            return None if last.ended else last.started.get("host")
+    return None
