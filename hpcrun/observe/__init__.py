@@ -2,7 +2,7 @@
 
 In reading order: `read` selects runs and reads their files, `status` decides their states, `logs`
 shows their output; `diagnosis` explains ends and costs. `results` is the table of swept values
-beside metrics (`pareto`: of several objectives), `diff` compares two experiments or runs,
+beside metrics, with the front of several objectives, `diff` compares two experiments or runs,
 `step_profile` tells where steps' time went (the ranks' side is `hpcrun.run.profile`); `tables`
 prints tables.
 

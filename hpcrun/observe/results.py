@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hpcrun import activity, shared_look
 from hpcrun.errors import BrokenFile, UsageError
-from hpcrun.observe import pareto
 from hpcrun.observe.read import filter, metric_curves
 from hpcrun.observe.read.metric_curves import Curve
 from hpcrun.observe.read.run_values import column_value, further_columns, show, swept_keys
@@ -21,6 +21,7 @@ from hpcrun.observe.status.status import Observed, RunStatus
 from hpcrun.observe.tables import number
 from hpcrun.policy import next_attempt
 from hpcrun.state.layout import RunPaths
+from hpcrun.state.plan import SEARCH, RunPlan
 from hpcrun.text import Say, listed, one_line
 
 # Column -> column_value; None for an empty cell.
@@ -28,6 +29,10 @@ Row = dict[str, Any]
 
 # Rows can be grouped by this too, not only by swept keys.
 EXPERIMENT = "experiment"
+
+PARETO = "pareto"
+"""The column that has a star for the runs of a search of several objectives that no other run is
+better than in all of them."""
 
 # The columns between the values of a run and its metrics, and those of them that groups average.
 _FACTS: dict[str, Callable[[RunStatus], Any]] = {
@@ -195,9 +200,48 @@ def collect(
     for name in dict.fromkeys(objectives):
         columns += [f"{name}.first", name, f"{name}.best", f"{name}.best_step"]
     columns += [name for name in dict.fromkeys(others) if name not in columns]
-    if pareto.mark((one.run, row) for (one, _), row in zip(each, rows, strict=True)):
-        columns.append(pareto.COLUMN)
+    if mark_front((one.run, row) for (one, _), row in zip(each, rows, strict=True)):
+        columns.append(PARETO)
     return Results(tuple(columns), tuple(rows))
+
+
+def mark_front(rows: Iterable[tuple[RunPlan, Row]]) -> bool:
+    """Put a star into the rows of runs of the front; return whether a search asks for one.
+
+    A row has ``experiment``, ``state`` and the last value of each metric. Those that are not
+    completed, or lack a finite value, are left out. Runs are compared within their experiment.
+    """
+    groups: dict[str, list[tuple[list[float], Row]]] = {}
+    for run, row in rows:
+        objective, search = run.spec.get("objective"), run.spec.get(SEARCH) or {}
+        if not objective or not search.get("more_objectives"):
+            continue
+        wanted = [objective, *search["more_objectives"]]
+        group = groups.setdefault(json.dumps([row["experiment"], wanted]), [])
+        signed = [_signed(row.get(one["metric"]), one["mode"]) for one in wanted]
+        values = [one for one in signed if one is not None]
+        if row["state"] == "completed" and len(values) == len(wanted):
+            group.append((values, row))
+    for group in groups.values():
+        front: list[list[float]] = []
+        # A later one is better than none before it.
+        for values, row in sorted(group, key=lambda pair: pair[0]):
+            if not any(_is_better(other, values) for other in front):
+                front.append(values)
+                row[PARETO] = "*"
+    return bool(groups)
+
+
+def _signed(value: Any, mode: str) -> float | None:
+    """Return a value of which less is better; None for what is no finite number."""
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return -value if mode == "max" else value
+
+
+def _is_better(one: list[float], other: list[float]) -> bool:
+    """Check whether one is as good in all, and better in some."""
+    return one != other and all(a <= b for a, b in zip(one, other, strict=True))
 
 
 def narrowed(
@@ -239,7 +283,7 @@ def group(results: Results, keys: Sequence[str], swept: Sequence[str]) -> Result
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in results.rows:
         groups.setdefault(tuple(show(row.get(key)) for key in by), []).append(row)
-    left_out = {"run", pareto.COLUMN, *(_FACTS.keys() - _AVERAGED), *swept}
+    left_out = {"run", PARETO, *(_FACTS.keys() - _AVERAGED), *swept}
     measured = [
         column
         for column in results.columns

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcrun.observe import pareto
+from hpcrun.observe import results
 from hpcrun.state import plan_file
 from hpcrun.state.plan import SEARCH, RunPlan
 from tests.support.experiment import Experiment
@@ -45,12 +45,12 @@ def test_the_front(
     ]
     rows.append({"experiment": "e", "state": "failed", "loss": 0, "seconds": 0})
     rows.append({"experiment": "other", "state": "completed", "loss": 0.5, "seconds": 0.5})
-    assert pareto.mark((run, row) for row in rows)
-    starred = [at for at, row in enumerate(rows) if row.get(pareto.COLUMN) == "*"]
+    assert results.mark_front((run, row) for row in rows)
+    starred = [at for at, row in enumerate(rows) if row.get(results.PARETO) == "*"]
     assert starred == [*expected, len(values) + 1]
 
 
 def test_of_one_objective_there_is_none(tmp_path: Path) -> None:
     row = {"experiment": "e", "state": "completed", "loss": 1.0}
-    assert not pareto.mark([(_run(tmp_path), row)])
-    assert pareto.COLUMN not in row
+    assert not results.mark_front([(_run(tmp_path), row)])
+    assert results.PARETO not in row

@@ -1,4 +1,7 @@
-"""The table of ``hpcrun status``, one row per run, with bars and curves; its live screen."""
+"""The table of ``hpcrun status``, one row per run, with bars and curves; its live screen.
+
+Also the line of how far a search is.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +18,7 @@ from hpcrun.observe.read import run_values
 from hpcrun.observe.read.run_values import show
 from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state
-from hpcrun.observe.status.status import RunStatus
+from hpcrun.observe.status.status import RunStatus, best_value
 from hpcrun.observe.tables import Table, number
 from hpcrun.state import files, metrics_file
 from hpcrun.state.layout import RunPaths
@@ -35,6 +38,14 @@ _ORDER = (
     run_state.UNKNOWN,
     run_state.REQUEUED,
 )
+# What a trial of a search counts as -> the states of its run; all others are left.
+_TRIALS = {
+    run_state.COMPLETED: (run_state.COMPLETED,),
+    run_state.PRUNED: (run_state.PRUNED,),
+    run_state.RUNNING: (run_state.RUNNING, run_state.RESTARTING, run_state.REQUEUED),
+    run_state.FAILED: (run_state.FAILED,),
+    run_state.CANCELLED: (run_state.CANCELLED,),
+}
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 # Bytes at the end of a long file.
@@ -263,13 +274,36 @@ class Trends:
 
 
 def search_line(each: Sequence[tuple[Selected, RunStatus]]) -> str | None:
-    """Return how far the runs of a search are; None if they are of none, or of several."""
-    if not each or SEARCH not in each[-1][0].run.spec:
-        return None
-    from hpcrun.observe.status import search_progress
+    """Return how far the runs of a search are, and the best of their last values.
 
-    is_one = len({one.experiment.directory for one, _ in each}) == 1
-    return search_progress.summary(each) if is_one else None
+    None if they are of no search, or of several.
+    """
+    search = each[-1][0].run.spec.get(SEARCH) if each else None
+    if search is None or len({one.experiment.directory for one, _ in each}) > 1:
+        return None
+    found = f"search of {trials_text(status.state for _, status in each)}"
+    rule = search.get("prune", "none")
+    if rule != "none" and any(one.step and not one.total_steps for _, one in each):
+        found += f"; prune: {rule} ends no run of which nothing says the total (progress.total)"
+    if (best := best_value(each)) is None:
+        return found
+    label = next(one.run.label for one, _ in each if one.run.number == best["run"])
+    value = f"{best['metric']} {number(best['value'])}"
+    return f"{found}; best last value: {value}, run {best['run']}, {label}"
+
+
+def trial_counts(states: Iterable[str]) -> dict[str, int]:
+    """Return the number of trials by what became of them, and how many are ``left``."""
+    many = Counter(states)
+    found = {name: sum(many[one] for one in those) for name, those in _TRIALS.items()}
+    return {**found, "left": many.total() - sum(found.values())}
+
+
+def trials_text(states: Iterable[str]) -> str:
+    """Return ``40 trials: 22 completed, 9 pruned, 6 running, 3 left``."""
+    found = trial_counts(states)
+    parts = ", ".join(f"{count} {name}" for name, count in found.items() if count)
+    return f"{plural(sum(found.values()), 'trial')}: {parts}"
 
 
 class Screen:

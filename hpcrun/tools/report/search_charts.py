@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrun.observe.status import run_state, search_progress
+from hpcrun.observe.status import run_state, status_table
 from hpcrun.observe.tables import number
 from hpcrun.state.plan import SEARCH
 from hpcrun.text import short_ends
@@ -55,7 +55,7 @@ def draw(found: Report) -> Iterator[SearchCharts]:
         names, keys = short_ends(keys), keys[:_MOST_KEYS]
         yield SearchCharts(
             name,
-            search_progress.sentence(states),
+            status_table.trials_text(states),
             _history(mine, found.objective, sign),
             [(names[key], _slice(best, key, names[key], found)) for key in keys],
             _parallel(best, keys, found),

@@ -58,7 +58,7 @@ def command(
 
 
 def _print_best(view: SearchView, output: Output) -> None:
-    from hpcrun.observe.status import search_progress
+    from hpcrun.observe.status import status_table
     from hpcrun.tools.search import best_spec
 
     found = view.best
@@ -75,7 +75,7 @@ def _print_best(view: SearchView, output: Output) -> None:
             f"than {listed(front, 6) or 'another'}",
             hint=f"such as `hpcrun search {(front or [found.selected.name])[0]} --best`",
         )
-    so_far = search_progress.sentence(one.status.state for one in view.trials)
+    so_far = status_table.trials_text(one.status.state for one in view.trials)
     comments = [f"The best of search {name}: {_best(view, found)}.", f"{so_far}."]
     if parents := view.lineage(found):
         comments += [f"It went on from {parents[0]} with these values: a run of them begins anew."]
@@ -99,7 +99,7 @@ def _store(view: SearchView, storage: str, name: str | None, output: Output) -> 
 
 
 def _print(view: SearchView, output: Output) -> None:
-    from hpcrun.observe.status import search_progress
+    from hpcrun.observe.status import status_table
     from hpcrun.tools.search import optuna_study
 
     name, best = view.trials[0].selected.experiment.name, view.best
@@ -115,7 +115,7 @@ def _print(view: SearchView, output: Output) -> None:
                 "objectives": [
                     {"metric": one.metric, "mode": one.better} for one in view.objectives
                 ],
-                "trials": search_progress.counts(one.status.state for one in view.trials),
+                "trials": status_table.trial_counts(one.status.state for one in view.trials),
                 "best": best.to_data() if best else None,
                 "front": [one.to_data() for one in view.front],
                 "importance": shares,
@@ -131,14 +131,14 @@ def _print(view: SearchView, output: Output) -> None:
 
 def facts(view: SearchView, shares: dict[str, float] | None) -> Iterator[tuple[str, str]]:
     """Yield what is known of a search, by name; ``shares`` are the importances."""
-    from hpcrun.observe.status import search_progress
+    from hpcrun.observe.status import status_table
     from hpcrun.observe.tables import number
     from hpcrun.tools.search.optuna_study import FEWEST
 
     metric = view.objective.metric
     yield "search", view.trials[0].selected.experiment.name
     yield "objective", ", ".join(f"{one.metric} ({one.better})" for one in view.objectives)
-    yield "trials", search_progress.sentence(one.status.state for one in view.trials)
+    yield "trials", status_table.trials_text(one.status.state for one in view.trials)
     yield "best", _best(view, view.best) if view.best else f"nothing has logged a finite {metric}"
     if view.best and (parents := view.lineage(view.best)):
         yield "lineage", f"the best began from {', that from '.join(parents)}"

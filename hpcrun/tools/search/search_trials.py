@@ -9,7 +9,7 @@ from typing import Any
 
 from hpcrun import activity, shared_look
 from hpcrun.errors import BrokenFile, UsageError
-from hpcrun.observe import pareto
+from hpcrun.observe import results
 from hpcrun.observe.read import metric_curves
 from hpcrun.observe.read.metric_curves import Curve
 from hpcrun.observe.read.selection import Selected
@@ -67,9 +67,9 @@ class SearchView:
             row: dict[str, Any] = dict(zip(metrics, one.last or (), strict=False))
             row |= {"experiment": one.status.experiment, "state": one.status.state}
             rows.append((one.selected.run, row))
-        pareto.mark(rows)
+        results.mark_front(rows)
         pairs = zip(self.trials, rows, strict=True)
-        return [one for one, (_, row) in pairs if pareto.COLUMN in row]
+        return [one for one, (_, row) in pairs if results.PARETO in row]
 
     def lineage(self, one: SearchTrial) -> list[str]:
         """Return the parents of a trial, from its own on: ``3@200``."""

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from hpcrun.observe.read.selection import Finder
-from hpcrun.observe.status import run_state, search_progress
+from hpcrun.observe.status import run_state, status_table
 from hpcrun.observe.status.status import statuses
 from hpcrun.observe.status.status_table import Screen, search_line
 from hpcrun.state.plan import SEARCH
@@ -28,11 +28,11 @@ from tests.support.experiment import Experiment
     ],
 )
 def test_the_sentence(states: list[str], expected: str) -> None:
-    assert search_progress.sentence(states) == expected
+    assert status_table.trials_text(states) == expected
 
 
 def test_each_state_counts_once() -> None:
-    assert sum(search_progress.counts(run_state.STATES).values()) == len(run_state.STATES)
+    assert sum(status_table.trial_counts(run_state.STATES).values()) == len(run_state.STATES)
 
 
 def test_the_line_of_a_search_alone(tmp_path: Path) -> None:
