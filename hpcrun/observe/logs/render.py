@@ -305,8 +305,8 @@ class Printer:
             return data
         prefix = self._prefixes.get(source)
         if prefix is None:
-            shown = self._dressed(self._prefix(source), source.run, source.rank)
-            prefix = self._prefixes[source] = shown
+            prefix = self._dressed(self._prefix(source), source.run, source.rank)
+            self._prefixes[source] = prefix
         data = self._tamed(data)
         prefix = self._time(written) + prefix
         return prefix + data[:-1].replace(b"\n", b"\n" + prefix) + b"\n" if prefix else data
@@ -389,12 +389,10 @@ class Printer:
         # One that cannot be read tells nothing here.
         with contextlib.suppress(BrokenFile):
             attempts = {each.number: each for each in ledger.read(one.paths)} if one else {}
-        mine = attempts.get(source.attempt or 0)
-        nodes = mine.nodes if mine else None
+        mine, before = attempts.get(source.attempt or 0), attempts.get(last)
         begins = f"attempt {source.attempt}"
-        if nodes:
-            begins += f" on {listed(nodes, 4, rest=', …')}"
-        before = attempts.get(last)
+        if mine and mine.nodes:
+            begins += f" on {listed(mine.nodes, 4, rest=', …')}"
         cause = before.cause if before else None
         if not cause:
             return begins

@@ -108,10 +108,7 @@ def _is_settled(one: Selected, observed: Observed) -> bool:
     status, attempts = observed
     if not attempts:
         # Slurm tells no more of it than the user did.
-        with contextlib.suppress(BrokenFile):
-            is_cancelled = status.state == run_state.CANCELLED
-            return is_cancelled and ledger.intent(one.paths) == ledger.CANCELLED
-        return False
+        return status.state == run_state.CANCELLED and _is_final(one, observed)
     last = attempts[-1]
     # Without its times, how long it held its nodes depends on when that is asked.
     timed = last.end.get("time") and all(attempt.began is not None for attempt in attempts)
