@@ -124,7 +124,7 @@ def restart(selected: Sequence[Selected], *, argv: Sequence[str], say: Say) -> l
                 say(f"{runs_text([one.run for one in again])}: not pruned again")
                 decisions = [
                     dataclasses.replace(one, action=run_actions.RESUMED, has_checkpoints=True)
-                    if one in again
+                    if one.action in promoted
                     else one
                     for one in decisions
                 ]
