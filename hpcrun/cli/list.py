@@ -180,13 +180,11 @@ def _rows(
 def _hours(those: Sequence[tuple[Selected, Observed]]) -> list[dict[str, Any]]:
     """Return the hours in which runs held their nodes, and their price, of each unit."""
     from hpcrun.observe.diagnosis import attempts, cost
-    from hpcrun.observe.diagnosis.price_list import PriceList
 
     now, costs = time.time(), []
     for one, observed in those:
         story = attempts.bare(one, observed)
         if spans := story.held(now):
-            prices = PriceList.of(one.plan.cluster)
-            costs.append(cost.of_run(one.experiment.name, story.plan_of, spans, prices))
+            costs.append(cost.of_story(story, spans))
     keys = ("unit", "paid", "money", "currency")
     return [{key: data[key] for key in keys} for data in (x.to_data() for x in cost.totals(costs))]

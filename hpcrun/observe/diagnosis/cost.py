@@ -135,6 +135,12 @@ def of_run(
     return found
 
 
+def of_story(story: RunStory, spans: Sequence[Span]) -> Cost:
+    """Return the cost of these spans of a run, by the prices of its profile."""
+    prices = PriceList.of(story.selected.plan.cluster)
+    return of_run(story.status.experiment, story.plan_of, spans, prices)
+
+
 def totals(costs: Iterable[Cost]) -> list[Cost]:
     """Return one total for each experiment and unit, in the order of first appearance."""
     return grouped((cost.experiment, cost) for cost in costs)
@@ -177,7 +183,7 @@ class CostsOfRuns:
         looks = shared_look.each(lambda story: story.spans(now), stories)
         counted = activity.counted(stories, "reading where the time went")
         for story, spans in zip(counted, looks, strict=True):
-            one = _of_story(story, spans)
+            one = of_story(story, spans)
             one.grown.extend(story.grown)
             self.each.append(one)
             self.silent += not one.hours.wall and bool(story.attempts)
@@ -191,7 +197,7 @@ class CostsOfRuns:
             users = (story.user for story, _ in self._stories)
             return grouped(zip(users, self.each, strict=True))
         found = grouped(
-            (month, _of_story(story, some))
+            (month, of_story(story, some))
             for story, spans in self._stories
             for month, some in by_month(spans).items()
         )
@@ -200,11 +206,6 @@ class CostsOfRuns:
     def in_all(self) -> list[Cost]:
         """Return one total for each unit."""
         return grouped(("in all", one) for one in self.each)
-
-
-def _of_story(story: RunStory, spans: Sequence[Span]) -> Cost:
-    prices = PriceList.of(story.selected.plan.cluster)
-    return of_run(story.status.experiment, story.plan_of, spans, prices)
 
 
 def _total(experiment: str, unit: str, costs: Sequence[Cost]) -> Cost:

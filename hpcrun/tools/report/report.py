@@ -18,7 +18,6 @@ from hpcrun.observe.diagnosis import cost
 from hpcrun.observe.diagnosis.attempts import RunStory, stories
 from hpcrun.observe.diagnosis.cost import Cost
 from hpcrun.observe.diagnosis.goodput import Goodput, Span, summed
-from hpcrun.observe.diagnosis.price_list import PriceList
 from hpcrun.observe.diff import Change
 from hpcrun.observe.read import metric_curves, node_usage
 from hpcrun.observe.read.metric_curves import Curve
@@ -189,7 +188,7 @@ def _run(
         curves=thinned.get(one.paths.directory, RunCurves()),
         telemetry=node_usage.read(one.paths, runs),
         spans=spans,
-        cost=cost.of_run(one.experiment.name, story.plan_of, spans, PriceList.of(one.plan.cluster)),
+        cost=cost.of_story(story, spans),
         changes=() if one is base else diff.changes(base.run.spec, one.run.spec),
         log=_log_tail(story, runs),
         profile=_profile(story),
