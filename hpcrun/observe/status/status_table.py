@@ -1,7 +1,4 @@
-"""The table of ``hpcrun status``, one row per run, with bars and curves; its live screen.
-
-Also the line of how far a search is.
-"""
+"""The table of ``hpcrun status``, one row per run, with bars and curves; its live screen."""
 
 from __future__ import annotations
 
