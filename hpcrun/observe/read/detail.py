@@ -25,6 +25,8 @@ def summary(one: Selected, status: RunStatus) -> dict[str, Any]:
     archive = one.experiment.frozen_code(facts.get("code"))
     git = (facts.get("code") or {}).get("git") or {}
     roles = {role.name: role.described for role in one.run.role_plans}
+    changed = one.submission.changes if one.submission else {}
+    changes = {name: each.value for name, each in changed.items()}
     return {
         "experiment": one.experiment.name,
         "run": one.run.number,
@@ -45,7 +47,7 @@ def summary(one: Selected, status: RunStatus) -> dict[str, Any]:
         **({"roles": roles} if roles else {}),
         "cluster": one.plan.cluster.get("name"),
         "job_id": one.job_id,
-        **({"changes": changes} if (changes := changes_of(one)) else {}),
+        **({"changes": changes} if changes else {}),
         "submission": one.planned.paths.number,
         "submitted": facts.get("time"),
         "user": None if uid is None else permissions.user_name(uid),
@@ -57,12 +59,6 @@ def summary(one: Selected, status: RunStatus) -> dict[str, Any]:
         "code": str(archive) if archive else None,
         "directory": str(one.paths.directory),
     }
-
-
-def changes_of(one: Selected) -> dict[str, str]:
-    """Return what `hpcrun update` has changed of the run's job, by name."""
-    changes = one.submission.changes if one.submission else {}
-    return {name: each.value for name, each in changes.items()}
 
 
 def suspects(one: Selected) -> list[str]:
