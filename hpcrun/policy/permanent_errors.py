@@ -104,8 +104,7 @@ def find(
 def missing_module(failure: Mapping[str, Any]) -> str | None:
     """Return the top-level name of the module that a rank did not find; None for other errors."""
     found = _NO_MODULE.match(str(failure.get("message") or "")[:_LONGEST])
-    is_that = failure.get("exception") == "ModuleNotFoundError" and found is not None
-    return found[1] if is_that and found else None
+    return found[1] if found and failure.get("exception") == "ModuleNotFoundError" else None
 
 
 def _of_exception(

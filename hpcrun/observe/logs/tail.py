@@ -118,11 +118,11 @@ class Tail:
 
     def begin_at(self, offset: int) -> None:
         """Begin with the line that contains this byte; the latest of several beginnings counts."""
-        self._begin(lambda stream: start_of_line(stream, offset))
+        self._begin(lambda stream: _behind_end(stream, min(offset, _size(stream)), 1))
 
     def begin_behind(self, offset: int) -> None:
         """Begin behind so many bytes: a `line_start` of before."""
-        self._begin(lambda stream: min(offset, stream.seek(0, os.SEEK_END)))
+        self._begin(lambda stream: min(offset, _size(stream)))
 
     def _begin(self, find: Callable[[BinaryIO], int]) -> None:
         try:
@@ -331,14 +331,13 @@ def _character_boundary(data: bytes, limit: int) -> int:
     return cut if cut > limit - 4 and cut > 0 else limit
 
 
-def start_of_line(stream: BinaryIO, offset: int) -> int:
-    """Return where the line with the byte at ``offset`` begins, or the end of a shorter file."""
-    return _behind_end(stream, min(offset, stream.seek(0, os.SEEK_END)), 1)
+def _size(stream: BinaryIO) -> int:
+    return stream.seek(0, os.SEEK_END)
 
 
 def start_of_tail(stream: BinaryIO, count: int) -> int:
     """Return the offset of the last ``count`` lines; a torn last line counts as one."""
-    end = stream.seek(0, os.SEEK_END)
+    end = _size(stream)
     if count <= 0 or not end:
         return end
     stream.seek(end - 1)
@@ -366,7 +365,7 @@ def _behind_end(stream: BinaryIO, position: int, wanted: int) -> int:
 
 def start_of_folded_tail(stream: BinaryIO, count: int) -> int:
     """Return the same where the updates of a progress bar that follow each other are one line."""
-    end = stream.seek(0, os.SEEK_END)
+    end = _size(stream)
     wanted = count
     while True:
         start = start_of_tail(stream, wanted)

@@ -154,7 +154,13 @@ class LastAnswers:
             return
         settled = {job_id for job_id in job_ids if known.is_settled(job_id, now)}
         accounts = now - known.no_accounting >= NO_ACCOUNTS_HOLD
-        fresh, keeps = self._fresh(job_ids, settled, accounts)
+
+        def ask() -> _Told:
+            found = Answers()
+            keeps = jobs.ask_slurm(job_ids, found, settled=settled, accounting=accounts)
+            return found, keeps
+
+        fresh, keeps = self._followed(job_ids, ask) if self.follows else ask()
         answers.problem, answers.detail = fresh.problem, fresh.detail
         for job_id, job in known.of(job_ids).items():
             if job_id in settled and (job_id not in fresh.jobs or fresh.jobs[job_id].is_over):
@@ -173,14 +179,6 @@ class LastAnswers:
             refused = known.no_accounting if not accounts else 0.0 if keeps else now
             took = self.clock() - now
             _write(self.path, _Known(now, took, frozenset(job_ids), refused, newest))
-
-    def _fresh(self, job_ids: set[str], settled: set[str], accounts: bool) -> _Told:
-        def ask() -> _Told:
-            found = Answers()
-            keeps = jobs.ask_slurm(job_ids, found, settled=settled, accounting=accounts)
-            return found, keeps
-
-        return self._followed(job_ids, ask) if self.follows else ask()
 
     def _followed(self, job_ids: set[str], ask: Callable[[], _Told]) -> _Told:
         """Return the answer if it comes soon; a slow Slurm is given more time with each question.
