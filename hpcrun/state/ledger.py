@@ -122,25 +122,6 @@ RESUME = "resume"
 BEGAN_OVER = "began_over"
 ROLE = "role"
 
-# The events whose record an attempt keeps, in the field of that name or of `_FIELD_OF`.
-_KEPT = frozenset(
-    {
-        STARTED,
-        ENDED,
-        STOPPING,
-        DECIDED,
-        STRAGGLER,
-        NEVER_MET,
-        RESUME,
-        BEGAN_OVER,
-        FABRIC,
-        HEALTH,
-        KEPT,
-        SHARED_WRITE,
-        COPIED,
-    }
-)
-
 # An event -> the attempt's field that has its record, where that has another name.
 _FIELD_OF = {STARTED: "started", ENDED: "ended", COPIED: "copied"}
 # What became of a role's ranks that ended badly.
@@ -240,6 +221,8 @@ _FIELDS: dict[str, Kinds] = {
     KEPT: {"files": WHOLE, "names": TEXTS, "apart": TEXTS, "failed": TEXTS},
 }
 _KINDS = {event: {**_HEAD, **fields} for event, fields in _FIELDS.items()}
+# The events whose record an attempt keeps, in the field of that name or of `_FIELD_OF`.
+_KEPT = _FIELDS.keys() - {WORKERS, ROLE, NOTIFIED, FAULT}
 # The fields that a record may not be without.
 _NEEDED: dict[str, Collection[str]] = {
     FABRIC: ("choices", "findings"),
