@@ -73,21 +73,16 @@ def group_id(cluster: Mapping[str, Any]) -> int | None:
     if not name:
         return None
     mine = {os.getegid(), *os.getgroups()}
-    hint = f"yours are {', '.join(sorted(map(_name, mine)))}; leave group out to keep your own"
-    try:
+    number: int | None = None
+    with contextlib.suppress(KeyError):
         number = grp.getgrnam(name).gr_gid
-    except KeyError:
-        raise UsageError(
-            f"the cluster profile '{cluster.get('name')}' has group: {name}, and there is no such "
-            "group here",
-            hint=hint,
-        ) from None
-    if number not in mine:
-        raise UsageError(
-            f"the cluster profile '{cluster.get('name')}' has group: {name}, and you are not in it",
-            hint=hint,
-        )
-    return number
+    if number in mine:
+        return number
+    why = "there is no such group here" if number is None else "you are not in it"
+    raise UsageError(
+        f"the cluster profile '{cluster.get('name')}' has group: {name}, and {why}",
+        hint=f"yours are {', '.join(sorted(map(_name, mine)))}; leave group out to keep your own",
+    )
 
 
 def owner(path: Path) -> int | None:
