@@ -65,12 +65,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from hpcrun import shared_look
 from hpcrun.errors import BrokenFile
 from hpcrun.shared_dataclass import dataclass
+
+T = TypeVar("T")
 
 # Slurm's and the local executor's; a step's, `123_4.batch`, is of use to Slurm alone.
 _JOB_ID = re.compile(r"[0-9]{1,18}(_[0-9]{1,18})?|local:[0-9]{1,18}")
@@ -90,6 +93,16 @@ class NamedFile:
 
     def __get__(self, paths: Directory, kind: type[Directory]) -> Path:
         return paths.directory / self._name
+
+
+class NamedFiles(Generic[T]):
+    """The files of a `Directory` whose names differ in a part: a rank, or a node's name."""
+
+    def __init__(self, form: str) -> None:
+        self._form = form
+
+    def __get__(self, paths: Directory, kind: type[Directory]) -> Callable[[T], Path]:
+        return lambda part: paths.directory / self._form.format(part)
 
 
 @dataclass(frozen=True)
@@ -121,6 +134,14 @@ class AttemptPaths(Directory):
     kept = NamedFile("kept")
     whole_profile = NamedFile("profile.json")
     addresses = NamedFile("addresses.json")
+    role_launch = NamedFiles[str]("launch-{}.json")
+    rank_log = NamedFiles[int]("rank-{:05d}.log")
+    agent_log = NamedFiles[str]("agent-{}.log")
+    tracker_log = NamedFiles[str]("tracker-{}.log")
+    telemetry = NamedFiles[str]("telemetry-{}.jsonl")
+    stacks = NamedFiles[int]("stacks-{:05d}.txt")
+    profile = NamedFiles[int]("profile-{:05d}.json")
+    exit_record = NamedFiles[int]("exit-{:05d}.json")
 
     @property
     def run(self) -> RunPaths:
@@ -132,15 +153,9 @@ class AttemptPaths(Directory):
         """A later attempt has been claimed. No host looks for its name (`hpcrun.shared_look`)."""
         return any(other.number > self.number for other in self.run.attempts())
 
-    def role_launch(self, role: str) -> Path:
-        return self.directory / f"launch-{role}.json"
-
-    def rank_log(self, rank: int) -> Path:
-        return self.directory / f"rank-{rank:05d}.log"
-
     @property
     def rank_log_pattern(self) -> str:
-        """The same names in srun's notation (``%t`` is the task's rank)."""
+        """The names of `rank_log` in srun's notation (``%t`` is the task's rank)."""
         return f"{slurm_path(self.directory)}/rank-%5t.log"
 
     def rank_logs(self) -> dict[int, Path]:
@@ -148,16 +163,10 @@ class AttemptPaths(Directory):
         found = sorted(self.directory.glob("rank-*.log"))
         return {int(path.stem[5:]): path for path in found if _RANK.fullmatch(path.stem[5:])}
 
-    def agent_log(self, node: str) -> Path:
-        return self.directory / f"agent-{node}.log"
-
     @property
     def agent_log_pattern(self) -> str:
-        """The same names in srun's notation (``%N`` is the node)."""
+        """The names of `agent_log` in srun's notation (``%N`` is the node)."""
         return f"{slurm_path(self.directory)}/agent-%N.log"
-
-    def tracker_log(self, name: str) -> Path:
-        return self.directory / f"tracker-{name}.log"
 
     def tracker_logs(self) -> list[Path]:
         """Return the logs that exist, by name; attempts of one start of a job share the first's."""
@@ -172,19 +181,10 @@ class AttemptPaths(Directory):
         found = (path for path in self.directory.glob("[!.]*") if not path.is_dir())
         return sorted(path for path in found if path.suffix != ".log")
 
-    def telemetry(self, node: str) -> Path:
-        return self.directory / f"telemetry-{node}.jsonl"
-
     def telemetries(self) -> list[tuple[str, Path]]:
-        """Return node and file of each that exists, by name."""
+        """Return node and `telemetry` of each that exists, by name."""
         found = sorted(self.directory.glob("telemetry-*.jsonl"))
         return [(path.stem.removeprefix("telemetry-"), path) for path in found]
-
-    def stacks(self, rank: int) -> Path:
-        return self.directory / f"stacks-{rank:05d}.txt"
-
-    def profile(self, rank: int) -> Path:
-        return self.directory / f"profile-{rank:05d}.json"
 
     def trace(self, rank: int) -> Path:
         return self.directory / self.trace_name(rank)
@@ -192,9 +192,6 @@ class AttemptPaths(Directory):
     @staticmethod
     def trace_name(rank: int) -> str:
         return f"trace-{rank:05d}.json.gz"
-
-    def exit_record(self, rank: int) -> Path:
-        return self.directory / f"exit-{rank:05d}.json"
 
     def exit_records(self) -> list[Path]:
         return sorted(self.directory.glob("exit-*.json"))
@@ -212,36 +209,25 @@ class RunPaths(Directory):
     tracking = NamedFile("tracking")
     checkpoints = NamedFile("checkpoints")
     attempts_directory = NamedFile("attempts")
+    rank_work = NamedFiles[int]("work/rank-{:05d}")
+    """The ``work`` of one rank, where each has its own."""
+    tracker_state = NamedFiles[str]("tracking/{}.json")
+    tracker_problem = NamedFiles[str]("tracking/{}.problem")
+    """The text that says why nothing more is sent to a tracker; absent if all is."""
+    universals = NamedFile("checkpoints/universal")
+    universal = NamedFiles[str]("checkpoints/universal/{}")
+    """The form of a checkpoint, by its name, for another number of ranks."""
 
     @property
     def experiment(self) -> ExperimentPaths:
         return ExperimentPaths(self.directory.parent.parent)
 
-    def rank_work(self, rank: int) -> Path:
-        """The ``work`` of one rank, where each has its own."""
-        return self.work / f"rank-{rank:05d}"
-
     def rank_works(self) -> list[Path]:
-        """Return those that exist, by rank."""
+        """Return each `rank_work` that exists, by rank."""
         return sorted(self.work.glob("rank-*"))
-
-    def tracker_state(self, name: str) -> Path:
-        return self.tracking / f"{name}.json"
-
-    def tracker_problem(self, name: str) -> Path:
-        """Return the text that says why nothing more is sent to a tracker; absent if all is."""
-        return self.tracking / f"{name}.problem"
 
     def checkpoint(self, step: int, attempt: int) -> Path:
         return self.checkpoints / checkpoint_name(step, attempt)
-
-    @property
-    def universals(self) -> Path:
-        return self.checkpoints / "universal"
-
-    def universal(self, checkpoint: str) -> Path:
-        """The form of a checkpoint for another number of ranks."""
-        return self.universals / checkpoint
 
     def attempt(self, number: int) -> AttemptPaths:
         return AttemptPaths(self.attempts_directory / str(number))

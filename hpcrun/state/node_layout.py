@@ -38,7 +38,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpcrun.state.environment.environment_names import COMPLETE
-from hpcrun.state.layout import Directory, NamedFile
+from hpcrun.state.layout import Directory, NamedFile, NamedFiles
 
 PREFIX = "hpcrun-"
 
@@ -67,9 +67,7 @@ class NodePaths(Directory):
     checkpoints = NamedFile("checkpoints")
     inductor = NamedFile("inductor")
     triton = NamedFile("triton")
-
-    def attempt(self, number: int) -> Path:
-        return self.directory / f"attempt-{number}"
+    attempt = NamedFiles[int]("attempt-{}")
 
     def attempts(self) -> list[Path]:
         return list(self.directory.glob("attempt-*"))
@@ -95,6 +93,10 @@ class ScratchPaths(Directory):
     mpi_met = NamedFile("mpi-met")
     mpi_alone = NamedFile("mpi-alone")
     modules = NamedFile("modules")
+    pid = NamedFiles[int]("rank-{}.pid")
+    end = NamedFiles[int]("rank-{}.end")
+    progress = NamedFiles[int]("rank-{}.pulse")
+    stacks = NamedFiles[int]("rank-{}.stacks")
 
     @property
     def node(self) -> NodePaths:
@@ -108,29 +110,14 @@ class ScratchPaths(Directory):
     def heard(self, number: int) -> Path:
         return self.directory / f"heard-{signal.Signals(number).name}"
 
-    def pid(self, rank: int) -> Path:
-        return self._of_rank(rank, "pid")
-
     def pids(self) -> Iterator[tuple[int, Path]]:
         return self._of_ranks("pid")
-
-    def end(self, rank: int) -> Path:
-        return self._of_rank(rank, "end")
-
-    def progress(self, rank: int) -> Path:
-        return self._of_rank(rank, "pulse")
 
     def progresses(self) -> Iterator[tuple[int, Path]]:
         return self._of_ranks("pulse")
 
-    def stacks(self, rank: int) -> Path:
-        return self._of_rank(rank, "stacks")
-
     def all_stacks(self) -> Iterator[tuple[int, Path]]:
         return self._of_ranks("stacks")
-
-    def _of_rank(self, rank: int, kind: str) -> Path:
-        return self.directory / f"rank-{rank}.{kind}"
 
     def _of_ranks(self, kind: str) -> Iterator[tuple[int, Path]]:
         """Yield rank and file of each that exists."""
