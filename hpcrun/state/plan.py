@@ -218,21 +218,13 @@ class Plan:
         return {"format": FORMAT, **_fields(self), "runs": runs, **others}
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Plan:
-        """Return the plan that ``to_data`` described; raise UsageError for another format."""
-        check_format(data, FORMAT)
-        runs = [RunPlan(**{**run, "entry": Entry.from_data(run["entry"])}) for run in data["runs"]]
-        for run in runs:
-            check_spec(run.spec)
-        return cls.of_runs(runs, data)
-
-    @classmethod
     def of_runs(cls, runs: Iterable[RunPlan], data: dict[str, Any]) -> Plan:
         """Return the plan of these runs; all else is in its plain data.
 
         Raises ValueError if a field is not of its kind.
         """
-        _check("the plan", data, _PLAN, ("name", "spec_file", "code_root", "directory", "cluster"))
+        needed = ("name", "spec_file", "code_root", "directory", "cluster")
+        _check("the plan", data, _PLAN, needed)
         _check("cluster", data["cluster"], _CLUSTER)
         runs = tuple(runs)
         for run in runs:
@@ -241,9 +233,8 @@ class Plan:
             _check("an array", one, _ARRAY, ("runs", "script", "gpu_hours"))
         for one in data.get("depends_on") or ():
             _check("depends_on", one, _DEPENDENCE, ("experiment", "runs"))
-        simple = ("name", "spec_file", "code_root", "directory", "cluster", "max_parallel")
         return cls(
-            **{name: data[name] for name in simple},
+            **{name: data[name] for name in (*needed, "max_parallel")},
             runs=runs,
             arrays=tuple(Array(**{**one, "runs": tuple(one["runs"])}) for one in data["arrays"]),
             repeats=tuple(data.get("repeats") or ()),
@@ -256,15 +247,6 @@ class Plan:
 
 def _fields(one: Any) -> dict[str, Any]:
     return {name: getattr(one, name) for name in names(type(one))}
-
-
-def check_format(data: dict[str, Any], known: int) -> None:
-    """Raise UsageError if a plan's data has another format."""
-    if data.get("format") != known:
-        raise UsageError(
-            f"this plan has format {data.get('format')!r}, this hpcrun reads {known}",
-            hint="read it with the hpcrun that submitted it",
-        )
 
 
 def check_spec(spec: Any, among: Collection[str] = BLOCKS) -> None:

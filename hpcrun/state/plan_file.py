@@ -17,7 +17,7 @@ from hpcrun.shared_dataclass import names, replace
 from hpcrun.state import chosen_point, files
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths
 from hpcrun.state.patched import Patched
-from hpcrun.state.plan import SEARCH, Entry, Plan, RunPlan, check_format, check_spec
+from hpcrun.state.plan import SEARCH, Entry, Plan, RunPlan, check_spec
 from hpcrun.state.role_plan import ROLES
 from hpcrun.state.spec.blocks import BLOCKS
 from hpcrun.text import size
@@ -58,7 +58,6 @@ def read(path: Path, only: int | None = None) -> Plan:
 
 def read_frozen(path: Path, only: int | None = None) -> Plan:
     """Read a frozen plan, with ``only`` one of its runs where that is all that is asked for.
-
 
     The agent of each node asks so: the other runs of a sweep would cost it more than its start.
     Raises FileNotFoundError if there is no such file; BrokenFile if it cannot be read, or is not a
@@ -138,9 +137,11 @@ def unpack(data: dict[str, Any]) -> Plan:
     Raises UsageError if the data was written by another format of plan; ValueError, LookupError,
     TypeError or AttributeError if it is not a plan.
     """
-    if data.get("format") == 1:
-        return Plan.from_data(data)
-    check_format(data, FORMAT)
+    if data.get("format") != FORMAT:
+        raise UsageError(
+            f"this plan has format {data.get('format')!r}, this hpcrun reads {FORMAT}",
+            hint="read it with the hpcrun that submitted it",
+        )
     if len(data["runs"]) > _MOST_RUNS:
         raise ValueError(f"it has {len(data['runs']):,} runs")
     models = [(model, Entry.from_data(model["entry"])) for model in data["models"]]

@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hpcrun.state.plan import Plan
+import pytest
+
+from hpcrun.compile import compile_spec
+from hpcrun.compile.freeze import freeze
 
 SPEC = """\
 entry: train.py
@@ -83,12 +86,15 @@ def test_text_has_runs_hours_script_and_configuration(tmp_path: Path) -> None:
     assert '"train_micro_batch_size_per_gpu": 2' in out
 
 
-def test_json_is_the_plan_that_would_be_frozen(tmp_path: Path) -> None:
+def test_json_is_the_plan_that_would_be_frozen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = json.loads(plan(tmp_path, "--json", "--root", "/r").stdout)
     assert data.pop("root") == "/r"
     assert set(data.pop("commands")) == {"0", "1"}
     assert data.pop("unfrozen") is None
-    frozen = Plan.from_data(data)
+    monkeypatch.setenv("HOME", "/nonexistent")
+    frozen = freeze(compile_spec(tmp_path / "demo.yaml", root=Path("/r")))
     assert [run.label for run in frozen.runs] == ["lr=0.001", "lr=0.002"]
     assert json.loads(json.dumps(frozen.to_data())) == data
     assert frozen.runs[0].spec["deepspeed"]["zero_optimization"] == {"stage": 2}

@@ -151,8 +151,3 @@ def test_a_run_that_is_like_others_takes_a_line(tmp_path: Path) -> None:
     lines = (tmp_path / "plan.json").read_text().splitlines()
     assert len(lines) == 102
     assert max(len(line) for line in lines[1:]) < 100
-
-
-def test_plans_of_the_format_before_are_read(tmp_path: Path) -> None:
-    files.write_json(tmp_path / "plan.json", _plan().to_data())
-    assert plan_file.read(tmp_path / "plan.json") == _plan()

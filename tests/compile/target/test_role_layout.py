@@ -10,7 +10,7 @@ import pytest
 from hpcrun.compile import compile_spec
 from hpcrun.compile.freeze import freeze
 from hpcrun.errors import SpecError
-from hpcrun.state.plan import Plan
+from hpcrun.state import plan_file
 
 BASE = """
 name: parts
@@ -183,7 +183,7 @@ def test_a_sweep_of_them_is_no_array(project: Any) -> None:
 
 def test_their_plan_is_read_again(project: Any) -> None:
     plan = freeze(compile_spec(project.write("spec.yaml", PARTS)))
-    again = Plan.from_data(json.loads(json.dumps(plan.to_data())))
+    again = plan_file.unpack(json.loads(json.dumps(plan_file.pack(plan))))
     assert again.runs[0].role_plans == plan.runs[0].role_plans
 
 

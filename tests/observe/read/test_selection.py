@@ -145,7 +145,7 @@ def test_empty_roots(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"{", b"[]", b'{"format": 99}', b'{"format": 1}', b"\xff\xfe", b"null", b""]
+    "content", [b"{", b"[]", b'{"format": 99}', b'{"format": 2}', b"\xff\xfe", b"null", b""]
 )
 def test_corrupt_plans(finder: Finder, content: bytes) -> None:
     plan = finder.root / "other" / "submissions" / "1" / "plan.json"
