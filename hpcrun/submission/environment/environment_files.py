@@ -18,7 +18,7 @@ import stat
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcrun import ask_python
@@ -213,11 +213,10 @@ class _Listing:
         # Real path of a directory -> where it is in the archive.
         self._places: dict[str, str] = {}
         self._is_whole = place.is_virtual or os.path.normpath(place.prefix) not in _SYSTEM
-        short = ".".join(place.version.split(".")[:2])
-        self._site = f"lib/python{short}/site-packages"
+        self._python = "python" + ".".join(place.version.split(".")[:2])
+        self._site = f"lib/{self._python}/site-packages"
         # Sources of editable installations that are frozen.
         self._sources: list[str] = []
-        self._python = f"python{short}"
 
     def listing(self) -> EnvironmentFiles:
         place = self._place
@@ -226,7 +225,7 @@ class _Listing:
             self._places[prefix] = ""
             with suppress(ValueError):
                 self._site = _below(place.packages, place.prefix)
-            self._walk(prefix, "", (), self._is_of_prefix)
+            self._walk(prefix, "", self._is_of_prefix)
             self._rewrite_scripts()
         first = next((i for i, each in enumerate(place.paths) if self._is_standard(each)), 0)
         before, after = place.paths[:first], place.paths[first:]
@@ -290,25 +289,23 @@ class _Listing:
             self._places[real] = f"{name}/{posixpath.basename(real)}"
             self._take(real, self._places[real], os.stat(real))
         elif self._is_site(path):
-            self._walk(real, name, (), lambda above, each: True)
+            self._walk(real, name, lambda above, each: True)
         else:
             self._sources.append(real)
             self._walk_sources(path, real, name)
         return self._places[real]
 
     def _walk_sources(self, path: str, real: str, name: str) -> None:
-        before, taken = len(self._files), 0
+        before = len(self._files)
 
         def belongs(above: str, each: str) -> bool:
-            nonlocal taken
-            taken = len(self._files) - before
-            if taken > _SOURCES_MOST:
+            if len(self._files) - before > _SOURCES_MOST:
                 raise _too_much(path, f"more than {_SOURCES_MOST:,} files")
             there = f"{real}/{os.path.relpath(above, name)}/{each}"
             is_other = posixpath.exists(f"{there}/pyvenv.cfg") or each == _CACHE
             return not (each.startswith(".") or is_other)
 
-        self._walk(real, name, (), belongs)
+        self._walk(real, name, belongs)
         own = [self._files[one].size for one in [*self._files][before:]]
         if sum(own) > _SOURCES_BYTES:
             raise _too_much(path, size(sum(own)))
@@ -317,8 +314,8 @@ class _Listing:
         self,
         directory: str,
         name: str,
-        above: tuple[tuple[int, int], ...],
         belongs: Callable[[str, str], bool],
+        above: tuple[tuple[int, int], ...] = (),
         base: str | None = None,
     ) -> None:
         """List all files below a directory, where ``belongs`` says so of a name in a directory."""
@@ -327,9 +324,9 @@ class _Listing:
         own = (found.st_dev, found.st_ino)
         if own in above or directory in self._without:
             return
-        with os.scandir(directory) as entries:
-            entries_ = sorted(entries, key=lambda one: one.name)
-        for entry in entries_:
+        with os.scandir(directory) as unsorted:
+            entries = sorted(unsorted, key=lambda one: one.name)
+        for entry in entries:
             if not belongs(name, entry.name):
                 continue
             each = f"{name}/{entry.name}".lstrip("/")
@@ -341,7 +338,7 @@ class _Listing:
                     self._notes.append(f"{entry.path} is a link to nothing, and left out")
                     continue
             if entry.is_dir():
-                self._walk(entry.path, each, (*above, own), belongs, base)
+                self._walk(entry.path, each, belongs, (*above, own), base)
             else:
                 self._take(entry.path, each, entry.stat())
 
@@ -374,11 +371,8 @@ class _Listing:
         scripts = _below(self._place.scripts, self._place.prefix)
         mine = {self._place.scripts, os.path.realpath(self._place.scripts)}
         for name, one in [*self._files.items()]:
-            if (
-                posixpath.dirname(name) != scripts
-                or one.link is not None
-                or one.size > _SCRIPT_MOST
-            ):
+            is_script = posixpath.dirname(name) == scripts and one.link is None
+            if not is_script or one.size > _SCRIPT_MOST:
                 continue
             with open(one.source, "rb") as stream:
                 if stream.read(2) != b"#!":
@@ -386,9 +380,7 @@ class _Listing:
                 stream.seek(0)
                 content = stream.read()
             if (relative := _script_beside(content, mine)) is not None:
-                self._files[name] = FrozenFile(
-                    name, one.source, one.size, one.mtime_ns, True, None, relative
-                )
+                self._files[name] = replace(one, is_program=True, content=relative)
 
     def _settle_site(self, path: str) -> None:
         """Settle the ``.pth`` files of a site directory, and editable installations of setuptools.
