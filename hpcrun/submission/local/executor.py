@@ -63,7 +63,7 @@ def start(submission: SubmissionPaths) -> dict[str, Any]:
         log,
         # `python -m` looks for modules in the current directory before all others.
         cwd=submission.directory,
-        env=_base_environment(submission),
+        env={**processes.clean_environment(), **_base_environment(submission)},
     )
     started = start_ticks(process.pid)
     pid = process.pid
@@ -254,23 +254,20 @@ class Runner:
         environment = job_environment(self.submission, plan, run, self.passed)
         environment["HPCRUN_JOB_ID"] = f"local:{os.getpid()}"
         argv = supervisor_argv(self.submission, plan, run)
+        log = self.submission.local_log(run.number)
         self._say(f"run {run.number} starts")
-        with open(self.submission.local_log(run.number), "ab") as log:
-            try:
-                self._running[run.number] = subprocess.Popen(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    cwd=self.submission.directory,
-                    env=environment,
-                    start_new_session=True,
-                    preexec_fn=_end_with_parent,
-                )
-            except OSError as error:
-                log.write(entry(f"error: {argv[0]}: {error.strerror}").encode() + b"\n")
-                self._ended(run.number, EXIT_USAGE)
-                return
+        try:
+            self._running[run.number] = start_logged(
+                argv,
+                log,
+                cwd=self.submission.directory,
+                env=environment,
+                preexec_fn=_end_with_parent,
+            )
+        except OSError as error:
+            with open(log, "ab") as stream:
+                stream.write(entry(f"error: {argv[0]}: {error.strerror}").encode() + b"\n")
+            self._ended(run.number, EXIT_USAGE)
 
     def _is_to_start(self, before: Callable[[int], bool], run: int) -> bool:
         """Ask whether a run is to start, which may wait for a lock: Ctrl-C ends that."""
@@ -342,7 +339,8 @@ def job_environment(
     environment = {
         **(processes.clean_environment() if passed is None else passed),
         **variables,
-        **_base_environment(submission, run.number),
+        **_base_environment(submission),
+        processes.RUN: str(run.number),
     }
     if plan.cluster.get("setup") or run.environment.setup:
         # `supervisor_argv` sets it after the setup lines, which may change it.
@@ -357,24 +355,19 @@ def _variables(plan: Plan, run: RunPlan) -> dict[str, str]:
     return {name: str(value) for name, value in variables.items()}
 
 
-def _base_environment(submission: SubmissionPaths, run: int | None = None) -> dict[str, str]:
-    base = {
+def _base_environment(submission: SubmissionPaths) -> dict[str, str]:
+    return {
         "PYTHONPATH": str(submission.package),
         "PYTHONUNBUFFERED": "1",
         processes.SUBMISSION: str(submission.directory),
     }
-    if run is None:
-        return {**processes.clean_environment(), **base}
-    return {**base, processes.RUN: str(run)}
 
 
 def _supervisors(found: Sequence[LocalProcess]) -> list[LocalProcess]:
     """Return each run's oldest process, which the runner started as the leader of a session."""
     oldest: dict[int | None, LocalProcess] = {}
-    for process in found:
-        first = oldest.get(process.run)
-        if first is None or process.start_ticks < first.start_ticks:
-            oldest[process.run] = process
+    for process in sorted(found, key=lambda one: one.start_ticks):
+        oldest.setdefault(process.run, process)
     return list(oldest.values())
 
 

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrun.host import start_ticks
+from hpcrun.host import process_directories, start_ticks
 from hpcrun.state.layout import is_job_id
 
 SUBMISSION = "HPCRUN_LOCAL_SUBMISSION"
 RUN = "HPCRUN_LOCAL_RUN"
 
-_PROC = Path("/proc")
 _PASSED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
     *("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "SLURM_CONF", "SSL_CERT_FILE", "SSL_CERT_DIR"),
@@ -92,9 +91,9 @@ def alive(entry: dict[str, Any]) -> bool | None:
 def runs(*words: str) -> bool:
     """Check whether a process of this user has all of these words in its command line."""
     wanted = {os.fsencode(word) for word in words}
-    for path in _PROC.iterdir():
+    for path in process_directories():
         try:
-            mine = path.name.isdigit() and path.stat().st_uid == os.geteuid()
+            mine = path.stat().st_uid == os.geteuid()
             if mine and wanted <= {*(path / "cmdline").read_bytes().split(b"\0")}:
                 return True
         except OSError:
@@ -108,8 +107,8 @@ def of_submission(submission: Path, runs: Collection[int] | None = None) -> Iter
     Root could read and end those of others, which anybody may start with such variables.
     """
     marks = {f"{SUBMISSION}={path}".encode() for path in (submission, os.path.realpath(submission))}
-    for pid in sorted(int(path.name) for path in _PROC.iterdir() if path.name.isdigit()):
-        process = _PROC / str(pid)
+    for process in sorted(process_directories(), key=lambda path: int(path.name)):
+        pid = int(process.name)
         try:
             mine = process.stat().st_uid == os.geteuid()
             variables = (process / "environ").read_bytes().split(b"\0") if mine else []
