@@ -11,6 +11,13 @@ import re
 
 VERSION = "0.19.8"
 
+
+def table(text: str, shared: str = "") -> dict[str, frozenset[str]]:
+    """Return name -> its words, and the ``shared`` ones, of lines ``name: word word …``."""
+    found = re.findall(r"^([\w.]+):((?:.*\n)(?: .*\n)*)", text, re.MULTILINE)
+    return {name: frozenset(f"{words} {shared}".split()) for name, words in found}
+
+
 _PLAIN = """
 train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps
 managed_gradient_accumulation steps_per_print dump_state disable_python_gc disable_allgather
@@ -91,10 +98,7 @@ zero_optimization.offload_param: device nvme_path buffer_count buffer_size max_i
 zero_optimization.offload_optimizer: device nvme_path buffer_count pin_memory pipeline_read
     pipeline_write fast_init ratio super_offload cpuadam_cores_perc
 """
-BLOCKS: dict[str, frozenset[str]] = {
-    name: frozenset(names.split())
-    for name, names in re.findall(r"^([\w.]+):((?:.*\n)(?: .*\n)*)", _BLOCKS, re.MULTILINE)
-}
+BLOCKS = table(_BLOCKS)
 BLOCKS["bfloat16"] = BLOCKS["bf16"]
 
 # Blocks in which DeepSpeed ignores what it does not know, as it does at the top level.

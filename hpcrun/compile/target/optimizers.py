@@ -6,12 +6,11 @@ accepted on CPU ranks. A type with a dot, ``package.Class``, is made by ``sessio
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from hpcrun.compile.source.marked_tree import get_at
 from hpcrun.compile.source.problems import Reporter, did_you_mean, listing
-from hpcrun.compile.target.deepspeed_keys import REMOVED_OPTIMIZERS, VERSION
+from hpcrun.compile.target.deepspeed_keys import REMOVED_OPTIMIZERS, VERSION, table
 from hpcrun.compile.target.draft import SpecDraft
 from hpcrun.policy import batch
 
@@ -39,15 +38,8 @@ lion: betas weight_decay set_grad_none fp32_optimizer_states
 muon: momentum weight_decay ns_method betas eps muon_lr adam_lr adam_w_mode torch_adam foreach
     fp32_optimizer_states
 """
-
-
-def _table(text: str, shared: str) -> dict[str, frozenset[str]]:
-    found = re.findall(r"^(\w+):((?:.*\n)(?: .*\n)*)", text, re.MULTILINE)
-    return {name: frozenset(f"{names} {shared}".split()) for name, names in found}
-
-
-TORCH = _table(_TORCH, "lr foreach maximize")
-OWN = _table(_OWN, "lr")
+TORCH = table(_TORCH, "lr foreach maximize")
+OWN = table(_OWN, "lr")
 # With `torch_adam`, these are torch's.
 _TORCH_ADAM = """
 lr betas eps weight_decay amsgrad maximize foreach capturable differentiable fused torch_adam
@@ -125,8 +117,9 @@ def _check_params(name: str, draft: SpecDraft) -> None:
     elif is_adam and params.get("amsgrad") is True:
         found = "DeepSpeed's own Adam has no amsgrad"
         report.at("optimizer.params.amsgrad", found, "set optimizer.params.torch_adam to true")
-    for key in params if accepted else ():
-        assert accepted is not None
+    if accepted is None:
+        return
+    for key in params:
         if key in accepted or key == "max_grad_norm" or str(key).startswith(("#", "_", "//")):
             continue
         found = f"the optimizer {name} does not take {key!r}; it takes {listing(sorted(accepted))}"
