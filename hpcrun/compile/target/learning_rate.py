@@ -20,6 +20,7 @@ lr muon_lr adam_lr warmup_min_lr warmup_max_lr cycle_min_lr cycle_max_lr lr_rang
 eta_min base_lr max_lr min_lr
 """
 _RATES = frozenset(_RATE_NAMES.split())
+_NUMBERS = (int, float)
 # DeepSpeed's schedulers that give all parameters one rate.
 _ONE_RATE = ("LRRangeTest", "OneCycle", "WarmupDecayLR")
 
@@ -122,11 +123,11 @@ def _check_groups(block: dict[str, Any], config: dict[str, Any], report: Reporte
     at = "optimization.layer_decay"
     if not 0 < decay <= 1:
         report.at(at, f"found {decay}; accepted is a number above 0, up to 1")
-    params = get_at(config, ("optimizer", "params"), {})
-    if not _is_rate(get_at(config, ("optimizer", "params", "lr"))):
+    params = _params(config, "optimizer")
+    if type(params.get("lr")) not in _NUMBERS:
         report.at(at, "needs the rate of the last layers", "give deepspeed.optimizer.params.lr")
     for key in ("muon_lr", "adam_lr"):
-        if isinstance(params, dict) and key in params:
+        if key in params:
             found = f"gives each layer one rate, and deepspeed.optimizer.params.{key} another"
             report.at(at, found, f"leave {key} out")
     scheduler = get_at(config, ("scheduler", "type"))
@@ -154,7 +155,7 @@ def _scale(draft: SpecDraft) -> None:
         (part, "params", key)
         for part in ("optimizer", "scheduler")
         for key, value in _params(config, part).items()
-        if key in _RATES and _is_rate(value)
+        if key in _RATES and type(value) in _NUMBERS
     ]
     if type(whole) is not int or ("optimizer", "params", "lr") not in keys:
         missing = f"deepspeed.{batch.TRAIN}" if type(whole) is not int else _LR
@@ -181,7 +182,3 @@ _LR = "deepspeed.optimizer.params.lr"
 def _params(config: dict[str, Any], part: str) -> dict[str, Any]:
     found = get_at(config, (part, "params"), {})
     return found if isinstance(found, dict) else {}
-
-
-def _is_rate(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
