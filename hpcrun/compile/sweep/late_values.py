@@ -31,7 +31,6 @@ from hpcrun.text import plural, short_ends
 # What no test has run a search with.
 _REFUSED = (
     "environment.container.image",
-    "environment.container.wrapper",
     "environment.lock",
     "extendable",
     "roles",

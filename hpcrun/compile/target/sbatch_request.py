@@ -111,9 +111,7 @@ class SbatchOption:
 def _read(lines: Sequence[str]) -> tuple[dict[str, SbatchOption], list[LineFate]]:
     """Return the options of the #SBATCH lines that count, and what becomes of the others.
 
-    Slurm reads up to the first command.
-
-    Raise UsageError where the job is heterogeneous.
+    Slurm reads up to the first command. Raise UsageError where the job is heterogeneous.
     """
     found: dict[str, SbatchOption] = {}
     fates, first = [], None
@@ -313,8 +311,7 @@ def _tasks(job: ScriptRequest, options: Mapping[str, SbatchOption]) -> None:
     for one in filter(None, (total, per_node)):
         if _whole(one) is None:
             job.must_ask(one, key, "a whole number")
-    if count := _whole(total):
-        assert total is not None
+    if total and (count := _whole(total)):
         if each := _whole(per_node):
             # As Slurm takes as many nodes as the tasks fill.
             if "nodes" not in options and count % each == 0:
