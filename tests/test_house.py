@@ -48,7 +48,6 @@ COVERED_BY: dict[str, str] = {
     "tools/completion/run_names": "tools/completion/test_completion.py",
     "tools/completion/spec_keys": "tools/completion/test_completion.py",
     "tools/perf/profile_run": "tools/perf/test_profile.py",
-    "state/spec/role_block": "compile/target/test_role_layout.py",
     "state/spec/profiling": "tools/perf/test_profile.py",
     "run/profile/step_recorder": "tools/perf/test_profile.py",
     "tools/perf/written_file": "tools/perf/test_tune.py",

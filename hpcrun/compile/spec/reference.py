@@ -28,7 +28,6 @@ from hpcrun.state.spec import (
     cluster_profile,
     experiment,
     recovery_block,
-    role_block,
     run_blocks,
     sweep_block,
 )
@@ -96,7 +95,7 @@ def page() -> str:
         if block:
             parts += _section(block, f"{name}.", f"`{name}`")
         if name == "roles":
-            parts += _section(role_block.Role, "roles.NAME.", "`roles.NAME`")
+            parts += _section(experiment.Role, "roles.NAME.", "`roles.NAME`")
         if name == "recovery":
             parts += _section(recovery_block.Resume, "recovery.resume.", "`recovery.resume`")
             parts += _recipes()
