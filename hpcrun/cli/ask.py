@@ -55,7 +55,7 @@ def answers(words: str, pages: Mapping[str, str], most: int = 5) -> list[Passage
 
     ``pages`` are those of the documentation, by topic, as Markdown.
     """
-    told = _of_message(words)
+    told = known_messages.explained(words)
     index = _Index(passages(pages))
     asked = _asked(words, index)
     scores: dict[int, float] = {}
@@ -90,10 +90,10 @@ def answers(words: str, pages: Mapping[str, str], most: int = 5) -> list[Passage
     if asked_of:
         known += [one for one in index.passages if one.title == f"hpcrun {typed}"]
         known.sort(key=lambda one: (one.where != _GLOSSARY, not one.title.startswith("hpcrun ")))
-    key = next(iter(known), None)
-    key = key or _nearest_key(typed, index.passages)
+    key = known[0] if known else _nearest_key(typed, index.passages)
     found: dict[str, Passage] = {}
-    for passage in (told, key, *(index.passages[one] for one in ranked)):
+    message = Passage(*told) if told else None
+    for passage in (message, key, *(index.passages[one] for one in ranked)):
         if passage is not None:
             found.setdefault(passage.title, passage)
     return [*found.values()][:most]
@@ -148,7 +148,9 @@ def _asked(words: str, index: _Index) -> list[list[str]]:
     One that no page has, nor `SYNONYMS`, is taken for the word that it is nearly; two that are one
     word there (warm up, data set) for that one, too.
     """
-    every = _words(_as_one(words))
+    for phrase, word in PHRASES.items():
+        words = re.sub(rf"\b{phrase}\b", word, words.lower())
+    every = _words(words)
     pairs = {one: one + after for one, after in itertools.pairwise(every)}
     found = []
     for word in [one for one in every if one not in STOP and not one.isdecimal()] or every:
@@ -166,13 +168,6 @@ def _asked(words: str, index: _Index) -> list[list[str]]:
 
 def _words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
-
-
-def _as_one(words: str) -> str:
-    """Return what was typed in small letters, with each of `PHRASES` as one word."""
-    for phrase, word in PHRASES.items():
-        words = re.sub(rf"\b{phrase}\b", word, words.lower())
-    return words
 
 
 def _meaning(word: str) -> str:
@@ -254,13 +249,6 @@ def _of_pages(pages: Mapping[str, str]) -> Iterator[Passage]:
             blocks = ((name, "\n".join(block for _, block in some)) for name, some in sections)
         for number, (headings, block) in enumerate(blocks):
             yield from _passages(block, headings, topic, is_first=number < 2)
-
-
-def _of_message(words: str) -> Passage | None:
-    """Return the meaning of a message that was pasted: a reason of Slurm's, or an error."""
-    if found := known_messages.explained(words):
-        return Passage(*found)
-    return None
 
 
 def _passages(

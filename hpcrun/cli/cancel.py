@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.where import acts_on_runs, ask_first, chooses, select
+from hpcrun.cli.where import acts_on_runs, ask_first, select
 from hpcrun.slurm import patience
 
 
@@ -27,8 +27,8 @@ def command(
     # What Slurm said before does not keep a run from being cancelled.
     found = statuses(selected, warn=output.say, ask=jobs.ask, values=False)
     active = [one for one, status in zip(selected, found, strict=True) if not status.over]
-    if len(active) > (not chooses(where, conditions)) and not dry_run and not yes:
-        ask_first("cancel", active)
+    if not (dry_run or yes):
+        ask_first("cancel", active, where, conditions)
     if not dry_run:
         if not patience.current().is_silent("slurmctld"):
             patience.act()

@@ -6,7 +6,6 @@ import time
 
 import click
 
-from hpcrun import activity
 from hpcrun.cli.options import Output, command_line, common, program_arguments
 from hpcrun.cli.program_line import ProgramCommand
 from hpcrun.errors import EXIT_OK
@@ -24,13 +23,10 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
     would be refused, wait for ever or fail at once. `submit` asks the cluster the same first.
     """
     from hpcrun.check.check import check
-    from hpcrun.compile import compile_chain
     from hpcrun.slurm import patience
     from hpcrun.submission.submit import Request, preview_chain
 
-    with activity.doing(f"reading {spec}"):
-        chain = compile_chain(spec, overrides, sweeps, root=output.root)
-    output.notes(chain)
+    chain = output.compiled(spec, overrides, sweeps)
     patience.act()
     previews = preview_chain(chain, Request(command_line(), lambda message: None))
     reports = [

@@ -125,9 +125,7 @@ CORE = (
         LOOK,
         "What changed between two experiments or runs.",
         other_names="compare",
-        examples={
-            "hpcrun diff finetune/0 finetune/1": "what differs between two runs",
-        },
+        examples={"hpcrun diff finetune/0 finetune/1": "what differs between two runs"},
     ),
     Command(
         "exec",
@@ -145,9 +143,7 @@ CORE = (
         "A shell beside a live rank.",
         "hpcrun.cli.exec:shell",
         other_names="bash login pty",
-        examples={
-            "hpcrun shell finetune/0 --rank 5": "beside rank 5",
-        },
+        examples={"hpcrun shell finetune/0 --rank 5": "beside rank 5"},
     ),
     Command(
         "stacks",
@@ -155,9 +151,7 @@ CORE = (
         "Where the ranks of a live run are, in one command.",
         "hpcrun.cli.exec:stacks",
         other_names="backtrace gdb hang py-spy pyspy traceback",
-        examples={
-            "hpcrun stacks finetune/0": "where its ranks are",
-        },
+        examples={"hpcrun stacks finetune/0": "where its ranks are"},
     ),
     Command(
         "cancel",
@@ -220,9 +214,7 @@ CORE = (
         "Give an experiment another name.",
         other_names="move mv",
         hurts=True,
-        examples={
-            "hpcrun rename finetune finetune-old": "and the name is free again",
-        },
+        examples={"hpcrun rename finetune finetune-old": "and the name is free again"},
     ),
     Command(
         "clean",
@@ -261,9 +253,7 @@ CORE = (
         HOUSE,
         "JSON Schema of specs and profiles, for an editor.",
         "hpcrun.cli.help:schema",
-        examples={
-            "hpcrun schema > spec.schema.json": "for an editor, beside the specs",
-        },
+        examples={"hpcrun schema > spec.schema.json": "for an editor, beside the specs"},
     ),
 )
 _CORE = {one.name: one for one in CORE}

@@ -195,7 +195,9 @@ def _translated(command: click.Command, words: Sequence[str]) -> tuple[list[str]
             return [*typed, "python", *words[-len(rest) - 1 :]], [
                 "a module is a program of Python's"
             ]
-        if _LONG_NAME.fullmatch(bare := word.partition("=")[0]) and _has(_spec_of(words), bare[1:]):
+        if _LONG_NAME.fullmatch(bare := word.partition("=")[0]) and has_key(
+            _spec_of(words), bare[1:]
+        ):
             word = f"-{word}"
         name, value = _split(word)
         near = [_SAME.get(name, name)]
@@ -238,14 +240,14 @@ def _spec_of(typed: Sequence[str]) -> Tree | None:
         return None
 
 
-def _has(tree: Tree | None, name: str) -> bool:
-    """Check whether a spec has a key, so that it need not be added."""
+def has_key(tree: Tree | None, name: str) -> bool:
+    """Check whether a spec has a key, or one that this is short for; False without a spec."""
     from hpcrun.compile.spec import compose
     from hpcrun.compile.spec.short_keys import ShortKeys
 
-    if tree is None:
-        return False
     key = tuple(name.split("."))
+    if tree is None or not all(key):
+        return False
     keys = ShortKeys(tree.data, lambda one: compose.has_key(tree, one))
     return compose.has_key(tree, key) or bool(keys.meant(key))
 
@@ -289,7 +291,7 @@ def _translate(name: str, value: str | None, typed: list[str], notes: list[str])
     if value is None:
         value = "true" if key in (name, name[3:]) else "VALUE"
     tree = _spec_of(typed) if key == name else None
-    if tree is None or _has(tree, key):
+    if tree is None or has_key(tree, key):
         typed.append(f"{key}={value}")
     else:
         typed.append(added_word(tuple(key.split(".")), value, tree))

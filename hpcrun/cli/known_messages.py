@@ -18,11 +18,7 @@ _MORE_MEMORY = (
 _GPU, _FULL = r"\b(?:cuda|gpus?|hip|vram)\b", r"(?:out.of.memory|memory.* full|\bOOM\b)"
 # A message -> what it is called, and what it means.
 _MESSAGES = (
-    (
-        r"oom.?kill",
-        _NODE_MEMORY,
-        _MORE_MEMORY,
-    ),
+    (r"oom.?kill", _NODE_MEMORY, _MORE_MEMORY),
     (
         rf"{causes.NO_GPU_MEMORY}|OutOfMemoryError|ErrorOutOfMemory|cudaErrorMemoryAllocation"
         rf"|{_GPU}.*{_FULL}|{_FULL}.*{_GPU}",

@@ -141,16 +141,12 @@ def main(arguments: list[str] | None = None) -> None:
     atexit.register(gc.freeze)
     _open_streams()
     with terminal.guarded():
-        _main(arguments)
-
-
-def _main(arguments: list[str] | None) -> None:
-    try:
-        code = group.main(arguments, prog_name="hpcrun", standalone_mode=False)
-    except (Exception, KeyboardInterrupt) as error:
-        words = sys.argv[1:] if arguments is None else arguments
-        code = _told(error, as_json=_wants_json(words))
-    sys.exit(code if isinstance(code, int) else EXIT_OK)
+        try:
+            code = group.main(arguments, prog_name="hpcrun", standalone_mode=False)
+        except (Exception, KeyboardInterrupt) as error:
+            words = sys.argv[1:] if arguments is None else arguments
+            code = _told(error, as_json=_wants_json(words))
+        sys.exit(code if isinstance(code, int) else EXIT_OK)
 
 
 def _wants_json(words: Sequence[str]) -> bool:

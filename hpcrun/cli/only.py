@@ -51,15 +51,13 @@ class _NeverBegun:
 _NEVER_BEGUN = _NeverBegun()
 
 
-def chooser(words: Sequence[str], say: Say = lambda message: None) -> Only | None:
-    """Return the function that chooses runs, from what is on disk; None for all runs.
+def chooser(words: Sequence[str], say: Say) -> Only:
+    """Return the function that chooses runs, from what is on disk.
 
     ``words`` are ``new`` (never begun), ``failed`` (begun and not completed), ``cancelled``, runs
     (``NAME/3``, ``*/0-3``, job ids) and conditions as for ``--where``; anything else raises
     UsageError. A run must meet all conditions, and have one of the states and one of the names.
     """
-    if not words:
-        return None
     states = {word for word in words if word in STATES}
     names, conditions = split_words([word for word in words if word not in STATES])
     for word in names:

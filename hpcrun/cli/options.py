@@ -75,6 +75,17 @@ class Output:
         for note in dict.fromkeys(note for one in chain for note in (*one.notes, *one.doubts)):
             self.say(note)
 
+    def compiled(
+        self, spec: str, overrides: Sequence[str], sweeps: Sequence[str]
+    ) -> list[Compiled]:
+        """Compile SPEC and what it depends on, as `hpcrun.compile.compile_chain`, with `notes`."""
+        from hpcrun.compile import compile_chain
+
+        with activity.doing(f"reading {spec}"):
+            chain = compile_chain(spec, overrides, sweeps, root=self.root)
+        self.notes(chain)
+        return chain
+
     def data(self, value: Any) -> None:
         """Print a JSON document on stdout, strict: NaN and infinity are null."""
         for piece in json_pieces(value):

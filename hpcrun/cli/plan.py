@@ -39,15 +39,12 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
 
     Pure: nothing is written, and neither Slurm nor the network is asked.
     """
-    from hpcrun.compile import compile_chain
     from hpcrun.compile.chain import in_order
     from hpcrun.compile.freeze import freeze
     from hpcrun.state import root_place
     from hpcrun.submission import most_hours
 
-    with activity.doing(f"reading {spec}"):
-        chain = compile_chain(spec, overrides, sweeps, root=output.root)
-    output.notes(chain)
+    chain = output.compiled(spec, overrides, sweeps)
     with activity.doing(f"rendering {plural(sum(len(one.runs) for one in chain), 'run')}"):
         *before, plan = in_order(chain, lambda one, waits: freeze(one, depends_on=waits))
     if above := most_hours.above_limit(

@@ -67,6 +67,8 @@ class ProgramLine:
 
         Raises UsageError where the program cannot have meant them.
         """
+        from hpcrun.cli.foreign_options import has_key
+        from hpcrun.compile.source.marked_tree import Tree
         from hpcrun.compile.spec import typed_program
         from hpcrun.compile.target.entry import program_text
 
@@ -79,7 +81,7 @@ class ProgramLine:
             self._check_hydra(words, first)
         for at, word in enumerate(words[first + 1 :], first + 1):
             name = word.partition("=")[0]
-            is_key = is_override(word) and _is_key(name.removeprefix("+"))
+            is_key = is_override(word) and has_key(Tree({}), name.removeprefix("+"))
             if (not is_key and name not in self.options) or f'"{name}"' in text.replace("'", '"'):
                 continue
             if (
@@ -155,19 +157,6 @@ def _names(text: str, word: str) -> bool:
         form = rf"\b{name}\s*:" if word[:1] == "-" else rf"""["']{name}\b"""
     is_there = len(name) > 1 and re.search(form, text) is not None
     return is_there or HYDRA.search(text) is not None
-
-
-def _is_key(name: str) -> bool:
-    """Check whether a name is a key of a spec, or short for one."""
-    from hpcrun.compile.source.marked_tree import Tree
-    from hpcrun.compile.spec import compose
-    from hpcrun.compile.spec.short_keys import ShortKeys
-
-    key = tuple(name.split("."))
-    if not all(key):
-        return False
-    keys = ShortKeys({}, lambda one: compose.has_key(Tree({}), one))
-    return compose.has_key(Tree({}), key) or bool(keys.meant(key))
 
 
 def _value_of(rest: Sequence[str]) -> Sequence[str]:

@@ -6,7 +6,7 @@ import click
 
 from hpcrun import activity
 from hpcrun.cli.options import Output, command_line, common
-from hpcrun.cli.where import acts_on_runs, ask_first, chooses, select
+from hpcrun.cli.where import acts_on_runs, ask_first, select
 from hpcrun.slurm import patience
 from hpcrun.text import plural
 
@@ -37,8 +37,8 @@ def command(
     above = most_hours.above_limit((one.run, one.plan.cluster) for one in active)
     if above and dry_run:
         output.say(f"requeue asks first: {above}")
-    if (above or len(active) > (not chooses(where, conditions))) and not dry_run and not yes:
-        ask_first("requeue", active, above)
+    if not (dry_run or yes):
+        ask_first("requeue", active, where, conditions, above)
     if not dry_run:
         with activity.doing(f"requeueing {number}"):
             steps = requeue.restart(selected, argv=command_line(), say=output.say)

@@ -37,7 +37,6 @@ def command(
     Ctrl-C stops the run, as does closing the terminal; the same command goes on from its newest
     checkpoint.
     """
-    from hpcrun.compile import compile_chain
     from hpcrun.slurm import allocation, client, patience
     from hpcrun.submission.submission_dir import chain_data
     from hpcrun.submission.submit import Request, run_chain
@@ -52,9 +51,7 @@ def command(
                 "cluster: local, which is this machine, as this is no allocation; `salloc` makes "
                 "one, and `hpcrun submit` queues the runs"
             )
-    with activity.doing(f"reading {spec}"):
-        chain = compile_chain(spec, overrides, sweeps, root=output.root)
-    output.notes(chain)
+    chain = output.compiled(spec, overrides, sweeps)
     inside = allocation.around(chain[-1].cluster)
     if resources.configs("experiments").get(spec) == Path(file := chain[-1].spec_file):
         output.say(f"{spec} ships with hpcrun: {file}")
@@ -77,11 +74,13 @@ def _bring_to_end(prepared: Prepared, allocation: str | None, output: Output) ->
     if prepared.draft is None:
         return _nothing_to_do(prepared)
     progress = _Progress(prepared, is_local=allocation is None)
-    began = time.monotonic()
+    runs, began = _runs(prepared), time.monotonic()
 
     def announce(run: int) -> None:
         progress.run = run
-        _announce(prepared, output, run)
+        if len(runs) > 1:
+            label = prepared.plan.run(run).label
+            output.say(f"--- {prepared.plan.name}/{run}" + (f" {label}" if label else ""))
 
     with activity.doing(progress.told), _output_shown(prepared, output):
         code, signal = run_here.bring_to_end(
@@ -93,7 +92,7 @@ def _bring_to_end(prepared: Prepared, allocation: str | None, output: Output) ->
         return code
     from hpcrun.cli import verdict
 
-    verdict.tell(prepared.experiment, _runs(prepared), time.monotonic() - began, output)
+    verdict.tell(prepared.experiment, runs, time.monotonic() - began, output)
     return code
 
 
@@ -145,14 +144,6 @@ def _nothing_to_do(prepared: Prepared) -> int:
         f"{name}/{busy[0].run} is queued or running already (job {job.job_id if job else '?'})",
         hint=f"`hpcrun logs -f {name}` shows it, `hpcrun cancel {name}` ends it",
     )
-
-
-def _announce(prepared: Prepared, output: Output, run: int) -> None:
-    """Print which run begins, where there are several."""
-    plan = prepared.plan
-    if len(_runs(prepared)) > 1:
-        label = plan.run(run).label
-        output.say(f"--- {plan.name}/{run}" + (f" {label}" if label else ""))
 
 
 def _runs(prepared: Prepared) -> list[int]:

@@ -75,11 +75,7 @@ def command(
     no room for all, this waits and submits the rest as jobs end; Ctrl-C leaves the rest for the
     next submit.
     """
-    from hpcrun.compile import compile_chain
-
-    with activity.doing(f"reading {spec}"):
-        chain = compile_chain(spec, overrides, sweeps, root=output.root)
-    output.notes(chain)
+    chain = output.compiled(spec, overrides, sweeps)
     only = None
     if words:
         from hpcrun.cli.only import chooser

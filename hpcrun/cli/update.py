@@ -12,7 +12,7 @@ import click
 
 from hpcrun import activity
 from hpcrun.cli.options import Output, common
-from hpcrun.cli.where import acts_on_runs, ask_first, chooses, select
+from hpcrun.cli.where import acts_on_runs, ask_first, select
 from hpcrun.errors import ClusterRefused, UsageError
 from hpcrun.slurm import patience
 from hpcrun.slurm.parse import parse_duration
@@ -65,8 +65,8 @@ def command(
     above = _hours(active, changes)
     if above and dry_run:
         output.say(f"update asks first: {above}")
-    if (above or len(active) > (not chooses(names, conditions))) and not dry_run and not yes:
-        ask_first("update", active, above)
+    if not (dry_run or yes):
+        ask_first("update", active, names, conditions, above)
     if active and not dry_run:
         with activity.doing(f"changing {number}"):
             steps = update.update(steps, changes)

@@ -291,12 +291,19 @@ def _tell(output: Output, message: str) -> None:
     output.say(message)
 
 
-def ask_first(verb: str, runs: Sequence[Selected], cost: str | None = None) -> None:
-    """`confirm` an action on runs, with the names of all, and perhaps what it may cost."""
+def ask_first(
+    verb: str,
+    runs: Sequence[Selected],
+    where: Sequence[str],
+    conditions: Sequence[str],
+    cost: str | None = None,
+) -> None:
+    """`confirm` an action on several runs, on any that WHERE `chooses`, and one at a cost."""
     from hpcrun.observe.read.selection import as_where
 
-    details = f", {cost}" if cost else ""
-    confirm(f"{verb} {plural(len(runs), 'run')}", f"{details}: {shortened(as_where(runs))}")
+    if cost or len(runs) > (not chooses(where, conditions)):
+        details = f", {cost}" if cost else ""
+        confirm(f"{verb} {plural(len(runs), 'run')}", f"{details}: {shortened(as_where(runs))}")
 
 
 def confirm(what: str, details: str = "") -> None:

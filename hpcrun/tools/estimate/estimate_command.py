@@ -6,7 +6,6 @@ import time
 
 import click
 
-from hpcrun import activity
 from hpcrun.cli.options import Output, common, program_arguments
 from hpcrun.cli.program_line import ProgramCommand
 from hpcrun.errors import EXIT_OK, EXIT_USAGE, UsageError
@@ -47,7 +46,6 @@ def command(
     spec's code (as --parameters does not). Runs that need the same are one row; -v shows each in
     full. Formulas: hpcrun help estimates.
     """
-    from hpcrun.compile import compile_chain
     from hpcrun.compile.chain import in_order
     from hpcrun.compile.freeze import freeze
     from hpcrun.slurm import patience
@@ -61,9 +59,7 @@ def command(
         )
     if parameters is not None:
         model_facts.parameter_count(parameters, "--parameters")
-    with activity.doing(f"reading {spec}"):
-        chain = compile_chain(spec, overrides, sweeps, root=output.root)
-    output.notes(chain)
+    chain = output.compiled(spec, overrides, sweeps)
     *_, plan = in_order(chain, lambda one, waits: freeze(one, depends_on=waits))
     patience.act()
     report = estimate(chain[-1], plan, Wishes(gpu, parameters, fit, utilization, taken=True))
