@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from hpcrun.cli import commands
-from hpcrun.cli.help import TOPICS
+from hpcrun.cli.help import topics
 from hpcrun.cli.main import group
 from hpcrun.text import one_line, shortened
 
@@ -56,7 +56,7 @@ def _record(parameter: click.Parameter) -> dict[str, Any]:
     if isinstance(parameter.type, (click.Path, click.File)):
         record["is_path"] = True
     if parameter.name == "topic":
-        record["choices"] = {name: text for name, (_, text) in TOPICS.items()}
+        record["choices"] = {name: text for name, (_, text) in topics().items()}
         record["choices"] |= {name: one.about for name, one in commands.known().items()}
     return record
 

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.cli import asked_words
-from hpcrun.cli.help import TOPICS
+from hpcrun.cli.help import topics
 
 RANKING = Path(__file__).with_name("site_search.js")
 
 
 def on_post_build(config: Any) -> None:
     """Put the ranking, and what it knows, behind mkdocs' own worker."""
+    pages = topics()
     worth = {
-        TOPICS[topic][0]: factor for topic, factor in asked_words.WORTH.items() if topic in TOPICS
+        pages[topic][0]: factor for topic, factor in asked_words.WORTH.items() if topic in pages
     }
     known = {"STOP": sorted(asked_words.STOP), "SYNONYMS": asked_words.SYNONYMS}
     known |= {"PHRASES": asked_words.PHRASES, "WORTH": worth}

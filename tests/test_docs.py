@@ -19,7 +19,7 @@ import yaml
 
 from hpcrun import errors, extensions, tools
 from hpcrun.cli import commands
-from hpcrun.cli.help import PARTS
+from hpcrun.cli.help import parts
 from hpcrun.extensions import Registry
 
 ROOT = Path(__file__).parent.parent
@@ -188,7 +188,8 @@ def test_help_says_of_each_page_what_the_list_of_pages_says() -> None:
         for part, pages in _list_of_pages().items()
     }
     topics = {
-        part: {f"{stem}.md": line for stem, line in pages.values()} for part, pages in PARTS.items()
+        part: {f"{stem}.md": line for stem, line in pages.values()}
+        for part, pages in parts().items()
     }
     assert listed == topics
     assert [list(pages) for pages in listed.values()] == [list(pages) for pages in topics.values()]

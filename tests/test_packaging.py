@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.cli.help import TOPICS
+from hpcrun.cli.help import topics
 from tests.support import wheels
 from tests.support.needs_tool import needs_tool
 
@@ -80,7 +80,8 @@ def test_the_wheel_carries_what_runs_need(wheel: Path) -> None:
     assert shipped
     assert {f"hpcrun/_data/{path}" for path in shipped} <= names
     assert any(name.endswith("/licenses/LICENSE") for name in names)
-    assert {f"hpcrun/_data/docs/{stem}.md" for stem, _ in TOPICS.values()} <= names
+    pages = {"README", *(stem for stem, _ in topics().values())}
+    assert {f"hpcrun/_data/docs/{stem}.md" for stem in pages} <= names
     assert "hpcrun/_data/README.md" in names, "what `hpcrun help` searches beside the topics"
     shared = {name.partition(".data/data/share/")[2] for name in names}
     assert {

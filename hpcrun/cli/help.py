@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
@@ -18,85 +19,35 @@ from hpcrun.errors import HpcrunError, UsageError
 from hpcrun.extensions import COMMANDS
 from hpcrun.text import shortened
 
-# A part of the documentation -> a topic -> its file in docs, and what it is about. docs/README.md
-# and the menu of mkdocs.yml have these pages in this order; pyproject.toml lists the wheel's.
-PARTS = {
-    "Start": {
-        "start": ("getting-started", "your program, your site, and what becomes of a run"),
-        "new-cluster": ("init", "a profile, a spec and a program, in one command"),
-        "from-sbatch": ("from-sbatch", "make a spec of an sbatch script that you have"),
-        "jobs": ("jobs", "language models, images, LoRA, DPO, distillation, evaluation"),
-        "recipes": ("recipes", "conda, modules, uv, W&B, e-mail, a profile for a whole site"),
-        "questions": ("questions", "what to type, by what people ask"),
-    },
-    "How to": {
-        "sweeps": ("sweeps", "make many runs of one spec"),
-        "chains": ("chaining", "start after a run, from its weights, or train it longer"),
-        "frameworks": ("frameworks", "run Hugging Face, Accelerate, Lightning, JAX, … as they are"),
-        "roles": ("roles", "run unlike processes together, on nodes of several kinds"),
-        "data": ("data", "read samples in an order that restarts do not change"),
-        "parallelism": (
-            "parallelism",
-            "train what one GPU cannot hold: tensor, pipeline, sequence parallelism",
-        ),
-        "precision": ("precision", "bf16, fp16 or fp8; save memory, offload, synchronise less"),
-        "optimizers": ("optimizers", "choose an optimizer, its schedule, and rates by layer"),
-        "deepspeed": (
-            "deepspeed-configs",
-            "give DeepSpeed your JSON; which published ones are accepted",
-        ),
-        "environments": ("environment", "record, compare and freeze the job's packages"),
-        "containers": ("containers", "run ranks in an image: Apptainer, Charliecloud, Pyxis, …"),
-        "checks": ("check", "learn before the queue what the cluster would refuse"),
-        "estimates": ("estimate", "learn before the queue what a run takes: memory, time, money"),
-        "tuning": ("tune", "find the fastest configuration that fits; measure how speed scales"),
-        "profiling": ("profile", "see where a step's time and memory go, and its MFU"),
-        "object-storage": (
-            "object-storage",
-            "copy checkpoints to S3, and have lost ones come back",
-        ),
-        "trackers": ("tracking", "send metrics to TensorBoard, Weights & Biases and MLflow"),
-        "where": ("choosing-runs", "choose the runs of a command: names, patterns, state=failed"),
-        "recovery": ("when-runs-fail", "bring failed runs to their end; what comes back by itself"),
-        "inside": ("looking-inside", "get stacks, commands and shells beside live ranks"),
-        "screen": ("top", "watch runs live in a terminal"),
-        "reports": ("report", "make a page of results, curves and costs"),
-        "files": ("finding-files", "find code, logs, metrics and checkpoints"),
-        "exported-weights": (
-            "weights",
-            "export weights as safetensors, however they were sharded",
-        ),
-        "laptop": ("laptop", "type any command on your own machine, through ssh"),
-        "order": ("keeping-order", "notify, tag, rename, delete, limit, and share with colleagues"),
-        "python": ("python", "submit and read runs from a program of yours"),
-        "extending": (
-            "extending",
-            "add a tracker, a container runtime or a command as a package",
-        ),
-        "examining": ("doctor", "what works on a cluster, and which of its nodes are not well"),
-        "bad-nodes": ("health", "have bad nodes found at a start, replaced, and left out"),
-    },
-    "Reference": {
-        "commands": ("cli", "the root, exit codes, and every command's options"),
-        "specs": ("spec", "every key of a spec and of a cluster profile"),
-        "records": ("files", "each file on disk, and what its records hold"),
-        "glossary": ("glossary", "hpcrun's own words, and the field's as hpcrun uses them"),
-    },
-    "How it works": {
-        "architecture": ("architecture", "how data flows, what each package does, its imports"),
-        "processes": ("processes", "which processes a job has"),
-        "recovery-rules": ("recovery", "how causes are found, and what follows from them"),
-        "checkpoints": ("checkpoints", "what is saved, when, and how it is checked"),
-        "directories": ("working-directory", "where a program runs and what it may write there"),
-        "observing": ("observing", "how status, logs and why know what they say"),
-        "telemetry": ("telemetry", "utilisation, and trackers such as W&B and TensorBoard"),
-        "storage": ("storage", "what shared storage must guarantee; what mount options change"),
-        "scale": ("scale", "what a job of a thousand nodes costs, measured and extrapolated"),
-        "sharing": ("sharing", "roots that a group uses together"),
-        "security": ("security", "what is trusted, and what never is"),
-    },
+# A page of docs/README.md -> the topic that it is, where that has another name.
+_TOPICS = {
+    "getting-started": "start",
+    "init": "new-cluster",
+    "chaining": "chains",
+    "deepspeed-configs": "deepspeed",
+    "environment": "environments",
+    "check": "checks",
+    "estimate": "estimates",
+    "tune": "tuning",
+    "profile": "profiling",
+    "tracking": "trackers",
+    "choosing-runs": "where",
+    "when-runs-fail": "recovery",
+    "looking-inside": "inside",
+    "top": "screen",
+    "report": "reports",
+    "finding-files": "files",
+    "weights": "exported-weights",
+    "keeping-order": "order",
+    "doctor": "examining",
+    "health": "bad-nodes",
+    "cli": "commands",
+    "spec": "specs",
+    "files": "records",
+    "recovery": "recovery-rules",
+    "working-directory": "directories",
 }
-TOPICS = {name: page for pages in PARTS.values() for name, page in pages.items()}
+_LINE = re.compile(r"- \[[^]]*\]\(([\w-]+)\.md\): (.*)")
 # It lies beside docs, and is found though it is no topic.
 _README = "../README"
 _WIDEST_PAGE = 100
@@ -117,7 +68,7 @@ def command(context: click.Context, topic: tuple[str, ...], output: Output) -> N
     """
     name = topic[0] if len(topic) == 1 else ""
     if not topic and output.json:
-        every = {one: about for pages in PARTS.values() for one, (_, about) in pages.items()}
+        every = {one: about for one, (_, about) in topics().items()}
         every |= {one: known.about for one, known in commands.known().items()}
         output.data([{"name": one, "about": about} for one, about in every.items()])
     elif not topic:
@@ -133,14 +84,34 @@ def command(context: click.Context, topic: tuple[str, ...], output: Output) -> N
         _answer(" ".join(topic), output)
 
 
+@functools.cache
+def parts() -> dict[str, dict[str, tuple[str, str]]]:
+    """Return each part of the documentation: topic -> its file in docs, and what it is about.
+
+    docs/README.md lists them; the wheel's pages stand in pyproject.toml, the menu in mkdocs.yml.
+    """
+    found: dict[str, dict[str, tuple[str, str]]] = {}
+    for line in _page("README").splitlines():
+        if line.startswith("## "):
+            part = found.setdefault(line[3:], {})
+        elif page := _LINE.fullmatch(line):
+            part[_TOPICS.get(page[1], page[1])] = page[1], page[2]
+    return found
+
+
+def topics() -> dict[str, tuple[str, str]]:
+    """Return topic -> its file in docs, and what it is about."""
+    return {name: page for pages in parts().values() for name, page in pages.items()}
+
+
 def _contents() -> str:
-    width = max(map(len, (*TOPICS, *commands.known())))
+    width = max(map(len, (*topics(), *commands.known())))
     lines = []
     for title, under in commands.groups().items():
         lines += _section(title, {name: one.about for name, one in under.items()}, width)
     if others := COMMANDS.names:
         lines += _section("Of other packages", {name: _offered(name) for name in others}, width)
-    for part, pages in PARTS.items():
+    for part, pages in parts().items():
         about = {name: text for name, (_, text) in pages.items()}
         lines += _section(f"Topics, {part.lower()}", about, width)
     return "\n".join([*lines, "hpcrun help NAME shows any of them."])
@@ -161,8 +132,8 @@ def _offered(name: str) -> str:
 
 def _stem(topic: str) -> str | None:
     """Return the file of a topic's page, which is also found by that name; None if unknown."""
-    files = {stem: stem for stem, _ in TOPICS.values()} | {
-        name: stem for name, (stem, _) in TOPICS.items()
+    files = {stem: stem for stem, _ in topics().values()} | {
+        name: stem for name, (stem, _) in topics().items()
     }
     files["readme"] = _README
     return files.get(topic.lower().removesuffix(".md"))
@@ -170,7 +141,7 @@ def _stem(topic: str) -> str | None:
 
 def pages() -> dict[str, str]:
     """Return topic -> page as Markdown, of all that is searched: the README too."""
-    return {name: _page(stem) for name, (stem, _) in TOPICS.items()} | {"readme": _page(_README)}
+    return {name: _page(stem) for name, (stem, _) in topics().items()} | {"readme": _page(_README)}
 
 
 def _page(stem: str) -> str:
