@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import click
 
@@ -262,7 +262,10 @@ _CORE = {one.name: one for one in CORE}
 @functools.cache
 def known() -> dict[str, Command]:
     """Return hpcrun's own commands by name, in the order of ``hpcrun --help``."""
-    return {one.name: one for group in GROUPS for one in _in_order(group)}
+    folders = (one.name for one in pkgutil.iter_modules(tools.__path__))
+    modules = (importlib.import_module(f"hpcrun.tools.{name}") for name in folders)
+    of_tools = [command for module in modules for command in module.COMMANDS]
+    return {one.name: one for group in GROUPS for one in _in_order(group, of_tools)}
 
 
 def groups() -> dict[str, dict[str, Command]]:
@@ -301,27 +304,18 @@ def near(name: str) -> str | None:
 _SIMILAR, _NEARLY = 0.6, 0.83
 
 
-@functools.cache
-def _of_tools() -> tuple[Command, ...]:
-    """Return the commands that the folders of `hpcrun.tools` register, as far as they are there."""
-    folders = (one.name for one in pkgutil.iter_modules(tools.__path__))
-    modules = (importlib.import_module(f"hpcrun.tools.{name}") for name in folders)
-    return tuple(command for module in modules for command in module.COMMANDS)
-
-
-def _in_order(group: str) -> Iterator[Command]:
-    """Yield a group's commands, each tool's behind the one that it names."""
+def _in_order(group: str, of_tools: Sequence[Command]) -> list[Command]:
+    """Return a group's commands, each tool's behind the one that it names."""
     named = [one for one in CORE if one.group == group]
-    waiting = [one for one in _of_tools() if one.group == group]
+    waiting = [one for one in of_tools if one.group == group]
     while waiting:
         names = ["", *(one.name for one in named)]
         placed = next((one for one in waiting if one.after in names), None)
         if placed is None:
-            named += waiting
-            break
+            return named + waiting
         named.insert(names.index(placed.after), placed)
         waiting.remove(placed)
-    yield from named
+    return named
 
 
 def _epilog(command: Command) -> str:

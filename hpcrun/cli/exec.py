@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -20,25 +19,22 @@ if TYPE_CHECKING:
 
 
 class _BeforeCommand(click.Command):
-    """Takes options before and after WHERE, and leaves CMD its own."""
+    """Takes options before and after WHERE, and leaves CMD its own.
+
+    CMD begins with the second word that is no option and no option's value.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _with_end_of_options(self.params, args))
-
-
-def _with_end_of_options(params: Sequence[click.Parameter], args: list[str]) -> list[str]:
-    """Insert ``--`` before CMD, the second word that is no option and no option's value."""
-    options = [one for one in params if isinstance(one, click.Option)]
-    valued = {name for one in options if not (one.is_flag or one.count) for name in one.opts}
-    words, place = 0, 0
-    while place < len(args) and args[place] != "--":
-        word = args[place]
-        if not word.startswith("-"):
-            words += 1
+        options = [one for one in self.params if isinstance(one, click.Option)]
+        valued = {name for one in options if not (one.is_flag or one.count) for name in one.opts}
+        words, place = 0, 0
+        while place < len(args) and args[place] != "--":
+            words += not args[place].startswith("-")
             if words == 2:
-                return [*args[:place], "--", *args[place:]]
-        place += 2 if word in valued else 1
-    return args
+                args = [*args[:place], "--", *args[place:]]
+                break
+            place += 2 if args[place] in valued else 1
+        return super().parse_args(ctx, args)
 
 
 @click.command("exec", cls=_BeforeCommand)

@@ -7,7 +7,6 @@ import gc
 import itertools
 import os
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -145,14 +144,10 @@ def main(arguments: list[str] | None = None) -> None:
             code = group.main(arguments, prog_name="hpcrun", standalone_mode=False)
         except (Exception, KeyboardInterrupt) as error:
             words = sys.argv[1:] if arguments is None else arguments
-            code = _told(error, as_json=_wants_json(words))
+            # Some of hpcrun's own words may be wrong; those of a program follow.
+            own = itertools.takewhile(lambda one: one != "--" and not one.endswith(".py"), words)
+            code = _told(error, as_json="--json" in own)
         sys.exit(code if isinstance(code, int) else EXIT_OK)
-
-
-def _wants_json(words: Sequence[str]) -> bool:
-    """Check whether ``--json`` is among hpcrun's own words, of which some may be wrong."""
-    own = itertools.takewhile(lambda word: word != "--" and not word.endswith(".py"), words)
-    return "--json" in own
 
 
 def _told(error: BaseException, *, as_json: bool) -> int:

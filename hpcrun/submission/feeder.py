@@ -103,7 +103,8 @@ class _Feed:
                 if len(runs) > 1 and not array.packed:
                     size = (len(runs) + 1) // 2
                     continue
-                if self._is_for_good(full):
+                if not self._accepted and full.is_own and _queued() == 0:
+                    # Their own limit, and no job of theirs can end.
                     raise
                 freed = self._wait(f"there is no room in the queue ({full.reason})")
                 rest = self._still_wanted(rest)
@@ -194,10 +195,6 @@ class _Feed:
         except ClusterUnreachable:
             self._lost.add(script)
             raise
-
-    def _is_for_good(self, full: sbatch.QueueFull) -> bool:
-        """Check if waiting is useless: it is the user's own limit, and no job of theirs can end."""
-        return not self._accepted and full.is_own and _queued() == 0
 
     def _check_lock(self) -> None:
         if not self._renew():

@@ -6,10 +6,10 @@ accepts nothing leaves nothing behind.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,16 +155,14 @@ def submit(
         return prepared.result(sent)
 
 
-@contextlib.contextmanager
-def _submit_lock(compiled: Compiled, say: Say) -> Iterator[Renew]:
-    """Hold the experiment's lock, with the umask and group of its profile."""
+def _submit_lock(compiled: Compiled, say: Say) -> AbstractContextManager[Renew]:
+    """Return the experiment's lock, to be held with the umask and group of its profile."""
     preflight.check_root(compiled.root, compiled.cluster, say)
     permissions.use_profile(compiled.cluster)
     group = permissions.group_id(compiled.cluster)
     paths = experiment(compiled.root, compiled.name)
     preflight.check_directory(paths)
-    with lock.held(paths, say, group) as renew:
-        yield renew
+    return lock.held(paths, say, group)
 
 
 def prepare(

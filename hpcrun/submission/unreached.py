@@ -86,7 +86,6 @@ def _archives(experiment: ExperimentPaths, decisions: Sequence[Decision]) -> dic
     return found
 
 
-_SHOWN = 5
 _MAX_PARALLEL = "sweep.max_parallel"
 # Key of a spec -> its name for `hpcrun update`.
 _UPDATABLE = {

@@ -15,7 +15,7 @@ import types
 import zipfile
 from collections.abc import Iterator, Mapping
 from importlib import machinery
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hpcrun
@@ -141,13 +141,14 @@ def _files_of(package: str, used_as: str) -> dict[str, bytes]:
     if _is_editable(distribution):
         why = "it is installed as editable, so that its code is elsewhere and may change"
         raise refusal(why, "install a copy, without -e: pip install DIRECTORY")
+    again = f"pip install --force-reinstall {package}"
     recorded = distribution.files
     if recorded is None:
-        raise refusal("no RECORD lists its files", f"pip install --force-reinstall {package}")
+        raise refusal("no RECORD lists its files", again)
     found = {}
     for name in recorded:
-        if _is_left_out(name):
-            continue
+        if name.is_absolute() or ".." in name.parts or "__pycache__" in name.parts:
+            continue  # jobs need no commands, and nothing that Python compiled
         if name.name.endswith(_COMPILED):
             hint = "its authors can leave the entry in a package of its own, of Python alone"
             raise refusal(f"it has the compiled file {name}", hint)
@@ -157,12 +158,12 @@ def _files_of(package: str, used_as: str) -> dict[str, bytes]:
         try:
             found[name.as_posix()] = name.read_binary()
         except OSError as error:
-            hint = f"pip install --force-reinstall {package}"
-            raise refusal(f"its file {name}: {error.strerror}", hint) from None
-    for module in _modules(distribution):
-        if not {f"{module}.py", f"{module}/__init__.py"} & found.keys():
-            hint = f"pip install --force-reinstall {package}"
-            raise refusal(f"its files lack the module {module.replace('/', '.')}", hint)
+            raise refusal(f"its file {name}: {error.strerror}", again) from None
+    entries = (one for one in distribution.entry_points if one.group.startswith("hpcrun."))
+    for module in (one.module for one in entries):
+        path = module.replace(".", "/")
+        if not {f"{path}.py", f"{path}/__init__.py"} & found.keys():
+            raise refusal(f"its files lack the module {module}", again)
     return found
 
 
@@ -172,15 +173,3 @@ def _is_editable(distribution: Distribution) -> bool:
     except ValueError:
         return False
     return isinstance(origin, dict) and bool(origin.get("dir_info", {}).get("editable"))
-
-
-def _is_left_out(name: PurePosixPath) -> bool:
-    """Check whether jobs need not have a file: commands, and what Python compiled."""
-    return name.is_absolute() or ".." in name.parts or "__pycache__" in name.parts
-
-
-def _modules(distribution: Distribution) -> Iterator[str]:
-    """Yield the paths, without an ending, of the modules that hold entries for hpcrun."""
-    for offered in distribution.entry_points:
-        if offered.group.startswith("hpcrun."):
-            yield offered.module.replace(".", "/")

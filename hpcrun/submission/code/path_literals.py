@@ -247,14 +247,12 @@ class _Reader:
             self._function(node)
         elif isinstance(node, ast.Subscript):
             self.visit(node.value, _Place())
-        elif isinstance(node, ast.Compare) or _is_remark(node):
-            return
-        elif isinstance(node, (ast.IfExp, ast.BoolOp, ast.List, ast.Tuple)):
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            return  # a docstring
+        elif not isinstance(node, ast.Compare):
+            is_same_place = isinstance(node, (ast.IfExp, ast.BoolOp, ast.List, ast.Tuple))
             for child in ast.iter_child_nodes(node):
-                self.visit(child, at)
-        else:
-            for child in ast.iter_child_nodes(node):
-                self.visit(child, _Place())
+                self.visit(child, at if is_same_place else _Place())
 
     def _named(self, name: str, *, option: bool = False) -> _Place:
         return _Place(name, says_path(name, surely=True), name in self._written, option)
@@ -362,11 +360,6 @@ def _is_place(node: ast.expr) -> bool:
     """Check whether an expression seems to be where the program lies, or starts."""
     names = {_name(one) for one in ast.walk(node)}
     return "__file__" in names or any(map(_ROOTS.fullmatch, names))
-
-
-def _is_remark(node: ast.AST) -> bool:
-    """Check for a docstring."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _name(node: ast.AST) -> str:

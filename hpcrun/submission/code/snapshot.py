@@ -107,7 +107,11 @@ class _Content:
                 self.left_out(path, NAMED)
             else:
                 self.paths.append(path)
-        self.frozen = _with_directories(self.paths)
+        # These files and the directories around them, up to the root.
+        self.frozen = {".", *self.paths}
+        for path in self.paths:
+            while (path := path.rpartition("/")[0]) and path not in self.frozen:
+                self.frozen.add(path)
         _check_size(self, self.paths)
 
     def report(self, name: str, what: str, which: str = "") -> None:
@@ -143,15 +147,6 @@ class _Content:
                 "`chmod a+r` lets others read it too"
             )
         return tuple(found)
-
-
-def _with_directories(paths: Sequence[str]) -> set[str]:
-    """Return files and the directories around them, up to the root."""
-    found = {".", *paths}
-    for path in paths:
-        while (path := path.rpartition("/")[0]) and path not in found:
-            found.add(path)
-    return found
 
 
 def _not_in(why: str) -> str:
