@@ -165,11 +165,11 @@ def _answer(words: str, output: Output) -> None:
     for number, one in enumerate(found):
         # The best is shown as it stands, of the others the beginning.
         text = ask.as_text(one.text)
-        lines = text.splitlines()
-        most = _MOST_LINES if number == 0 else 1
-        shown = lines[:most] if number == 0 else [shortened(" ".join(text.split()), 150)]
+        shown = [shortened(" ".join(text.split()), 150)] if number else text.splitlines()
+        if len(shown) > _MOST_LINES:
+            shown = [*shown[:_MOST_LINES], "…"]
         output.line(f"{one.title}  ({one.where})")
-        for line in [*shown, *["…"] * (number == 0 and len(lines) > most)]:
+        for line in shown:
             output.line(f"  {line}".rstrip())
         output.line("")
 

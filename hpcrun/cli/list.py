@@ -15,7 +15,7 @@ from hpcrun import activity, shared_look
 from hpcrun.cli.options import Output, common
 from hpcrun.cli.where import finder
 from hpcrun.errors import UsageError
-from hpcrun.text import Say, hours_text, shortened
+from hpcrun.text import Say, hours_text, shortened, timestamp
 
 if TYPE_CHECKING:
     from hpcrun.observe.read.selection import Finder, Selected
@@ -58,9 +58,7 @@ def command(names: tuple[str, ...], output: Output) -> None:
     )
     for one in found:
         states = ", ".join(f"{count} {state}" for state, count in one["states"].items())
-        when = ""
-        if one["submitted"]:
-            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["submitted"]))
+        when = timestamp(one["submitted"])[:-3] if one["submitted"] else ""
         runs = "" if one["runs"] is None else str(one["runs"])
         cells = [one["name"], runs, states or one["problem"] or "", *_figures(one), when]
         cells += [one["user"] or "", one["spec"] or "", ",".join(one["tags"])]

@@ -140,14 +140,18 @@ def main(arguments: list[str] | None = None) -> None:
     atexit.register(gc.freeze)
     _open_streams()
     with terminal.guarded():
-        try:
-            code = group.main(arguments, prog_name="hpcrun", standalone_mode=False)
-        except (Exception, KeyboardInterrupt) as error:
-            words = sys.argv[1:] if arguments is None else arguments
-            # Some of hpcrun's own words may be wrong; those of a program follow.
-            own = itertools.takewhile(lambda one: one != "--" and not one.endswith(".py"), words)
-            code = _told(error, as_json="--json" in own)
-        sys.exit(code if isinstance(code, int) else EXIT_OK)
+        _main(arguments)
+
+
+def _main(arguments: list[str] | None) -> None:
+    try:
+        code = group.main(arguments, prog_name="hpcrun", standalone_mode=False)
+    except (Exception, KeyboardInterrupt) as error:
+        words = sys.argv[1:] if arguments is None else arguments
+        # Some of hpcrun's own words may be wrong; those of a program follow.
+        own = itertools.takewhile(lambda one: one != "--" and not one.endswith(".py"), words)
+        code = _told(error, as_json="--json" in own)
+    sys.exit(code if isinstance(code, int) else EXIT_OK)
 
 
 def _told(error: BaseException, *, as_json: bool) -> int:

@@ -7,15 +7,15 @@ import functools
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hpcrun import activity, resources
-from hpcrun.cli.global_options import given, global_options
+from hpcrun.cli.global_options import Function, given, global_options
 from hpcrun.errors import UsageError
 from hpcrun.host import expand_home, is_there
 from hpcrun.slurm import patience
@@ -24,8 +24,6 @@ from hpcrun.text import Say, entry, json_pieces, one_line, shortened
 
 if TYPE_CHECKING:
     from hpcrun.compile import Compiled
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 _COMMON = ("root", "as_json", "quiet", "verbose", "no_color")
 SPEC_HERE = "experiment.yaml"

@@ -47,9 +47,7 @@ def command(spec: str, overrides: tuple[str, ...], sweeps: tuple[str, ...], outp
     chain = output.compiled(spec, overrides, sweeps)
     with activity.doing(f"rendering {plural(sum(len(one.runs) for one in chain), 'run')}"):
         *before, plan = in_order(chain, lambda one, waits: freeze(one, depends_on=waits))
-    if above := most_hours.above_limit(
-        (run, one.cluster) for one in (*before, plan) for run in most_hours.at_once(one)
-    ):
+    if above := most_hours.plans_above_limit((*before, plan)):
         output.say(f"submit asks first: {above}")
     try:
         root_place.check_not_earlier(chain[-1].root, chain[-1].name)
@@ -250,7 +248,7 @@ def _head(plan: Plan, root: str) -> Iterator[str]:
     yield f"code        {plan.code_root}"
     yield f"cluster     {plan.cluster['name']} ({plan.executor.name})"
     yield f"root        {root}"
-    for container in filter(None, (run.container for run in plan.runs[:1])):
+    if (container := plan.runs[0].container) is not None:
         image = container.image or container.command[0]
         yield f"container   {image} ({container.runtime}), for the ranks"
     if plan.runs[0].environment.is_frozen:

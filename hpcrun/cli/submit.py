@@ -81,7 +81,7 @@ def command(
         from hpcrun.cli.only import chooser
 
         only = chooser(words, output.say)
-    from hpcrun.submission.most_hours import asks_first, hours_above_limit
+    from hpcrun.submission.most_hours import asks_first, plans_above_limit
     from hpcrun.submission.submission_dir import chain_data
     from hpcrun.submission.submit import Request, preview_chain, submit_chain
 
@@ -95,7 +95,7 @@ def command(
             preflight.check_executor(chain[-1].cluster)
         previews = preview_chain(chain, request)
         _show(chain, previews, str(chain[-1].root), output)
-        if above := hours_above_limit(previews):
+        if above := plans_above_limit(one.submitted for one in previews):
             output.say(f"submit asks first: {above}")
         return EXIT_OK
     patience.act()

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcrun import activity
-from hpcrun.cli.options import Function, Output
+from hpcrun.cli.global_options import Function
+from hpcrun.cli.options import Output
 from hpcrun.errors import UsageError
 from hpcrun.text import one_line, plural, shortened
 

@@ -15,7 +15,7 @@ from hpcrun.text import plural
 
 if TYPE_CHECKING:
     from hpcrun.compile import Compiled
-    from hpcrun.submission.submit import Preview, Request
+    from hpcrun.submission.submit import Request
 
 # The key of a profile's ``confirm_above`` -> the word for it.
 _UNITS = {"gpu_hours": "GPU-hours", "cpu_hours": "CPU-hours"}
@@ -66,10 +66,9 @@ def at_once(plan: Plan) -> Iterator[RunPlan]:
     yield from (run for run in plan.runs if run.number not in left_out)
 
 
-def hours_above_limit(previews: Sequence[Preview]) -> str | None:
-    """Return the most hours of what would be submitted, if a profile wants to be asked first."""
-    submitted = [one.submitted for one in previews]
-    return above_limit((run, plan.cluster) for plan in submitted for run in at_once(plan))
+def plans_above_limit(plans: Iterable[Plan]) -> str | None:
+    """Return the same of the runs of plans."""
+    return above_limit((run, plan.cluster) for plan in plans for run in at_once(plan))
 
 
 def asks_first(chain: Sequence[Compiled], request: Request) -> tuple[str, str] | None:
@@ -79,9 +78,10 @@ def asks_first(chain: Sequence[Compiled], request: Request) -> tuple[str, str] |
     from hpcrun.submission.submit import preview_chain
 
     previews = preview_chain(chain, replace(request, say=lambda message: None))
-    if (above := hours_above_limit(previews)) is None:
+    plans = [one.submitted for one in previews]
+    if (above := plans_above_limit(plans)) is None:
         return None
-    count = sum(len(one.submitted.runs) for one in previews)
+    count = sum(len(plan.runs) for plan in plans)
     return f"submit {plural(count, 'run')}", above
 
 

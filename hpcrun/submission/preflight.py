@@ -172,22 +172,21 @@ def check_counterparts(plan: Plan) -> None:
 
 
 def check_runs(
-    runs: Sequence[RunPlan],
+    plan: Plan,
+    chosen: Collection[int],
     experiment: ExperimentPaths,
-    cluster: dict[str, Any],
     *,
     resumed: Collection[int],
-    coming: Collection[str],
     sources: Sequence[Path],
-    code_root: Path,
     say: Say,
 ) -> Probe:
-    """Check the runs that are to be submitted, and return the probe of their Python.
+    """Check the runs of a plan that are chosen, and return the probe of their Python.
 
-    The runs ``resumed`` go on from a checkpoint of their own; all runs wait for the experiments
-    ``coming``, whose checkpoints exist by the time they start. They are compiled from the files
-    ``sources``, and their code is below ``code_root``.
+    The runs ``resumed`` go on from a checkpoint of their own. The plan is compiled from the files
+    ``sources``; what it depends on has its checkpoints by the time that the runs start.
     """
+    runs = [run for run in plan.runs if run.number in chosen]
+    coming = {one.experiment for one in plan.depends_on}
     going_on = [run for run in runs if run.number in resumed]
     if going_on:
         check_time_limits(going_on, experiment)
@@ -196,9 +195,9 @@ def check_runs(
     check_initial_weights(runs, experiment, coming)
     if going_on:
         check_world_sizes(going_on, experiment, say)
-    check_images(runs, cluster, coming, say)
-    unchecked = permissions.foreign(sources)
-    return check_python(runs, cluster, unchecked=unchecked, say=say, code_root=code_root)
+    check_images(runs, plan.cluster, coming, say)
+    unchecked, root = permissions.foreign(sources), Path(plan.code_root)
+    return check_python(runs, plan.cluster, unchecked=unchecked, say=say, code_root=root)
 
 
 def check_time_limits(runs: Sequence[RunPlan], experiment: ExperimentPaths) -> None:

@@ -228,25 +228,26 @@ class _Filter:
                 ) from None
 
     def leaves_out(self, path: str) -> bool:
-        parent, _, name = path.rpartition("/")
-        return (
-            self.leaves_out_directory(parent)
-            or _never(name)
-            or self._is_ours(parent, name)
-            or self._matches(path)
-        )
+        return self._is_never_code(path) or self._matches(path)
 
     def leaves_out_directory(self, path: str) -> bool:
         if path not in self._directories:
-            parent, _, name = path.rpartition("/")
             self._directories[path] = (
-                self.leaves_out_directory(parent)
-                or _never(name)
-                or self._is_ours(parent, name)
+                self._is_never_code(path)
                 or any((self._root / path / mark).exists() for mark in _ENVIRONMENT_MARKS)
                 or self._matches(path + "/")
             )
         return self._directories[path]
+
+    def _is_never_code(self, path: str) -> bool:
+        """Check for what no pattern is needed: by the directory around it, its name, its origin."""
+        parent, _, name = path.rpartition("/")
+        return (
+            self.leaves_out_directory(parent)
+            or name in _NEVER
+            or name.endswith(".pyc")
+            or self._is_ours(parent, name)
+        )
 
     def _is_ours(self, parent: str, name: str) -> bool:
         """Check whether hpcrun wrote this: a report, an export, a part of an experiment."""
@@ -297,10 +298,6 @@ def _is_export(path: Path) -> bool:
         head = zlib.decompressobj(wbits=31).decompress(archive.read(4096), 4096)
         return b"/README.txt\0" in head and b"exported by hpcrun without" in head
     return False
-
-
-def _never(name: str) -> bool:
-    return name in _NEVER or name.endswith(".pyc")
 
 
 def _walk(root: Path, rules: _Filter, without: Collection[Path]) -> list[str]:

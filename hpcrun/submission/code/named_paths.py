@@ -1,6 +1,6 @@
 """The relative paths that runs name and that are here: in arguments, configuration and program.
 
-`of_runs` tells those of arguments, ``config`` and variables, `of_program` those that stand in the
+`of_runs` tells those of arguments, ``config`` and variables, `ProgramPaths` those that stand in the
 programs themselves, in the modules of the code that they import and in files of settings that the
 arguments name.
 """
@@ -137,17 +137,12 @@ def _is_read(place: Path, key: str, path: str) -> bool:
     return is_there and not path_literals.is_output(key, path, is_directory=is_directory)
 
 
-def of_program(plan: Plan, left_out: Collection[str] = ()) -> tuple[dict[str, NamedPath], set[str]]:
-    """Return what the programs of a plan name to be read, by path, and the files that were read.
+class ProgramPaths:
+    """The files of a plan's programs, each read once, from the entries on.
 
     Of interest are paths outside the code and those that have to do with ``left_out``: a file in
     which no part of their names stands is not looked through.
     """
-    return _Program(plan, left_out).find()
-
-
-class _Program:
-    """The files of a plan's programs, each read once, from the entries on."""
 
     def __init__(self, plan: Plan, left_out: Collection[str]) -> None:
         self._plan, self._root = plan, Path(plan.code_root)
@@ -163,6 +158,7 @@ class _Program:
         self._given: set[str] = set()
 
     def find(self) -> tuple[dict[str, NamedPath], set[str]]:
+        """Return what they name to be read, by path, and the files that were read."""
         self._begin()
         while self._waiting and len(self._read) < _MOST_FILES and self._bytes < _MOST_BYTES:
             file = self._waiting.popleft()

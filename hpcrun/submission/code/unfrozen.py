@@ -127,7 +127,7 @@ def find(plan: Plan, experiment: ExperimentPaths, *, whole: Plan | None = None) 
     with activity.doing(f"looking at what is frozen of {plan.code_root}"):
         tree = CodeTree(whole or plan, experiment, is_next=whole is not None)
         named = named_paths.of_runs(plan)
-        of_program, programs = named_paths.of_program(plan, tree.left_out)
+        of_program, programs = named_paths.ProgramPaths(plan, tree.left_out).find()
         for path, one in of_program.items():
             named.setdefault(path, one)
         lacking = [*tree.lacking(named.values(), programs)]
@@ -262,9 +262,9 @@ class _Remedies:
                 self._add(one, parts)
         if (len(self._link), len(self._include)) == before:
             return Unfrozen(tuple(paths), absolute=(*self._absolute,))
-        links = {one: None for one in self._link if not self._is_linked(one)}
-        kept = (*links,), tuple(one for one in self._include if not self._is_linked(one))
-        return Unfrozen(tuple(paths), *kept, (*self._absolute,))
+        links = tuple(one for one in self._link if not self._is_linked(one))
+        included = tuple(one for one in self._include if not self._is_linked(one))
+        return Unfrozen(tuple(paths), links, included, (*self._absolute,))
 
     def _add(self, one: NamedPath, parts: list[str]) -> None:
         if len(parts) > _MOST_PARTS:

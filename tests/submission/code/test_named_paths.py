@@ -56,7 +56,7 @@ def test_which_runs_name_it(code: Path) -> None:
 
 
 def of_program(code: Path, *argv: str, left_out: tuple[str, ...] = FILES) -> dict[str, str]:
-    found, _ = named_paths.of_program(plan(code, *argv), left_out)
+    found, _ = named_paths.ProgramPaths(plan(code, *argv), left_out).find()
     return {path: one.where for path, one in found.items()}
 
 
