@@ -14,15 +14,7 @@ import click
 from hpcrun import __version__, terminal
 from hpcrun.cli import commands
 from hpcrun.cli.global_options import global_options
-from hpcrun.errors import (
-    EXIT_BUG,
-    EXIT_FAILED,
-    EXIT_OK,
-    EXIT_USAGE,
-    HpcrunError,
-    Interrupted,
-    SpecError,
-)
+from hpcrun.errors import EXIT_BUG, EXIT_OK, EXIT_USAGE, HpcrunError, Interrupted, SpecError
 from hpcrun.extensions import COMMANDS
 from hpcrun.text import one_line
 
@@ -155,52 +147,43 @@ def _main(arguments: list[str] | None) -> None:
 
 
 def _told(error: BaseException, *, as_json: bool) -> int:
-    """Tell what has ended a command; return its exit code."""
+    """Tell on stderr what has ended a command, or print it as a line of JSON; return its code."""
     if isinstance(error, (click.exceptions.Abort, KeyboardInterrupt)):
         error = Interrupted("interrupted")
-    if isinstance(error, click.ClickException):
-        if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-            from hpcrun.cli.foreign_options import explained
+    elif isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        from hpcrun.cli.foreign_options import explained
 
-            error = explained(error, error.ctx, error.ctx.meta.get(_WORDS, ()))
-        if as_json:
-            _print(error, "", EXIT_USAGE, as_json=True)
-        else:
-            error.show()
-        return EXIT_USAGE
-    if isinstance(error, HpcrunError):
-        text, code = f"error: {error}", error.exit_code
-        if isinstance(error, Interrupted):
-            text = str(error)
+        error = explained(error, error.ctx, error.ctx.meta.get(_WORDS, ()))
     elif isinstance(error, OSError):
         place = one_line(f"{error.filename}: ") if error.filename else ""
-        message, code = f"{place}{error.strerror or error}", EXIT_FAILED
-        text, error = f"error: {message}", HpcrunError(message)
+        error = HpcrunError(f"{place}{error.strerror or error}")
+    hint: str | None = None
+    code = EXIT_USAGE
+    if isinstance(error, click.ClickException):
+        message = error.format_message()
+    elif isinstance(error, HpcrunError):
+        message, hint, code = error.message, error.hint, error.exit_code
     else:
         import traceback
 
         traceback.print_exception(error)
-        what, code = "This is a bug in hpcrun; please report it with the lines above.", EXIT_BUG
-        text = what if as_json else f"\n{what}"
-    _print(error, text, code, as_json=as_json)
+        message = "This is a bug in hpcrun; please report it with the lines above."
+        code = EXIT_BUG
+    if as_json:
+        import json
+
+        found: dict[str, Any] = {"message": message, "hint": hint, "exit_code": code}
+        if isinstance(error, SpecError):
+            found["problems"] = [vars(one) for one in error.problems]
+        click.echo(json.dumps({"error": found}), err=True)
+    elif isinstance(error, click.ClickException):
+        error.show()
+    elif isinstance(error, HpcrunError):
+        is_mistake = not isinstance(error, Interrupted)
+        click.echo(f"error: {error}" if is_mistake else str(error), err=True)
+    else:
+        click.echo(f"\n{message}", err=True)
     return code
-
-
-def _print(error: BaseException, text: str, code: int, *, as_json: bool) -> None:
-    """Print an error on stderr: as text, or as one line of JSON."""
-    if not as_json:
-        click.echo(text, err=True)
-        return
-    import json
-
-    found: dict[str, Any] = {"message": text, "hint": None, "exit_code": code}
-    if isinstance(error, HpcrunError):
-        found |= {"message": error.message, "hint": error.hint}
-    if isinstance(error, SpecError):
-        found["problems"] = [vars(one) for one in error.problems]
-    if isinstance(error, click.ClickException):
-        found["message"] = error.format_message()
-    click.echo(json.dumps({"error": found}), err=True)
 
 
 if __name__ == "__main__":
