@@ -29,7 +29,8 @@ class _BeforeCommand(click.Command):
         valued = {name for one in options if not (one.is_flag or one.count) for name in one.opts}
         words, place = 0, 0
         while place < len(args) and args[place] != "--":
-            words += not args[place].startswith("-")
+            if not args[place].startswith("-"):
+                words += 1
             if words == 2:
                 args = [*args[:place], "--", *args[place:]]
                 break

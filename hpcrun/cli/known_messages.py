@@ -300,9 +300,7 @@ _OTHERS = (
         "hpcrun needs no script: `hpcrun submit SPEC` takes a YAML file, a Python script or a "
         "command, and `hpcrun init --from job.sh` makes a spec of an sbatch script.",
     ),
-)
-# Whatever else is an error.
-_ANY_ERROR = (
+    # Whatever else is an error.
     (
         r"^(?:sbatch|srun|salloc|scontrol|slurmstepd): (?:error|fatal|warning): ",
         "A message of Slurm's",
@@ -354,7 +352,7 @@ def explained(words: str) -> tuple[str, str, str] | None:
     if _REFUSED.search(words) and (place := refusals.where_to_look(words)):
         text = f"Look at {place}. `hpcrun check SPEC` asks Slurm before the queue does."
         return "Slurm refuses the job", text, "hpcrun help checks"
-    return _first(_OTHERS, words) or _first(_ANY_ERROR, words)
+    return _first(_OTHERS, words)
 
 
 def _first(messages: tuple[tuple[str, str, str], ...], words: str) -> tuple[str, str, str] | None:

@@ -141,11 +141,8 @@ def _line(step: UpdateStep, dry_run: bool) -> str:
         was = f"{before} -> " if before not in (None, value) else ""
         parts.append(f"{name} {was}{_with_unit(name, value)}")
     told = f"{'would be ' if dry_run else ''}changed: {', '.join(parts)}" if parts else ""
-    if step.reasons and "" in step.reasons:
-        told = step.reasons[""]
-    elif step.reasons:
-        told = "; ".join(filter(None, [told, *step.reasons.values()]))
-    return f"{step.selected.name}: {told}{job}"
+    told = "; ".join(filter(None, [told, *step.reasons.values()]))
+    return f"{step.selected.name}: {step.reasons.get('', told)}{job}"
 
 
 def _with_unit(name: str, value: str) -> str:

@@ -199,18 +199,12 @@ def other_annotations(plans: Mapping[int, Plan], plan: Plan) -> str | None:
     """Return what to type for tags and notes of a spec of which nothing is submitted, if any."""
     if not plans:
         return None
-    earlier = {run.number: run for run in plans[max(plans)].runs}
-    before = [
-        annotation_log.of_spec(earlier[run.number].spec)
-        for run in plan.runs
-        if run.number in earlier
-    ]
-    now = [annotation_log.of_spec(run.spec) for run in plan.runs if run.number in earlier]
-    if before == now:
+    of_spec = annotation_log.of_spec
+    earlier = {run.number: of_spec(run.spec) for run in plans[max(plans)].runs}
+    pairs = [(earlier[run.number], of_spec(run.spec)) for run in plan.runs if run.number in earlier]
+    if all(was == now for was, now in pairs):
         return None
-    tags = dict.fromkeys(
-        tag for was, one in zip(before, now, strict=True) for tag in one.tags if tag not in was.tags
-    )
+    tags = dict.fromkeys(tag for was, now in pairs for tag in now.tags if tag not in was.tags)
     adds = "".join(f" +{tag}" for tag in tags)
     typed = f"hpcrun tag {plan.name}{adds}" if tags else f"hpcrun note {plan.name} -m TEXT"
     return f"changed tags or notes of the spec are taken as runs are submitted; now: `{typed}`"

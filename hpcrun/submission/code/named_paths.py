@@ -188,13 +188,11 @@ class ProgramPaths:
                     self._add_module(entry.import_root, entry.module)
                 if entry.file:
                     self._add(entry.file)
-                module = ""
-                for word in entry.argv:
-                    if module == "-m":
+                for before, word in itertools.pairwise(["", *entry.argv]):
+                    if before == "-m":
                         self._add_module(self._plan.directory, word)
                     elif word.endswith((".py", *_SETTINGS, *_SHELL)):
                         self._add(self._plan.inside(word.rpartition("=")[2]))
-                    module = word
 
     def _add(self, file: str) -> None:
         if not file.startswith("..") and (self._root / file).is_file():

@@ -92,8 +92,8 @@ class Snapshot:
 class _Content:
     """The files to be frozen, and what there is to report about them."""
 
-    def __init__(self, scope: CodeScope, limit: int = MOST_BYTES) -> None:
-        self.root, self.real, self.limit = scope.root, scope.root.resolve(), limit
+    def __init__(self, scope: CodeScope) -> None:
+        self.root, self.real = scope.root, scope.root.resolve()
         self.listing = scope.listing or code_files.find(scope)
         self.secrets = SecretFiles(scope)
         # Who may read all of the files, and one of those that fewest may read.
@@ -153,14 +153,14 @@ def _not_in(why: str) -> str:
     return f"left out, {why}"
 
 
-def freeze(scope: CodeScope, directory: Path, *, limit: int = MOST_BYTES) -> Snapshot:
+def freeze(scope: CodeScope, directory: Path) -> Snapshot:
     """Freeze the code as ``directory/SHA.tar.gz``, unless that exists already.
 
     The archive's names are relative to the code's root; ``directory`` is created if it does not
-    exist. All files together may have at most ``limit`` bytes. Raise UsageError if there is too
+    exist. All files together may have at most `MOST_BYTES`. Raise UsageError if there is too
     much, a file cannot be read or a required one does not exist.
     """
-    content = _Content(scope, limit)
+    content = _Content(scope)
     directory.mkdir(parents=True, exist_ok=True)
     temporary = directory / f".{uuid.uuid4().hex[:12]}.tmp"
     try:
@@ -235,12 +235,12 @@ def _check_size(content: _Content, paths: Sequence[str]) -> None:
         if stat.S_ISREG(status.st_mode):
             content.sizes[name] = max(status.st_size, content.sizes.get(name, 0))
     total = sum(content.sizes.values())
-    if total > content.limit:
+    if total > MOST_BYTES:
         largest = sorted(content.sizes.items(), key=lambda item: (-item[1], item[0]))[:10]
         listed = "\n".join(f"  {_megabytes(size):>10}  {name}" for name, size in largest)
         raise UsageError(
             f"{content.root}: the code to freeze has {_megabytes(total)} in {len(paths)} files, "
-            f"accepted are {_megabytes(content.limit)}; the largest:\n{listed}",
+            f"accepted are {_megabytes(MOST_BYTES)}; the largest:\n{listed}",
             hint="in the spec, `code: {link: [data]}` shows the job what it reads where it lies; "
             "`code: {exclude: ['*.pt']}`, or .gitignore, leaves out what it does not read",
         )
@@ -337,7 +337,7 @@ def _read(content: _Content, inside: Inside, name: str, real: str) -> tuple[byte
         with open(descriptor, "rb") as stream:
             if why := content.secrets.why(real, before):
                 raise LeftOut(why)
-            data = stream.read(content.limit + 1)
+            data = stream.read(MOST_BYTES + 1)
             if content.secrets.holds_one(real, data):
                 raise LeftOut(HOLDS)
             after = os.fstat(descriptor)

@@ -197,10 +197,10 @@ class CodeTree:
             elif not self._below(one.path):
                 if (why := self._why(one.path)) and _has_files(one.place):
                     yield one, why, []
-            elif not any(_is_within(program, one.path) for program in programs):
-                parts = self._parts(one.path)
-                if parts:
-                    yield one, next(iter(parts.values())), [*parts]
+            elif any(_is_within(program, one.path) for program in programs):
+                continue
+            elif parts := self._parts(one.path):
+                yield one, next(iter(parts.values())), [*parts]
 
     def is_left_out(self, directory: str) -> bool:
         """Check whether nothing of a directory will be frozen."""

@@ -294,10 +294,11 @@ def test_files_of_secrets_are_no_code(code: Path, tmp_path: Path) -> None:
     assert frozen.notes == ()
 
 
-def test_too_much(code: Path, tmp_path: Path) -> None:
+def test_too_much(code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code / "weights.pt").write_bytes(b"\0" * 3_000_000)
+    monkeypatch.setattr(snapshot, "MOST_BYTES", 1_000_000)
     with pytest.raises(UsageError) as caught:
-        snapshot.freeze(CodeScope(code), tmp_path / "a", limit=1000000)
+        snapshot.freeze(CodeScope(code), tmp_path / "a")
     assert "weights.pt" in caught.value.message
     assert "3.0 MB" in caught.value.message
     assert "accepted are 1.0 MB" in caught.value.message
