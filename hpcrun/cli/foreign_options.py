@@ -195,9 +195,8 @@ def _translated(command: click.Command, words: Sequence[str]) -> tuple[list[str]
             return [*typed, "python", *words[-len(rest) - 1 :]], [
                 "a module is a program of Python's"
             ]
-        if _LONG_NAME.fullmatch(bare := word.partition("=")[0]) and has_key(
-            _spec_of(words), bare[1:]
-        ):
+        bare = word.partition("=")[0]
+        if _LONG_NAME.fullmatch(bare) and has_key(_spec_of(words), bare[1:]):
             word = f"-{word}"
         name, value = _split(word)
         near = [_SAME.get(name, name)]

@@ -172,21 +172,22 @@ def check_counterparts(plan: Plan) -> None:
 
 
 def check_runs(
-    plan: Plan,
-    chosen: Collection[int],
+    runs: Sequence[RunPlan],
     experiment: ExperimentPaths,
+    cluster: dict[str, Any],
     *,
     resumed: Collection[int],
+    coming: Collection[str],
     sources: Sequence[Path],
+    code_root: Path,
     say: Say,
 ) -> Probe:
-    """Check the runs of a plan that are chosen, and return the probe of their Python.
+    """Check the runs that are to be submitted, and return the probe of their Python.
 
-    The runs ``resumed`` go on from a checkpoint of their own. The plan is compiled from the files
-    ``sources``; what it depends on has its checkpoints by the time that the runs start.
+    The runs ``resumed`` go on from a checkpoint of their own; all runs wait for the experiments
+    ``coming``, whose checkpoints exist by the time they start. They are compiled from the files
+    ``sources``, and their code is below ``code_root``.
     """
-    runs = [run for run in plan.runs if run.number in chosen]
-    coming = {one.experiment for one in plan.depends_on}
     going_on = [run for run in runs if run.number in resumed]
     if going_on:
         check_time_limits(going_on, experiment)
@@ -195,9 +196,9 @@ def check_runs(
     check_initial_weights(runs, experiment, coming)
     if going_on:
         check_world_sizes(going_on, experiment, say)
-    check_images(runs, plan.cluster, coming, say)
-    unchecked, root = permissions.foreign(sources), Path(plan.code_root)
-    return check_python(runs, plan.cluster, unchecked=unchecked, say=say, code_root=root)
+    check_images(runs, cluster, coming, say)
+    unchecked = permissions.foreign(sources)
+    return check_python(runs, cluster, unchecked=unchecked, say=say, code_root=code_root)
 
 
 def check_time_limits(runs: Sequence[RunPlan], experiment: ExperimentPaths) -> None:
@@ -344,7 +345,9 @@ def check_python(
         # What is built from a lock has its own, and trackers run in this Python.
         trains = run.entry.kind == "function" and own.lock is None
         needs = dict.fromkeys(("torch", "deepspeed") if trains else (), "a function entry")
-        needs |= _libraries_of_trackers(run)
+        for name in run.trackers:
+            library = name if name in TRACKERS.own else getattr(TRACKERS.load(name), "library", "")
+            needs |= {library: f"tracking.{name}"} if library else {}
         for one in feature.asked(run.spec):
             needs |= one.needs(run)
         modules: dict[str, str] = {}
@@ -390,15 +393,6 @@ def check_python(
             say(f"{python} is not tried before the job{needed}: {why}")
             answers[key] = Probe(python, None, {}, str(why))
     return next(iter(answers.values()))
-
-
-def _libraries_of_trackers(run: RunPlan) -> dict[str, str]:
-    """Return the library that each of a run's trackers imports -> the spec's key of the tracker."""
-    found: dict[str, str] = {}
-    for name in run.trackers:
-        library = name if name in TRACKERS.own else getattr(TRACKERS.load(name), "library", None)
-        found |= {library: f"tracking.{name}"} if library else {}
-    return found
 
 
 def needed_modules(file: str, code_root: Path, import_root: str) -> dict[str, str]:

@@ -80,30 +80,28 @@ class Draft:
         or is gone, or the directory cannot be written to.
         """
         notes: tuple[str, ...] = ()
-        kept: dict[str, Any] = {}
+        variables: Iterable[str] = os.environ
         try:
             with permissions.owner_writes():
                 if earlier is not None:
                     code = snapshot.recorded(earlier)
-                    kept = _of_shell(submission_facts.describe(earlier).get("variables") or ())
+                    variables = submission_facts.describe(earlier).get("variables") or ()
                     if plan.runs[0].environment.is_frozen:
                         environment, _ = frozen_environment.of_submission(earlier)
+                    if plan.is_typed:
+                        typed = earlier.spec.read_text()
                 else:
                     assert lacking is not None
                     with activity.doing(f"freezing the code of {plan.code_root}"):
                         frozen = self._freeze_code(lacking)
                     code, notes = frozen.to_data(), frozen.notes
                     code["left_out"] = [*lacking.left_out]
-                    kept = _of_shell(os.environ)
-                if earlier is not None and plan.is_typed:
-                    typed = earlier.spec.read_text()
                 if typed is not None:
                     files.write_bytes(self.paths.spec, typed.encode())
                 own_package.write(self.paths.package, own_package.added_files(plan))
                 plan_file.write(plan, self.paths.plan)
-                files.write_json(
-                    self.paths.submission, {**self._facts(probe, code, argv, environment), **kept}
-                )
+                facts = self._facts(probe, code, argv, environment, variables)
+                files.write_json(self.paths.submission, facts)
                 for index, array in enumerate(plan.arrays):
                     if array.script:
                         files.write_bytes(self.paths.script(index), array.script.encode())
@@ -162,6 +160,7 @@ class Draft:
         code: dict[str, Any],
         argv: Sequence[str],
         environment: FrozenEnvironment | None,
+        variables: Iterable[str],
     ) -> dict[str, Any]:
         packages = probe.packages if environment is None else environment.packages
         return {
@@ -175,13 +174,9 @@ class Draft:
             **({"packages": dict(packages)} if packages else {}),
             **({frozen_environment.KEY: environment.to_data()} if environment else {}),
             "code": code,
+            # The names of the shell's, never their values: `why` compares them.
+            "variables": sorted(filter(_VARIABLE.fullmatch, variables))[:_MOST_VARIABLES],
         }
-
-
-def _of_shell(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return the names of a shell's variables, never their values: `why` compares them."""
-    every = sorted(name for name in names if _VARIABLE.fullmatch(name))
-    return {"variables": every[:_MOST_VARIABLES]}
 
 
 @dataclass(frozen=True)

@@ -198,11 +198,13 @@ def prepare(
             say(unsaid)
         return Prepared(paths, plan, decisions, None, older)
     found = preflight.check_runs(
-        plan,
-        chosen,
+        [run for run in plan.runs if run.number in chosen],
         paths,
+        plan.cluster,
         resumed={one.run for one in decisions if one.action in run_actions.GOING_ON},
+        coming={one.experiment for one in depends_on},
         sources=compiled.sources,
+        code_root=Path(compiled.code_root),
         say=say,
     )
     if request.check is not None:
