@@ -261,27 +261,26 @@ def _passages(
     where = f"hpcrun help {topic}"
     rows = [line for line in block.splitlines() if line.startswith("|")]
     if len(rows) > 2:
-        group = ""
-        for row in rows[2:]:
-            one, group = _of_row(row, title, where, group)
-            yield one
+        yield from _of_rows(rows[2:], title, where)
     else:
         yield Passage(title, block, where, title if alone else topic if is_first else "")
 
 
-def _of_row(row: str, title: str, where: str, group: str) -> tuple[Passage, str]:
-    """Return a row's passage, and its first cell: where that is empty, ``group``, the one above."""
-    cells = [cell.replace("\\|", "|").strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
-    key = cells[0].strip("`")
-    if re.fullmatch(r"[a-z_A-Z]+(?:\.[a-z_A-Z]+)*", key) and len(cells) == 4:
-        default = f", by default {cells[2].strip('`')}" if cells[2] else ""
-        return Passage(key, f"{cells[1]}{default}. {cells[3]}", where, key), key
-    if not key:
-        cells[:2] = [f"{group} {cells[1]}"]
-        key = cells[0]
-    else:
-        group = key
-    return Passage(f"{title}: {key}", ". ".join(filter(None, cells[1:])), where, key), group
+def _of_rows(rows: Sequence[str], title: str, where: str) -> Iterator[Passage]:
+    """Yield the passages of rows; a first cell that is empty stands for the one above."""
+    group = ""
+    for row in rows:
+        cells = [cell.replace("\\|", "|").strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
+        key = cells[0].strip("`")
+        group = key or group
+        if re.fullmatch(r"[a-z_A-Z]+(?:\.[a-z_A-Z]+)*", key) and len(cells) == 4:
+            default = f", by default {cells[2].strip('`')}" if cells[2] else ""
+            yield Passage(key, f"{cells[1]}{default}. {cells[3]}", where, key)
+            continue
+        if not key:
+            cells[:2] = [f"{group} {cells[1]}"]
+            key = cells[0]
+        yield Passage(f"{title}: {key}", ". ".join(filter(None, cells[1:])), where, key)
 
 
 def _blocks(page: str) -> Iterator[tuple[list[str], str]]:
