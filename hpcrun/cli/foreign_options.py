@@ -241,14 +241,10 @@ def _spec_of(typed: Sequence[str]) -> Tree | None:
 
 def has_key(tree: Tree | None, name: str) -> bool:
     """Check whether a spec has a key, or one that this is short for; False without a spec."""
-    from hpcrun.compile.spec import compose
     from hpcrun.compile.spec.short_keys import ShortKeys
 
     key = tuple(name.split("."))
-    if tree is None or not all(key):
-        return False
-    keys = ShortKeys(tree.data, lambda one: compose.has_key(tree, one))
-    return compose.has_key(tree, key) or bool(keys.meant(key))
+    return tree is not None and all(key) and ShortKeys(tree).knows(key)
 
 
 def _split(word: str) -> tuple[str, str | None]:

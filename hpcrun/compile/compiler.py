@@ -18,7 +18,7 @@ from hpcrun.compile.source.interpolate import interpolate_one, variables_read
 from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted, get_at
 from hpcrun.compile.source.problems import Problems, Reporter, kind_of
 from hpcrun.compile.spec import compose, misreadings, profile, schema
-from hpcrun.compile.spec.short_keys import ShortKeys
+from hpcrun.compile.spec.short_keys import ShortKeys, has_key
 from hpcrun.compile.spec.spec_text import TypedSpec
 from hpcrun.compile.sweep import late_values
 from hpcrun.compile.sweep.expansion import Expansion
@@ -136,8 +136,7 @@ class _Compiler:
         resolve = Resolver(base, self._with_deepspeed)
         swept = _Swept()
         if block or sweeps:
-            keys = ShortKeys(known.data, lambda key: compose.has_key(known, key))
-            swept = self._swept(block or {}, sweeps, keys, report, exists, resolve)
+            swept = self._swept(block or {}, sweeps, ShortKeys(known), report, exists, resolve)
         points, search, space = swept.points, swept.search, swept.space
         if any(points):
             if not problems:
@@ -245,7 +244,7 @@ class _Compiler:
         applied: dict[Key, compose.Override] = {}
         for one in given:
             override = one
-            if not (one.adds or compose.has_key(known, one.key)):
+            if not (one.adds or has_key(known, one.key)):
                 override = self._in_full(one, known)
             if override.adds:
                 exists = compose.check_added(override, known, self.problems)
@@ -260,8 +259,7 @@ class _Compiler:
 
     def _in_full(self, override: compose.Override, known: Tree) -> compose.Override:
         """Return an override with its full key, and note what a short one was read as."""
-        keys = ShortKeys(known.data, lambda key: compose.has_key(known, key))
-        full = keys.full(override.key)
+        full = ShortKeys(known).full(override.key)
         if full == override.key:
             return override
         self.problems.notes.append(f"{override.typed}: the key is read as {dotted(full)}")

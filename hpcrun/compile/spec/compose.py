@@ -31,9 +31,8 @@ from hpcrun.compile.source.problems import (
     listing,
     nearest_file,
 )
-from hpcrun.compile.spec import schema, short_keys
-from hpcrun.compile.spec.short_keys import ShortKeys
-from hpcrun.compile.target.deepspeed_keys import is_key
+from hpcrun.compile.spec import schema
+from hpcrun.compile.spec.short_keys import ShortKeys, has_key
 from hpcrun.errors import Problem, UsageError
 from hpcrun.host import expand_home, is_there
 from hpcrun.state.spec.experiment import Spec
@@ -243,20 +242,12 @@ def _meant(name: str, equals: str, texts: Sequence[str]) -> str | None:
     return f"give it a value, {name}=VALUE; sweep with --sweep key=a,b"
 
 
-def has_key(tree: Tree, key: Key) -> bool:
-    """Return whether a key, in full, is a field of a spec, given in a file, or DeepSpeed's."""
-    missing = object()
-    if schema.find(Spec, key) is not None or get_at(tree.data, key, missing) is not missing:
-        return True
-    return key[0] == "deepspeed" and is_key(key[1:]) and len(key) > 1
-
-
 def check_added(override: Override, tree: Tree, problems: Problems) -> bool:
     """Return whether ``+key=value`` adds a key where one may be; report it at the top level."""
     first = override.key[0]
     if schema.find(Spec, (first,)) is not None:
         return True
-    full = ShortKeys(tree.data, lambda key: has_key(tree, key)).full(override.key)
+    full = ShortKeys(tree).full(override.key)
     value = override.typed.partition("=")[2]
     hint = f"type +config.{dotted(override.key)}={value}"
     if full != override.key:
@@ -274,8 +265,8 @@ def check_exists(key: Key, tree: Tree, problems: Problems, place: SourceMark | N
     if has_key(tree, key):
         return True
     mark = place or SourceMark(COMMAND_LINE, None, Path())
-    if meant := short_keys.several(key, tree):
-        named = [dotted(one) for one in meant]
+    named = [dotted(one) for one in ShortKeys(tree).meant(key)]
+    if len(named) > 1:
         found = f"is short for {plural(len(named), 'key')}: {listing(named, 8)}"
         Reporter(tree, problems).marked(mark, key, found, "type one of them in full")
         return False

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hpcrun.compile.source.marked_tree import Key, Tree, dotted, keys
+from hpcrun.compile.source.marked_tree import Key, Tree, dotted, get_at, keys
 from hpcrun.compile.source.problems import Reporter
 from hpcrun.compile.spec import schema
+from hpcrun.compile.target import deepspeed_keys
 from hpcrun.state.spec.experiment import Spec
 from hpcrun.state.spec.sweep_block import Block, When
 
@@ -27,16 +29,21 @@ _OF_SWEEP: Key = ("sweep", "max_parallel")
 # Its keys have the names of those of `resources`, which are meant by one word.
 _GROW: Key = ("recovery", "grow")
 
-IsKey = Callable[[Key], bool]
-
 
 class ShortKeys:
-    """Finds the keys that short ones stand for; a key that ``is_key`` accepts means itself."""
+    """Finds the keys of a tree that short ones stand for; a key that it has means itself.
 
-    def __init__(self, data: dict[str, Any], is_key: IsKey) -> None:
-        self._data, self._is_key = data, is_key
+    ``is_key`` says which keys it has, in place of `has_key`.
+    """
+
+    def __init__(self, tree: Tree, is_key: Callable[[Key], bool] | None = None) -> None:
+        self._data, self._is_key = tree.data, is_key or functools.partial(has_key, tree)
         self._swept: dict[Key, None] = {}
         self._alike: dict[str, list[Key]] | None = None
+
+    def knows(self, key: Key) -> bool:
+        """Return whether there is a key, or one that ends in it."""
+        return self._is_key(key) or bool(self.meant(key))
 
     def full(self, key: Key) -> Key:
         """Return the one key that ends in ``key``; the same key where there is none, or several."""
@@ -57,22 +64,18 @@ class ShortKeys:
 
     def spell_out(self, block: dict[str, Any], place: Key, report: Reporter) -> dict[str, Any]:
         """Return a checked sweep with full keys, at which its tree's marks are then too."""
-        full = {tuple(name.split(".")) for name in _names(block)}
+        full: set[Key] = set()
+
+        def collected(given: dict[str, Any], _at: Key) -> dict[str, Any]:
+            full.update(tuple(name.split(".")) for name in given)
+            return given
+
+        _changed(block, place, collected)
         self._swept = {key: None for key in sorted(full) if self._is_key(key)}
         self._alike = None
-        if not full:
-            return block
         renamed: dict[Key, str] = {}
-        block = self._block(block, place, report, renamed)
-        if renamed:
-            marks = report.tree.marks
-            report.tree.marks = {_moved(key, renamed): mark for key, mark in marks.items()}
-        return block
 
-    def _block(
-        self, block: dict[str, Any], place: Key, report: Reporter, renamed: dict[Key, str]
-    ) -> dict[str, Any]:
-        def mapping(given: dict[str, Any], at: Key) -> dict[str, Any]:
+        def spelled(given: dict[str, Any], at: Key) -> dict[str, Any]:
             found = {}
             for name, value in given.items():
                 full = dotted(self.full(tuple(name.split("."))))
@@ -85,39 +88,51 @@ class ShortKeys:
                 found[full] = value
             return found
 
-        result = dict(block)
-        for part in _MAPPINGS:
-            if part in block:
-                result[part] = mapping(block[part], (*place, part))
-        for part in _LISTS:
-            at = (*place, part)
-            result[part] = [mapping(one, (*at, str(n))) for n, one in enumerate(block[part])]
-        for part in _BLOCKS:
-            inner = enumerate(block[part])
-            result[part] = [
-                self._block(one, (*place, part, str(n)), report, renamed) for n, one in inner
-            ]
-        if block.get("search") is not None:
-            at = (*place, "search")
-            space = dict(block["search"]["space"])
-            for name, form in space.items():
-                if isinstance(form, dict) and isinstance(form.get("when"), dict):
-                    when = mapping(form["when"], (*at, "space", name, "when"))
-                    space[name] = {**form, "when": when}
-            named: dict[str, Any] = {"space": mapping(space, (*at, "space"))}
-            points = enumerate(block["search"]["first"])
-            named["first"] = [mapping(one, (*at, "first", str(n))) for n, one in points]
-            result["search"] = {**block["search"], **named}
-        if block["random"] is not None:
-            named = mapping(block["random"]["keys"], (*place, "random", "keys"))
-            result["random"] = {**block["random"], "keys": named}
-        return result
+        block = _changed(block, place, spelled)
+        if renamed:
+            marks = report.tree.marks
+            report.tree.marks = {_moved(key, renamed): mark for key, mark in marks.items()}
+        return block
 
 
-def several(key: Key, tree: Tree) -> tuple[Key, ...]:
-    """Return the keys of a tree that end in ``key``, where they are more than one."""
-    found = ShortKeys(tree.data, lambda _: False).meant(key)
-    return found if len(found) > 1 else ()
+def _changed(
+    block: dict[str, Any], place: Key, change: Callable[[dict[str, Any], Key], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return a sweep with what ``change`` makes of each mapping of keys in it, and its place."""
+    result = dict(block)
+    for part in _MAPPINGS:
+        if part in block:
+            result[part] = change(block[part], (*place, part))
+    for part in _LISTS:
+        at = (*place, part)
+        result[part] = [change(one, (*at, str(n))) for n, one in enumerate(block[part])]
+    for part in _BLOCKS:
+        at = (*place, part)
+        result[part] = [_changed(one, (*at, str(n)), change) for n, one in enumerate(block[part])]
+    if block.get("search") is not None:
+        at = (*place, "search")
+        space = dict(block["search"]["space"])
+        for name, form in space.items():
+            if isinstance(form, dict) and isinstance(form.get("when"), dict):
+                space[name] = {**form, "when": change(form["when"], (*at, "space", name, "when"))}
+        points = enumerate(block["search"]["first"])
+        result["search"] = {
+            **block["search"],
+            "space": change(space, (*at, "space")),
+            "first": [change(one, (*at, "first", str(n))) for n, one in points],
+        }
+    if block["random"] is not None:
+        drawn = change(block["random"]["keys"], (*place, "random", "keys"))
+        result["random"] = {**block["random"], "keys": drawn}
+    return result
+
+
+def has_key(tree: Tree, key: Key) -> bool:
+    """Return whether a key, in full, is a field of a spec, given in a file, or DeepSpeed's."""
+    missing = object()
+    if schema.find(Spec, key) is not None or get_at(tree.data, key, missing) is not missing:
+        return True
+    return key[0] == "deepspeed" and len(key) > 1 and deepspeed_keys.is_key(key[1:])
 
 
 def _candidates(data: dict[str, Any]) -> Iterator[Key]:
@@ -131,20 +146,6 @@ def _candidates(data: dict[str, Any]) -> Iterator[Key]:
     for key in itertools.chain(fields, keys(data)):
         if (key[0] != "sweep" or key == _OF_SWEEP) and not any("." in part for part in key):
             yield key
-
-
-def _names(block: dict[str, Any]) -> Iterator[str]:
-    """Yield the keys that a sweep's block names, at all depths."""
-    for part in _MAPPINGS:
-        yield from block.get(part, ())
-    for part in _LISTS:
-        yield from itertools.chain.from_iterable(block[part])
-    for part in _BLOCKS:
-        for one in block[part]:
-            yield from _names(one)
-    yield from (block["random"] or {}).get("keys", ())
-    search = block.get("search") or {}
-    yield from itertools.chain(search.get("space", ()), *search.get("first", ()))
 
 
 def _moved(key: Key, renamed: dict[Key, str]) -> Key:

@@ -17,7 +17,7 @@ from typing import Any
 from hpcrun.compile.source.marked_tree import Tree, dotted, nest
 from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean
 from hpcrun.compile.spec import compose
-from hpcrun.compile.spec.short_keys import ShortKeys
+from hpcrun.compile.spec.short_keys import ShortKeys, has_key
 from hpcrun.compile.spec.spec_text import SpecText, TypedSpec
 from hpcrun.compile.sweep import values as sweep_values
 from hpcrun.compile.target import command_line, launch_words, sbatch_request
@@ -251,16 +251,14 @@ class TypedProgram:
     def _add_swept(self, config: dict[str, Any], style: str) -> None:
         """Add swept keys that are neither options that were typed nor keys of a spec."""
         is_hydra = style == command_line.HYDRA
-        keys = ShortKeys({"config": config}, lambda key: compose.has_key(Tree({}), key))
+        keys = ShortKeys(Tree({"config": config}))
         for one in self.sweeps:
             name = one.partition("=")[0].removeprefix("config.")
             key = tuple(name.split("."))
             typed = f"--{name}" in [word.partition("=")[0] for word in self.program]
             if not all(map(_NAME.fullmatch, key)) or (key[1:] and not is_hydra) or typed:
                 continue
-            if compose.has_key(Tree({"config": config}), ("config", *key)):
-                continue
-            if compose.has_key(Tree({}), key) or keys.meant(key):
+            if has_key(Tree({"config": config}), ("config", *key)) or keys.knows(key):
                 continue
             block = config
             for one in key[:-1]:
@@ -276,7 +274,7 @@ def whole_text(made: TypedSpec, overrides: Sequence[str], sweeps: Sequence[str])
     tree = Tree({})
     for name, value in made.values.items():
         tree = Tree(nest(tuple(name.split(".")), value)).over(tree)
-    keys = ShortKeys(tree.data, lambda key: compose.has_key(tree, key))
+    keys = ShortKeys(tree)
     for one in compose.parse_overrides(overrides, directory, unread):
         tree = (one if one.adds else one.at(keys.full(one.key))).value.over(tree)
     grid = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from hpcrun import resources
-from hpcrun.compile.source.marked_tree import Key, dotted
+from hpcrun.compile.source.marked_tree import Key, Tree, dotted
 from hpcrun.compile.spec import profile_files, schema
 from hpcrun.compile.spec.short_keys import ShortKeys
 from hpcrun.host import expand_home
@@ -91,7 +91,7 @@ class _Keys:
             block = data
             for part in key.split("."):
                 block = block.setdefault(part, {})
-        self._short = ShortKeys(data, lambda key: dotted(key) in self.known)
+        self._short = ShortKeys(Tree(data), lambda key: dotted(key) in self.known)
 
     def _deepspeed(self) -> Path:
         name = self.given.get("deepspeed_config") or ""
