@@ -55,15 +55,16 @@ def load(name: str, beside: Path, mark: SourceMark, problems: Problems) -> Loade
     known = profile_files.available(beside)
     if name not in known:
         hint = did_you_mean(name, known)
+        named = expand_home(os.environ.get("HPCRUN_CLUSTERS", ""))
         if "/" in name or name.endswith((".yaml", ".yml")):
             place = profile_files.directories(beside)[0]
             hint = (
                 f"profiles are chosen by name: put the file in {place}, and write {Path(name).stem}"
             )
-        elif other := profile_files.misnamed(name, beside):
-            hint = f"{other} is not read, as its name ends in .yml: call it {name}.yaml"
-        elif absent := profile_files.absent():
-            hint = f"HPCRUN_CLUSTERS names {absent}, and there is no such directory"
+        elif others := profile_files.files(name, beside, ".yml"):
+            hint = f"{others[0]} is not read, as its name ends in .yml: call it {name}.yaml"
+        elif not named.is_dir():
+            hint = f"HPCRUN_CLUSTERS names {named}, and there is no such directory"
         found = f"there is no cluster profile {name!r}; there are {listing(sorted(known))}"
         Reporter(Tree({}), problems).marked(mark, "cluster", found, hint)
         return None
@@ -89,8 +90,7 @@ def load(name: str, beside: Path, mark: SourceMark, problems: Problems) -> Loade
 
 def _hidden(name: str, beside: Path) -> tuple[str, ...]:
     """Say if a profile that comes with the spec hides others of its name."""
-    places = dict.fromkeys(profile_files.directories(beside))
-    first, *others = [path for place in places if (path := place / f"{name}.yaml").is_file()]
+    first, *others = profile_files.files(name, beside)
     if not others or first.parent not in profile_files.around(beside):
         return ()
     owner = permissions.stranger(first)

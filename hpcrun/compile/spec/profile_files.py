@@ -48,16 +48,10 @@ def around(beside: Path) -> list[Path]:
     return [place / "configs" / "clusters" for place in own]
 
 
-def misnamed(name: str, beside: Path) -> Path | None:
-    """Return a file that would be the profile ``name`` if it were called ``.yaml``."""
-    places = (place / f"{name}.yml" for place in directories(beside))
-    return next((path for path in places if path.is_file()), None)
-
-
-def absent() -> Path | None:
-    """Return the directory that HPCRUN_CLUSTERS names if it is not there."""
-    named = os.environ.get("HPCRUN_CLUSTERS")
-    return expand_home(named) if named and not expand_home(named).is_dir() else None
+def files(name: str, beside: Path, ending: str = ".yaml") -> list[Path]:
+    """List the files of the profile ``name``, those that are hidden by the first included."""
+    places = dict.fromkeys(directories(beside))
+    return [path for place in places if (path := place / f"{name}{ending}").is_file()]
 
 
 def available(beside: Path) -> dict[str, Path]:
