@@ -15,6 +15,7 @@ import functools
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -142,40 +143,37 @@ def each(look: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
 
 def _at_once(look: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
     """Do the same in daemon threads: whoever leaves does not wait for storage that is silent."""
-    answers: dict[int, tuple[list[T], BaseException | None]] = {}
-    numbers, lock, left = iter(range(len(items))), threading.Lock(), threading.Event()
-    # What was found waits here for its turn: not all of it.
-    ready, room = threading.Condition(), threading.Semaphore(_AHEAD)
+    from concurrent.futures import Future  # where storage is fast nobody needs them
+    from queue import SimpleQueue
+
+    tasks: SimpleQueue[tuple[Future[T], S] | None] = SimpleQueue()
+    left = threading.Event()
 
     def work() -> None:
-        while room.acquire() and not left.is_set():
-            with lock:
-                number = next(numbers, None)
-            if number is None:
-                return
+        while (task := tasks.get()) is not None and not left.is_set():
+            answer, item = task
             try:
-                answer: tuple[list[T], BaseException | None] = [look(items[number])], None
+                answer.set_result(look(item))
             except BaseException as error:
-                answer = [], error
-            with ready:
-                answers[number] = answer
-                ready.notify()
+                answer.set_exception(error)
 
-    for _ in range(min(_AT_ONCE, len(items))):
+    threads = min(_AT_ONCE, len(items))
+    for _ in range(threads):
         threading.Thread(target=work, daemon=True).start()
+    # What was found waits here for its turn: not all of it.
+    waiting: deque[Future[T]] = deque()
     try:
-        for number in range(len(items)):
-            with ready:
-                while number not in answers:
-                    ready.wait()
-                found, error = answers.pop(number)
-            if error is not None:
-                raise error
-            yield from found
-            room.release()
+        for item in items:
+            waiting.append(Future())
+            tasks.put((waiting[-1], item))
+            if len(waiting) == _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
     finally:
         left.set()
-        room.release(_AT_ONCE)
+        for _ in range(threads):
+            tasks.put(None)
 
 
 def mark(path: Path) -> list[int] | None:
