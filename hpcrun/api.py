@@ -333,7 +333,6 @@ def submit(
         Slurm refuses the jobs, or does not answer.
     """
     from hpcrun.compile import compile_chain
-    from hpcrun.slurm import patience
     from hpcrun.submission.cluster_choice import other_cluster
     from hpcrun.submission.most_hours import asks_first
     from hpcrun.submission.submit import Request, submit_chain

@@ -56,8 +56,9 @@ def _is(kind: type) -> Callable[[Any], bool]:
     return lambda value: type(value) is kind
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and -MOST < value < MOST
+def _between(words: str, low: float, high: float, *types: type) -> Kind:
+    """Return the kind of numbers of these types; the first is that of most."""
+    return Kind(words, lambda one: type(one) in types and low <= one <= high, types[0], low, high)
 
 
 def _is_name(value: Any) -> bool:
@@ -66,35 +67,17 @@ def _is_name(value: Any) -> bool:
     return is_short and not {"/", "\0"} & {*value} and value not in (".", "..")
 
 
-def _is_index(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _MOST_INDEX
-
-
 _ONLY_TEXT, _NUMBERS = frozenset({str}), frozenset({int, float})
 
 TEXT = Kind("text", _is(str), str)
 FLAG = Kind("true or false", _is(bool), bool)
-WHOLE = Kind(
-    "a whole number",
-    lambda value: type(value) is int and _is_number(value),
-    int,
-    -int(MOST) + 1,
-    int(MOST) - 1,
-)
-INDEX = Kind("a whole number from 0", _is_index, int, 0, _MOST_INDEX)
+WHOLE = _between("a whole number", 1 - int(MOST), int(MOST) - 1, int)
+INDEX = _between("a whole number from 0", 0, _MOST_INDEX, int)
 # Of bytes and other things of which there may be more than files in a directory.
-COUNT = Kind(
-    "a whole number from 0",
-    lambda value: WHOLE.accepts(value) and value >= 0,
-    int,
-    0,
-    int(MOST) - 1,
-)
-NUMBER = Kind("a number", _is_number, float, -MOST, MOST)
+COUNT = _between("a whole number from 0", 0, int(MOST) - 1, int)
+NUMBER = _between("a number", -MOST, MOST, float, int)
 # Seconds since the epoch.
-TIME = Kind(
-    "a time", lambda value: _is_number(value) and 0 <= value <= LAST_TIME, float, 0.0, LAST_TIME
-)
+TIME = _between("a time", 0, LAST_TIME, float, int)
 # Of a file or directory: no path, and not a directory above.
 NAME = Kind("a name", _is_name)
 PATH = Kind("a path", lambda value: type(value) is str and "\0" not in value)
@@ -104,7 +87,7 @@ TEXTS = Kind(
 )
 INDICES = Kind(
     "a list of whole numbers from 0",
-    lambda value: type(value) is list and all(map(_is_index, value)),
+    lambda value: type(value) is list and all(map(INDEX.accepts, value)),
 )
 LIST = Kind("a list", _is(list), list)
 MAPPING = Kind("a mapping", _is(dict), dict)

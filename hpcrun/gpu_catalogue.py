@@ -89,7 +89,8 @@ GPUS: tuple[Gpu, ...] = (
     Gpu("mi300x", 192, 5300, 163.4, 653.7, 1307.4, 2614.9, 750),
     Gpu("mi325x", 256, 6000, 163.4, 653.7, 1307.4, 2614.9, 1000),
 )
-_AMBIGUOUS = {"a100": ("a100-40gb", "a100-80gb")}
+# With less memory than others of that name.
+_AMBIGUOUS = {"a100": "a100-40gb"}
 
 
 def _normal(name: str) -> str:
@@ -106,10 +107,8 @@ def find(name: str, key: str = "--gpu") -> Gpu:
     ``key`` says where the name was written. ``a100`` alone is that with 40 GB, which is careful.
     """
     asked = _normal(name)
-    if asked in _BY_NAME:
-        return _BY_NAME[asked]
-    if asked in _AMBIGUOUS:
-        return _BY_NAME[_AMBIGUOUS[asked][0]]
+    if found := _BY_NAME.get(_AMBIGUOUS.get(asked, asked)):
+        return found
     near = get_close_matches(asked, [*_BY_NAME], n=3, cutoff=0.5)
     near += [one for one in _BY_NAME if asked and (one.startswith(asked) or asked in one)]
     names = list(dict.fromkeys(_BY_NAME[one].name for one in near))[:4]
@@ -130,7 +129,7 @@ def of_device(name: str) -> Gpu | None:
     words = _normal(_normal(name)).split("-")
     for count in range(len(words), 0, -1):
         begin = "-".join(words[:count])
-        if found := _BY_NAME.get(begin) or _BY_NAME.get(_AMBIGUOUS.get(begin, ("",))[0]):
+        if found := _BY_NAME.get(_AMBIGUOUS.get(begin, begin)):
             return found
     return None
 
