@@ -77,8 +77,6 @@ class Feature:
     """The key of a spec that its block is listed behind."""
     block = ""
     """``module:attribute`` of the block's dataclass, made by `spec_dataclass`; empty for none."""
-    absent: Mapping[str, Any] = {}
-    """Values of the block for a plan that was frozen before there was one, if not the defaults."""
     asked_by = "", ""
     """A block of a run's spec, and the key of it that has a value where the run asks for this."""
     of_sessions = False

@@ -7,7 +7,7 @@ import heapq
 import itertools
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,6 @@ from hpcrun.state.spec.blocks import RunSpec
 from hpcrun.state.spec.executors import Executor
 
 MOST_ARRAYS = 5_000
-
-Select = Callable[[RunPlan], bool] | Collection[int] | None
 
 
 @dataclass(frozen=True)
@@ -103,14 +101,14 @@ def freeze(
     *,
     submission: int = 1,
     numbers: Mapping[str, int] | None = None,
-    select: Select = None,
+    select: Collection[int] | None = None,
     depends_on: tuple[Dependence, ...] = (),
 ) -> Plan:
     """Number the runs, group them into job arrays and render the arrays' scripts.
 
     ``numbers`` are those of runs that exist already, by identity: new ones get the numbers after
-    the highest, in the order of the sweep. ``select`` says which runs go into arrays, by a function
-    or numbers; the plan holds all. ``depends_on`` is what the prerequisites have become.
+    the highest, in the order of the sweep. ``select`` are those that go into arrays, None for all;
+    the plan holds all. ``depends_on`` is what the prerequisites have become.
     """
     known = dict(numbers or {})
     following = max(known.values(), default=-1) + 1
@@ -125,7 +123,7 @@ def freeze(
     shapes: dict[str, list[RunPlan]] = {}
     texts: dict[tuple[int, ...], str] = {}
     for run in runs:
-        if select is None or (select(run) if callable(select) else run.number in select):
+        if select is None or run.number in select:
             # Most runs of a sweep share these, the same objects.
             shared = tuple(id(run.spec.get(name)) for name in _SHAPING)
             if shared not in texts:

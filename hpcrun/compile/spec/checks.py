@@ -368,7 +368,7 @@ def _check_resume(recovery: dict[str, Any], report: Reporter) -> None:
         given["when"] = [given["when"]]
     for index, pattern in enumerate(given["when"]):
         placeholders = _PLACEHOLDER.findall(pattern)
-        if not pattern or "\x00" in pattern:
+        if not pattern:
             report.at(f"resume.when.{index}", "is no pattern; accepted is such as out/*/last.pt")
         elif wrong := [one for one in placeholders if one != "directory"]:
             found = (
@@ -487,21 +487,17 @@ def _check_mlflow(uri: str, report: Reporter) -> None:
 
 
 def _check_arguments(data: dict[str, Any], report: Reporter) -> None:
-    for key, items in (
-        ("entry", data["entry"] if isinstance(data["entry"], list) else []),
+    resume = data["recovery"]["resume"]
+    for key, words in (
+        ("entry", data["entry"]),
         ("args", data["args"]),
         ("recovery.resume_args", data["recovery"]["resume_args"]),
-        *(
-            (f"recovery.resume.{name}", data["recovery"]["resume"][name] or [])
-            for name in ("args", "instead")
-            if isinstance(data["recovery"]["resume"], dict)
-        ),
+        ("recovery.resume.args", resume["args"] if isinstance(resume, dict) else None),
+        ("recovery.resume.instead", resume["instead"] if isinstance(resume, dict) else None),
         ("notify.command", data["notify"]["command"]),
     ):
-        check_words(items, "an argument", report.below(key))
-        for index, item in enumerate(items):
-            if "\x00" in item:
-                report.at(f"{key}.{index}", "an argument holds a NUL character")
+        if isinstance(words, list):
+            check_words(words, "an argument", report.below(key))
 
 
 def _no_placeholders(data: Any, report: Reporter) -> None:

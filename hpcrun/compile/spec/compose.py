@@ -198,16 +198,12 @@ def parse_overrides(texts: Sequence[str], directory: Path, problems: Problems) -
         if what := limits.unwritable(text):
             problems.add(Problem(COMMAND_LINE, "", f"{text!r} holds {what}"))
             continue
-        if not equals or not name or not all(name.split(".")) or limits.is_deep(name):
+        is_key = bool(equals and name) and all(name.split(".")) and not limits.is_deep(name)
+        if not is_key or name[0] in "+~":
             message = f"found {shortened(text, 200)!r}; accepted are key=value and +key=value"
-            hint = _meant(name, equals, texts)
+            is_twice = is_key and name[0] == "+"
+            hint = f"type {name}={value}" if is_twice else _meant(name, equals, texts)
             problems.add(Problem(COMMAND_LINE, "", message, hint and shortened(hint, 400)))
-            continue
-        if name[0] in "+~":
-            message = f"found {shortened(text, 200)!r}; accepted are key=value and +key=value"
-            bare = name[1:]
-            hint = f"{bare}=null takes a value away" if name[0] == "~" else f"type +{bare}={value}"
-            problems.add(Problem(COMMAND_LINE, "", message, shortened(hint, 400)))
             continue
         key = tuple(name.split("."))
         if key[0] == "extends" or key[:2] == ("sweep", "grid"):

@@ -22,6 +22,7 @@ from hpcrun.compile.source.problems import Problems, Reporter, kind_of, listing
 from hpcrun.compile.spec import schema
 from hpcrun.compile.spec.compose import Override
 from hpcrun.compile.sweep import foreign_forms
+from hpcrun.compile.sweep.bounds import is_whole
 from hpcrun.compile.sweep.foreign_forms import HYDRA
 from hpcrun.compile.sweep.point import Point
 from hpcrun.compile.target.entry import SHELL_SIGNS
@@ -252,10 +253,9 @@ def _change(old: Any, value: Any, key: Key, known: Tree) -> tuple[str, str | Non
     if isinstance(old, dict) and old and not isinstance(value, dict) and value is not None:
         inside = f"{dotted(key)}.{next(iter(old))}=VALUE sets one of them"
         return f"is {json.dumps(value)}, and was a mapping of {listing(old, 4)}", inside
-    is_whole = isinstance(old, int) and not isinstance(old, bool)
-    if is_whole and isinstance(value, float) and value.is_integer():
+    if is_whole(old) and isinstance(value, float) and value.is_integer():
         return f"is {value}, and was {_shown(old, key, known)}", f"type {int(value)}"
-    if is_whole and isinstance(value, float) and abs(old) > 1:
+    if is_whole(old) and isinstance(value, float) and abs(old) > 1:
         hint = "whole numbers of a sweep are drawn by {int_uniform: [LOW, HIGH]}"
         return f"is {value}, and was {_shown(old, key, known)}", hint
     return None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from hpcrun.compile.source.marked_tree import Tree, dotted, nest
+from hpcrun.compile.source.marked_tree import Key, Tree, dotted, map_leaves, nest
 from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean
 from hpcrun.compile.spec import compose
 from hpcrun.compile.spec.short_keys import ShortKeys, has_key
@@ -326,13 +326,12 @@ def _literal(value: Any) -> Any:
 
     hpcrun's own ``${hpcrun:…}`` stays one.
     """
-    if isinstance(value, str):
-        return _REFERENCE.sub(lambda found: found[1] * 2 + r"\${", value)
-    if isinstance(value, list):
-        return [_literal(one) for one in value]
-    if isinstance(value, dict):
-        return {key: _literal(one) for key, one in value.items()}
-    return value
+
+    def literal(_key: Key, one: Any) -> Any:
+        is_text = isinstance(one, str)
+        return _REFERENCE.sub(lambda found: found[1] * 2 + r"\${", one) if is_text else one
+
+    return map_leaves(literal, value)
 
 
 def _check_program(written: str) -> None:

@@ -133,7 +133,7 @@ _LAST: dict[str, tuple[Any, Any, Any]] = {}
 def _typed(name: str, given: dict[str, Any] | None) -> Any:
     if given is None and name in _OPTIONAL:
         return None
-    return _block(_kind(name), {**_absent(name), **(given or {})})
+    return _block(_kind(name), {**_ABSENT.get(name, {}), **(given or {})})
 
 
 def _kind(name: str) -> Any:
@@ -141,11 +141,6 @@ def _kind(name: str) -> Any:
     if name in feature.blocks():
         return attribute_at(feature.every()[name].block)
     return attribute_at(f"{_MODULES.get(name, _RUN_BLOCKS)}:{name.capitalize()}")
-
-
-def _absent(name: str) -> Mapping[str, Any]:
-    """Return what a plan does that was frozen before a block's key existed."""
-    return feature.every()[name].absent if name in feature.blocks() else _ABSENT.get(name, {})
 
 
 def _block(kind: Any, data: Mapping[str, Any]) -> Any:
@@ -274,8 +269,8 @@ def when_absent() -> dict[str, Any]:
     from hpcrun.state.spec.experiment import Spec
 
     spec = asdict(Spec())
-    for name in (*_ABSENT, *feature.blocks()):
-        spec[name].update(_absent(name))
+    for name, absent in _ABSENT.items():
+        spec[name].update(absent)
     return spec
 
 

@@ -155,7 +155,7 @@ def test_only_chosen_runs_go_into_arrays(project: Any) -> None:
     plan = freeze(found, select=(0, 1, 2, 5))
     assert len(plan.runs) == 6
     assert "--array=0-2,5%2" in plan.arrays[0].script
-    alone = freeze(found, select=lambda run: run.swept["config.lr"] == 3)
+    alone = freeze(found, select={2})
     assert alone.arrays[0].runs == (2,)
     assert "--array" not in alone.arrays[0].script
     assert "--run 2" in alone.arrays[0].script
