@@ -19,6 +19,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TextIO, TypeVar
 
@@ -163,11 +164,9 @@ def reported(stream: TextIO | None) -> Iterator[None]:
         _current.reset(token)
 
 
-@contextlib.contextmanager
-def doing(what: str | Callable[[], str]) -> Iterator[None]:
+def doing(what: str | Callable[[], str]) -> AbstractContextManager[None]:
     """Tell the person who waits, if there is one, what is done in the block."""
-    with contextlib.nullcontext() if (one := _current.get()) is None else one.doing(what):
-        yield
+    return contextlib.nullcontext() if (one := _current.get()) is None else one.doing(what)
 
 
 def counted(items: Sequence[_Item], what: str) -> Iterator[_Item]:
@@ -179,8 +178,6 @@ def counted(items: Sequence[_Item], what: str) -> Iterator[_Item]:
             done += 1
 
 
-@contextlib.contextmanager
-def printing() -> Iterator[None]:
+def printing() -> AbstractContextManager[None]:
     """Print in the block, in place of the line that is on the terminal."""
-    with contextlib.nullcontext() if (one := _current.get()) is None else one.printing():
-        yield
+    return contextlib.nullcontext() if (one := _current.get()) is None else one.printing()

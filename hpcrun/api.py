@@ -14,6 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,9 @@ def tell(message: str) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
-@contextlib.contextmanager
-def told(say: Say) -> Iterator[None]:
+def told(say: Say) -> AbstractContextManager[None]:
     """Tell on standard error during the block what is done, unless messages go elsewhere."""
-    with activity.reported(sys.stderr if say is tell else None):
-        yield
+    return activity.reported(sys.stderr if say is tell else None)
 
 
 class Experiment:

@@ -47,14 +47,12 @@ class Extent:
         self.files = self.values = self.characters = 0
         self.copied = 0
 
-    def open_file(self, line: int) -> None:
+    def open_file(self) -> None:
         """Count a file; raise TooMuch if there are too many."""
         self.files += 1
         if self.files > MOST_FILES:
-            found = (
-                f"the spec is made of more than {MOST_FILES:,} files, each as often as it is read"
-            )
-            raise TooMuch(found, line, "extend fewer files, each once")
+            found = f"more than {MOST_FILES:,} files, each as often as it is read"
+            raise TooMuch(f"the spec is made of {found}", 1, "extend fewer files, each once")
 
     def add(self, values: int, characters: int, line: int) -> None:
         """Count values and characters; raise TooMuch if there are too many."""
@@ -78,7 +76,7 @@ class _Collection:
 
 def check_yaml(text: str, loader: Any, extent: Extent) -> None:
     """Count what a YAML text stands for; raise TooMuch, or yaml.YAMLError where it is no YAML."""
-    extent.open_file(1)
+    extent.open_file()
     around: list[_Collection] = []
     # Values, characters and height of what an anchor names.
     anchors: dict[str, tuple[int, int, int]] = defaultdict(lambda: (1, 0, 0))
@@ -111,7 +109,7 @@ def check_yaml(text: str, loader: Any, extent: Extent) -> None:
 
 def check_json(text: str, extent: Extent) -> None:
     """Count what a JSON text holds, whether or not it is valid; raise TooMuch."""
-    extent.open_file(1)
+    extent.open_file()
     extent.add(0, len(text), 1)
     depth = 0
     for token in _TOKEN.finditer(text):

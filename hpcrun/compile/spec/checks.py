@@ -15,17 +15,7 @@ from hpcrun import feature
 from hpcrun.compile.source.limits import LARGEST_FILE
 from hpcrun.compile.source.marked_tree import get_at, leaves
 from hpcrun.compile.source.problems import Reporter, did_you_mean
-from hpcrun.compile.target.slurm_options import (
-    LONGEST_TIME,
-    MAIL_TYPES,
-    check_grow,
-    check_name,
-    check_resources,
-    check_setup,
-    check_variables,
-    check_words,
-    time_hint,
-)
+from hpcrun.compile.target import slurm_options
 from hpcrun.container import runtimes
 from hpcrun.container.runtimes import ContainerRuntime, Mount
 from hpcrun.errors import HpcrunError
@@ -86,20 +76,22 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
         _only_where_it_resumes(data[name], report.below(name))
     for one in feature.every().values():
         one.check(data, report)
-    check_name(data["name"], report)
+    slurm_options.check_name(data["name"], report)
     for index, tag in enumerate(data["tags"]):
         if not annotation_log.is_tag(tag):
             report.at(f"tags.{index}", f"found {tag!r}; accepted are {annotation_log.ACCEPTED}")
     is_batch = data["framework"] == frameworks.BATCH
-    check_resources(data["resources"], report.below("resources"), ranks_have_gpus=not is_batch)
-    check_limits(data["resources"], limits, report.below("resources"))
+    wanted, at = data["resources"], report.below("resources")
+    slurm_options.check_resources(wanted, at, ranks_have_gpus=not is_batch)
+    check_limits(wanted, limits, at)
     for key, least in AT_LEAST.items():
         report.at_least(key, get_at(data, tuple(key.split("."))), least)
     _check_checkpoint(data["checkpoint"], report.below("checkpoint"))
-    check_variables(data["environment"]["variables"], report.below("environment.variables"))
-    check_setup(data["environment"]["setup"], report.below("environment.setup"))
-    if data["environment"]["python"] is not None:
-        _check_python(data["environment"]["python"], report)
+    environment = data["environment"]
+    slurm_options.check_variables(environment["variables"], report.below("environment.variables"))
+    slurm_options.check_setup(environment["setup"], report.below("environment.setup"))
+    if environment["python"] is not None:
+        _check_python(environment["python"], report)
     _check_recovery(data, report.below("recovery"))
     _check_progress(data["progress"], report.below("progress"))
     _check_notify(data["notify"], report.below("notify"))
@@ -320,23 +312,23 @@ def _check_recovery(data: dict[str, Any], report: Reporter) -> None:
     if recovery["budgets"]:
         _check_budgets(recovery["budgets"], report.below("budgets"))
     if recovery["grow"] is not None:
-        check_grow(recovery["grow"], data["resources"], report.below("grow"))
+        slurm_options.check_grow(recovery["grow"], data["resources"], report.below("grow"))
     if recovery["stop_signal"] is not None:
         _check_signal(recovery, report)
     if recovery["resume"] is not None or recovery["resume_args"]:
         _check_resume(recovery, report)
     for name, example in (("hang_after", "00:05:00"), ("warm_after", "00:01:00")):
         after = recovery[name]
-        if after is not None and not 0 < (parse_duration(after) or 0) <= LONGEST_TIME:
+        if after is not None and not 0 < (parse_duration(after) or 0) <= slurm_options.LONGEST_TIME:
             found = f'found {after!r}; accepted is a time such as "{example}"'
-            report.at(name, found, time_hint(after) or "null for never")
+            report.at(name, found, slurm_options.time_hint(after) or "null for never")
     before = recovery["stop_before"]
     if before is None:
         return
     asked, limit = parse_duration(before), parse_duration(data["resources"]["time"])
     if not asked:
         found = f'found {before!r}; accepted is a time such as "00:05:00"'
-        report.at("stop_before", found, time_hint(before))
+        report.at("stop_before", found, slurm_options.time_hint(before))
     elif limit is not None and not stop_lead_time.leaves_enough(limit, asked):
         report.at(
             "stop_before",
@@ -363,7 +355,7 @@ def _check_resume(recovery: dict[str, Any], report: Reporter) -> None:
             return
     if isinstance(given, str):
         return
-    check_variables(given["environment"], report.below("resume.environment"))
+    slurm_options.check_variables(given["environment"], report.below("resume.environment"))
     if isinstance(given["when"], str):
         given["when"] = [given["when"]]
     for index, pattern in enumerate(given["when"]):
@@ -433,7 +425,7 @@ def _check_progress(progress: dict[str, Any], report: Reporter) -> None:
 
 
 def _check_notify(notify: dict[str, Any], report: Reporter) -> None:
-    for name, accepted in (("mail_types", MAIL_TYPES), ("events", EVENTS)):
+    for name, accepted in (("mail_types", slurm_options.MAIL_TYPES), ("events", EVENTS)):
         for index, found in enumerate(notify[name]):
             if found not in accepted:
                 message = f"found {found!r}; accepted are {', '.join(accepted)}"
@@ -497,7 +489,7 @@ def _check_arguments(data: dict[str, Any], report: Reporter) -> None:
         ("notify.command", data["notify"]["command"]),
     ):
         if isinstance(words, list):
-            check_words(words, "an argument", report.below(key))
+            slurm_options.check_words(words, "an argument", report.below(key))
 
 
 def _no_placeholders(data: Any, report: Reporter) -> None:

@@ -13,14 +13,7 @@ from hpcrun.compile.source.interpolate import interpolate
 from hpcrun.compile.source.marked_tree import SourceMark, Tree
 from hpcrun.compile.source.problems import MOST_NUMBER, Problems, Reporter, did_you_mean, listing
 from hpcrun.compile.spec import profile_files, schema
-from hpcrun.compile.target.slurm_options import (
-    check_name,
-    check_resources,
-    check_sbatch,
-    check_setup,
-    check_time,
-    check_variables,
-)
+from hpcrun.compile.target import slurm_options
 from hpcrun.host import expand_home
 from hpcrun.slurm import client
 from hpcrun.state import permissions
@@ -99,14 +92,14 @@ def _hidden(name: str, beside: Path) -> tuple[str, ...]:
 
 
 def _check(data: dict[str, Any], report: Reporter) -> None:
-    check_name(data["name"], report)
-    check_resources(data["resources"], report.below("resources"))
-    check_sbatch(data["sbatch"], report.below("sbatch"))
-    check_variables(data["variables"], report.below("variables"))
-    check_setup(data["setup"], report.below("setup"))
+    slurm_options.check_name(data["name"], report)
+    slurm_options.check_resources(data["resources"], report.below("resources"))
+    slurm_options.check_sbatch(data["sbatch"], report.below("sbatch"))
+    slurm_options.check_variables(data["variables"], report.below("variables"))
+    slurm_options.check_setup(data["setup"], report.below("setup"))
     limits = data["limits"]
     if limits["max_time"] is not None:
-        check_time(limits["max_time"], "limits.max_time", report)
+        slurm_options.check_time(limits["max_time"], "limits.max_time", report)
     for field in ("max_array_size", "max_nodes"):
         report.at_least(f"limits.{field}", limits[field], 1)
     for field, hours in data["confirm_above"].items():
