@@ -66,45 +66,38 @@ class Extent:
             raise TooMuch(f"more than {size(MOST_TEXT)} of text {counted}", line)
 
 
-class _Collection:
-    """A mapping or a list that the parser is in."""
-
-    def __init__(self, anchor: str | None, extent: Extent) -> None:
-        self.anchor, self.height = anchor, 0
-        self.values, self.characters = extent.values, extent.characters
-
-
 def check_yaml(text: str, loader: Any, extent: Extent) -> None:
     """Count what a YAML text stands for; raise TooMuch, or yaml.YAMLError where it is no YAML."""
     extent.open_file()
-    around: list[_Collection] = []
     # Values, characters and height of what an anchor names.
     anchors: dict[str, tuple[int, int, int]] = defaultdict(lambda: (1, 0, 0))
-    for event in yaml.parse(text, Loader=loader):
-        line = event.start_mark.line + 1  # type: ignore[union-attr]
-        found = (1, 0, 0)
-        if isinstance(event, yaml.CollectionStartEvent):
+
+    def height_of(event: Any, depth: int) -> int:
+        """Count what begins with an event, inside of so many collections; return its height."""
+        line, height = event.start_mark.line + 1, 0
+        before, written = extent.values, extent.characters
+        if isinstance(event, yaml.AliasEvent):
+            values, characters, height = anchors[str(event.anchor)]
+            extent.add(values, characters, line)
+            _check_depth(depth + height, line)
+            return height
+        if isinstance(event, yaml.ScalarEvent):
+            extent.add(1, len(event.value), line)
+        elif isinstance(event, yaml.CollectionStartEvent):
             extent.add(1, 0, line)
-            around.append(_Collection(event.anchor, extent))
-            _check_depth(len(around), line)
-            continue
-        if isinstance(event, yaml.CollectionEndEvent):
-            inner = around.pop()
-            values = 1 + extent.values - inner.values
-            found = (values, extent.characters - inner.characters, inner.height + 1)
-            if inner.anchor:
-                anchors[inner.anchor] = found
-        elif isinstance(event, yaml.ScalarEvent):
-            found = (1, len(event.value), 0)
-            extent.add(*found[:2], line)
-            if event.anchor:
-                anchors[event.anchor] = found
-        elif isinstance(event, yaml.AliasEvent):
-            found = anchors[str(event.anchor)]
-            extent.add(*found[:2], line)
-            _check_depth(len(around) + found[2], line)
-        if around:
-            around[-1].height = max(around[-1].height, found[2])
+            _check_depth(depth + 1, line)
+            for inner in events:
+                if isinstance(inner, yaml.CollectionEndEvent):
+                    break
+                height = max(height, height_of(inner, depth + 1))
+            height += 1
+        if anchor := getattr(event, "anchor", None):
+            anchors[anchor] = extent.values - before, extent.characters - written, height
+        return height
+
+    events = iter(yaml.parse(text, Loader=loader))
+    for event in events:
+        height_of(event, 0)
 
 
 def check_json(text: str, extent: Extent) -> None:
