@@ -95,21 +95,18 @@ class Registry(Generic[T]):
                 f"the {self.one} {name!r} is offered by {' and by '.join(packages)}",
                 hint=f"uninstall one of them: pip uninstall {packages[-1]}",
             )
+        place, which = offered[0].value, f"the {self.one} {name!r} of the package {packages[0]}"
+        hint = f"upgrade or uninstall it: pip uninstall {packages[0]}"
         try:
-            found = attribute_at(offered[0].value)
+            found = attribute_at(place)
         # Another package's code: whatever it raises as it is imported, it is named.
         except Exception as error:
-            raise HpcrunError(
-                f"the {self.one} {name!r} of the package {packages[0]} cannot be loaded "
-                f"({offered[0].value}): {type(error).__name__}: {error}",
-                hint=f"upgrade or uninstall it: pip uninstall {packages[0]}",
-            ) from error
+            wrong = f"{type(error).__name__}: {error}"
+            raise HpcrunError(f"{which} cannot be loaded ({place}): {wrong}", hint=hint) from error
         if lacking := missing(found, self.needs):
             raise HpcrunError(
-                f"the {self.one} {name!r} of the package {packages[0]} ({offered[0].value}) has no "
-                f"{' and no '.join(lacking)}",
-                hint=f"upgrade or uninstall it: pip uninstall {packages[0]}; its authors find what "
-                "a package must have in docs/extending.md",
+                f"{which} ({place}) has no {' and no '.join(lacking)}",
+                hint=f"{hint}; its authors find what a package must have in docs/extending.md",
             )
         return cast(T, found)
 

@@ -111,9 +111,13 @@ def modified(path: Path) -> float:
 
     Raises OSError if it cannot be opened.
     """
+    return _of_server(path).st_mtime
+
+
+def _of_server(path: Path) -> os.stat_result:
     descriptor = os.open(path, _LOOK)
     try:
-        return os.fstat(descriptor).st_mtime
+        return os.fstat(descriptor)
     finally:
         os.close(descriptor)
 
@@ -181,29 +185,21 @@ def mark(path: Path) -> list[int] | None:
 
     None if there is none. Raises OSError if it cannot be opened.
     """
-    try:
-        descriptor = asked(functools.partial(os.open, path, _LOOK), path.parent)
-    except OSError as error:
-        if not is_absence(error):
-            raise
-        return None
-    try:
-        return _mark(os.fstat(descriptor))
-    finally:
-        os.close(descriptor)
+    return _mark(lambda: asked(functools.partial(_of_server, path), path.parent))
 
 
 def known_mark(path: Path) -> list[int] | None:
     """Return the same as this host knows it, which may be as late as `SEEN_WITHIN`."""
+    return _mark(path.stat)
+
+
+def _mark(look: Callable[[], os.stat_result]) -> list[int] | None:
     try:
-        return _mark(path.stat())
+        found = look()
     except OSError as error:
         if not is_absence(error):
             raise
         return None
-
-
-def _mark(found: os.stat_result) -> list[int]:
     return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_uid]
 
 

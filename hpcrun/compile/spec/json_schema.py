@@ -29,6 +29,7 @@ JsonSchema = dict[str, Any]
 # A value that is known later: an interpolation, or one that the command line must give.
 _LATER: JsonSchema = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
 _NULL: JsonSchema = {"type": "null"}
+_KNOWN: JsonSchema = {"not": {"anyOf": [{"$ref": "#/$defs/later"}, _NULL]}}
 _OBJECT: JsonSchema = {"type": "object"}
 _OWNED = {*slurm_options.OWNED, *slurm_options.OWNED_BY_FIELD}
 _SBATCH = slurm_options.SBATCH_OPTIONS - _OWNED
@@ -119,7 +120,7 @@ class _Blocks:
         options = get_args(annotation) if schema.is_union(annotation) else (annotation,)
         found = [part for option in options for part in self._parts(option)]
         found.append({"$ref": "#/$defs/later"})
-        return {"anyOf": found, **({"if": _known(), "then": checked} if checked else {})}
+        return {"anyOf": found, **({"if": _KNOWN, "then": checked} if checked else {})}
 
     def _parts(self, annotation: Any) -> list[JsonSchema]:
         if annotation is types.NoneType:
@@ -148,21 +149,14 @@ _SCALARS: dict[type, list[JsonSchema]] = {
 }
 
 
-def _known() -> JsonSchema:
-    return {"not": {"anyOf": [{"$ref": "#/$defs/later"}, _NULL]}}
-
-
 def _checked(cls: type, name: str) -> JsonSchema:
     """Return what is checked of a field, wherever its dataclass inherits it from."""
     for one in cls.__mro__:
         if found := _CHECKED.get(key := f"{one.__name__}.{name}"):
-            return _with_recipes(found) if key in _OF_RECIPES else found
+            if key in _OF_RECIPES:  # installed ones, too
+                return {"anyOf": [{"enum": [*RECIPES.names, resume.NONE]}, *found["anyOf"]]}
+            return found
     return {}
-
-
-def _with_recipes(checked: JsonSchema) -> JsonSchema:
-    """Return what is checked of a key whose other values are recipes, installed ones too."""
-    return {"anyOf": [{"enum": [*RECIPES.names, resume.NONE]}, *checked["anyOf"]]}
 
 
 def _deepspeed(key: str) -> JsonSchema:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -191,7 +192,7 @@ def time_reading(text: str) -> str | None:
 
 
 def _note_some(report: Reporter, found: Iterator[tuple[Key, str, str]]) -> None:
-    for _, (key, message, hint) in zip(range(_MOST), found, strict=False):
+    for key, message, hint in itertools.islice(found, _MOST):
         report.note(key, message, hint)
 
 

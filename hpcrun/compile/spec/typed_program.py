@@ -127,11 +127,8 @@ class TypedProgram:
         wrong = [f"{one.text}: {one.what}" for one in job.fates if one.fate == sbatch_request.ASKED]
         if not wrong and (job.shell or not job.is_certain):
             wrong = [f"{key}: {what}" for key, what in job.asks.items()]
-            wrong = wrong or [
-                f"{one}: ranks of hpcrun see all GPUs of their node"
-                for one in ("--gpus-per-task",)
-                if job.shell
-            ]
+            if not wrong and job.shell:
+                wrong = ["--gpus-per-task: ranks of hpcrun see all GPUs of their node"]
         if wrong:
             hint = "leave it out, or write a spec: the key is in `hpcrun help spec`"
             if any("resources.time" in one for one in wrong):
@@ -196,10 +193,9 @@ class TypedProgram:
     def _name(self, given: str | None, launch: LaunchWords) -> str:
         """Return the experiment's name: -J, or that of the program."""
         *_, last = launch.entry
-        wanted = given or PurePath(last).name.removesuffix(PYTHON)
-        if not given and launch.entry[-2:-1] == ["-m"]:
-            wanted = last.rpartition(".")[2]
-        name = plain_name(wanted.split(".")[0] if not given else wanted)
+        is_module = launch.entry[-2:-1] == ["-m"]
+        own = last.rpartition(".")[2] if is_module else PurePath(last).name.partition(".")[0]
+        name = plain_name(given or own)
         if given not in (None, name):
             self.notes.append(f"name is {name}: {shortened(str(given), 60)} cannot be one")
         return name
