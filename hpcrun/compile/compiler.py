@@ -18,7 +18,7 @@ from hpcrun.compile.source.interpolate import interpolate_one, variables_read
 from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted, get_at
 from hpcrun.compile.source.problems import Problems, Reporter, kind_of
 from hpcrun.compile.spec import compose, misreadings, profile, schema
-from hpcrun.compile.spec.short_keys import ShortKeys
+from hpcrun.compile.spec.short_keys import ShortKeys, has_key
 from hpcrun.compile.spec.spec_text import TypedSpec
 from hpcrun.compile.sweep import late_values
 from hpcrun.compile.sweep.expansion import Expansion
@@ -243,10 +243,11 @@ class _Compiler:
         known = self._with_deepspeed(tree, Problems(), chosen)
         applied: dict[Key, compose.Override] = {}
         for one in given:
-            override = one if one.adds else self._in_full(one, known)
-            if override.adds:
-                exists = compose.check_added(override, known, self.problems)
-            else:
+            override, exists = one, has_key(known, one.key)
+            if one.adds:
+                exists = compose.check_added(one, known, self.problems)
+            elif not exists:
+                override = self._in_full(one, known)
                 exists = compose.check_exists(override.key, known, self.problems)
             if not exists:
                 continue

@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,14 +64,6 @@ _KEY = re.compile(r"[A-Za-z_][\w.-]*")
 _REQUEUE = "runs that were submitted are started again by their name: hpcrun requeue NAME"
 
 
-def _program_hint(text: str) -> str | None:
-    """Return what to type for a command of this machine; None if it is none."""
-    import shutil
-
-    shown = shlex.quote(text)
-    return f"for a program: hpcrun run -- {shown} ARGUMENTS" if shutil.which(text) else None
-
-
 def find_spec(spec: Path | str) -> tuple[Path, str]:
     """Return the file that SPEC means, and its name for messages.
 
@@ -105,10 +98,12 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
     near = [str(path.with_name(one.name)) for one in sorted(path.parent.glob("*.y*ml"))]
     named = f"; experiments that ship: {listing(known)}" if known else ""
     is_path = path.suffix in (".yaml", ".yml")
-    here = f"there are {listing(near, 8)}" if is_path and near else None
+    hint = f"there are {listing(near, 8)}" if is_path and near else _REQUEUE
+    if shutil.which(text):
+        hint = f"for a program: hpcrun run -- {shlex.quote(text)} ARGUMENTS"
     raise UsageError(
         f"there is no spec {text!r}: no such file, and no experiment of that name{named}",
-        hint=nearest_file(text, [*near, *known]) or _program_hint(text) or here or _REQUEUE,
+        hint=nearest_file(text, [*near, *known]) or hint,
     )
 
 

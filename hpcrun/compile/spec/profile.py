@@ -62,7 +62,9 @@ def load(name: str, beside: Path, mark: SourceMark, problems: Problems) -> Loade
         Reporter(Tree({}), problems).marked(mark, "cluster", found, hint)
         return None
     before = len(problems.found)
-    tree = yaml_reader.read_yaml(known[name], _shown(known[name]), problems)
+    relative = os.path.relpath(known[name])
+    shown = str(known[name]) if relative.startswith("../..") else relative
+    tree = yaml_reader.read_yaml(known[name], shown, problems)
     if tree is None or len(problems.found) > before:
         return None
     defaults = {"name": name, "root": Profile.root}
@@ -126,8 +128,3 @@ def _check_prices(prices: dict[str, Any], report: Reporter) -> None:
     if len(prices["currency"]) > 12 or not prices["currency"].isprintable():
         found = shortened(prices["currency"], 40)
         report.at("currency", f"found {found!r}; accepted is a short word, such as EUR")
-
-
-def _shown(path: Path) -> str:
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith("../..") else relative
