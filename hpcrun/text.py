@@ -56,7 +56,7 @@ def json_line(value: Any) -> str:
     """Return strict JSON in ASCII and in one line: what is not finite is null."""
     import json
 
-    return json.dumps(_finite(value), default=str, allow_nan=False)
+    return json.dumps(json.loads("".join(json_pieces(value))))
 
 
 def json_pieces(value: Any) -> Iterator[str]:
@@ -132,15 +132,6 @@ class _JsonWriter:
         if isinstance(value, (int, float)):
             return (int if isinstance(value, int) else float).__repr__(value)
         return self._quoted(str(value))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        keys = (str(key) if isinstance(key, float) else key for key in value)
-        return dict(zip(keys, map(_finite, value.values()), strict=True))
-    return [*map(_finite, value)] if isinstance(value, (list, tuple)) else value
 
 
 def plural(number: int, noun: str, form: str = "") -> str:

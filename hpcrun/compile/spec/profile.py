@@ -48,7 +48,7 @@ def load(name: str, beside: Path, mark: SourceMark, problems: Problems) -> Loade
     known = profile_files.available(beside)
     if name not in known:
         hint = did_you_mean(name, known)
-        named = expand_home(os.environ.get("HPCRUN_CLUSTERS", ""))
+        site = expand_home(os.environ.get("HPCRUN_CLUSTERS", ""))
         if "/" in name or name.endswith((".yaml", ".yml")):
             place = profile_files.directories(beside)[0]
             hint = (
@@ -56,8 +56,8 @@ def load(name: str, beside: Path, mark: SourceMark, problems: Problems) -> Loade
             )
         elif others := profile_files.files(name, beside, ".yml"):
             hint = f"{others[0]} is not read, as its name ends in .yml: call it {name}.yaml"
-        elif not named.is_dir():
-            hint = f"HPCRUN_CLUSTERS names {named}, and there is no such directory"
+        elif not site.is_dir():
+            hint = f"HPCRUN_CLUSTERS names {site}, and there is no such directory"
         found = f"there is no cluster profile {name!r}; there are {listing(sorted(known))}"
         Reporter(Tree({}), problems).marked(mark, "cluster", found, hint)
         return None
