@@ -210,7 +210,6 @@ class SlurmSite:
         return named or (every.pop() if len(every) == 1 else "")
 
 
-@activity.doing("asking Slurm what this cluster is")
 def read() -> SlurmSite:
     """Ask slurmctld and slurmdbd side by side.
 
@@ -221,7 +220,8 @@ def read() -> SlurmSite:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # the directory of users does not answer, or a container has none
         user = str(os.getuid())
-    with ThreadPoolExecutor(2) as pool:
+    doing = activity.doing("asking Slurm what this cluster is")
+    with doing, ThreadPoolExecutor(2) as pool:
         # The patience of a reader is this thread's.
         asked = pool.submit(contextvars.copy_context().run, site_queries.accounting, user)
         try:
