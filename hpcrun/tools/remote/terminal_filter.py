@@ -32,7 +32,7 @@ _HARMLESS_MODES = frozenset(
     {1, 7, 12, 25, 47, 1000, 1002, 1003, 1004, 1006, 1015, 1047, 1048, 1049, 2004, 2026}
 )
 _KEYS = re.compile(r"\x1b\[[<>=][0-9;]*u")
-_MOVES = re.compile(r"[\r\b\x07]")
+_MOVES = re.compile(r"([\r\b\x07])")
 # A string without an end is shown from here on.
 _LONGEST = 4096
 
@@ -93,7 +93,6 @@ class TerminalFilter:
         """Return text whose other characters that act on a terminal are shown."""
         if not self._screens:
             return visible(text.replace("\r\n", "\n"))
-        pieces = _MOVES.split(text)
-        moves = _MOVES.findall(text)
-        shown = [visible(piece) for piece in pieces]
-        return "".join(f"{one}{move}" for one, move in zip(shown, [*moves, ""], strict=True))
+        parts = _MOVES.split(text)
+        parts[::2] = map(visible, parts[::2])
+        return "".join(parts)

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from hpcrun.state import files
@@ -42,16 +43,14 @@ def read(environ: Mapping[str, str], directories: Sequence[Path]) -> SiteSoftwar
     until = time.monotonic() + PATIENCE
     roots = [Path(one) for one in environ.get("MODULEPATH", "").split(":") if one.startswith("/")]
     found: dict[str, None] = {}
-    seen = 0
     is_cut = False
-    for root in dict.fromkeys(roots):
-        for name in _names(root, "", _DEPTH):
-            seen += 1
-            is_cut = seen > _MOST_NAMES or time.monotonic() > until
-            if is_cut:
-                break
-            if _OF_TRAINING.fullmatch(name.rpartition("/")[0].rpartition("/")[2] or name):
-                found[name] = None
+    names = chain.from_iterable(_names(root, "", _DEPTH) for root in dict.fromkeys(roots))
+    for seen, name in enumerate(names, 1):
+        is_cut = seen > _MOST_NAMES or time.monotonic() > until
+        if is_cut:
+            break
+        if _OF_TRAINING.fullmatch(name.rpartition("/")[0].rpartition("/")[2] or name):
+            found[name] = None
     return SiteSoftware(
         modules=tuple([*found][:_MOST_FOUND]),
         loaded=_loaded(environ),
