@@ -130,33 +130,32 @@ def _on_this_machine(request: InitRequest, found: Survey, root: RootChoice) -> I
 def _on_slurm(request: InitRequest, found: Survey, site: SlurmSite, root: RootChoice) -> InitPlan:
     name = starter_text.profile_name(site)
     path = profile_files.own_directory() / f"{name}.yaml"
-    there = profile_files.available(request.directory).get(name)
-    is_kept = (
-        there is not None
-        and there.parent != profile_files.shipped_directory()
-        and not request.force
-    )
+    shipped, there = profile_files.shipped_directory(), profile_files.available(request.directory)
+    profiles = {one: place for one, place in there.items() if place.parent != shipped}
+    kept = None if request.force else profiles.get(name)
     given: Mapping[str, Any] = {}
-    if is_kept and there is not None:
-        path, given, root = _kept(there, name, request.directory)
+    if kept is not None:
+        path, given, root = _kept(kept, name, request.directory)
     python = found.python
     on_gpus = python is None or python.build != CPU
     with activity.doing("choosing a partition"):
         uses = job_choice.uses(site, given)
         job = job_choice.choose(site, uses, given, on_gpus=on_gpus)
     cluster = name if job is not None or request.profile_only else LOCAL
-    plan = InitPlan(request, found, cluster, path, root, uses, job, given if is_kept else None)
+    plan = InitPlan(request, found, cluster, path, root, uses, job, given if kept else None)
     setup, of_modules = _setup(found)
     plan.notes.extend([*_of_name(name, site), *_of_slurm(plan, site, given), *of_modules])
     plan.notes.extend(_of_python(found, job))
-    if is_kept:
+    if kept is not None:
         plan.notes.append(
             f"the profile {path} is there already, and is kept; to write yours anew: hpcrun init "
             "--profile-only --force"
         )
     else:
         plan.notes.extend([root.doubt] if root.doubt else [])
-        plan.notes.extend(_of_profiles(request.directory, name))
+        if others := [one for one in profiles if one != name]:
+            told = f"other profiles that are there, for `cluster:` of a spec: {listed(others, 8)}"
+            plan.notes.append(told)
         day = time.strftime("%Y-%m-%d")
         schema = path.parent.parent / starter_text.PROFILE_SCHEMA
         told = starter_text.profile(found, site, uses, job, root, day, setup)
@@ -243,14 +242,6 @@ def _schema(path: Path, of: str, *, force: bool) -> PlannedFile:
     found = PlannedFile.of(path, starter_text.schema(of), force=force)
     is_ours = '"title": "hpcrun ' in found.there[:200]
     return replace(found, action=REPLACED) if found.action == KEPT and is_ours else found
-
-
-def _of_profiles(directory: Path, name: str) -> Iterator[str]:
-    shipped = profile_files.shipped_directory()
-    there = profile_files.available(directory).items()
-    others = [other for other, path in there if path.parent != shipped and other != name]
-    if others:
-        yield f"other profiles that are there, for `cluster:` of a spec: {listed(others, 8)}"
 
 
 def _setup(found: Survey) -> tuple[list[str], list[str]]:
