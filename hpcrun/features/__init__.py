@@ -5,6 +5,7 @@ The ``__init__`` of a folder says what is where in it, and holds ``FEATURE``, an
 by name: a feature whose folder is taken away is gone, with its key of the spec, and nothing else.
 
 - `object_storage`: copies of checkpoints in an object store.
+- `point_search`: values that the runs of a search get as they start.
 - `staging`: data on the nodes' own disks.
 
 To add a feature: a folder, its tests in ``tests/features``, a page of docs, and ``make docs``.

@@ -7,9 +7,10 @@ other tool; the core imports none.
 
 - `doctor`: promises of a cluster, and tests of its nodes. `init`: a profile and a project, also of
   an sbatch script. `estimate`: memory, time and money. `perf`: ``tune``, ``scaling``, ``profile``.
-- `top`: the live screen. `report`: the HTML page. `export`: runs as an archive. `weights`: for
-  other programs.
-- `drill`: faults on purpose. `completion`: scripts for shells, and the answers to TAB.
+- `top`: the live screen. `report`: the HTML page. `search`: trials at a glance. `export`: runs as
+  an archive. `weights`: for other programs.
+- `drill`: faults on purpose. `completion`: scripts for shells, and the answers to TAB. `remote`:
+  any command on a login node.
 
 To add a tool: a folder with ``COMMANDS`` in its ``__init__``, a module with a click command, its
 tests in ``tests/tools``, and ``make docs``. What of it runs on compute nodes is in its room
