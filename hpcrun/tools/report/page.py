@@ -495,7 +495,8 @@ def _wandb(one: Selected, block: dict[str, Any]) -> TrackerLink:
         return TrackerLink("W&B", "kept offline:", command=f"wandb beta sync {directory}")
     entity = block.get("entity")
     text = f"{entity}/{project}" if entity else f"project {project}, run {one.run.identity}"
-    base = _variable(one, "WANDB_BASE_URL") or WANDB
+    variables = _mapping(_mapping(one.run.spec.get("environment")).get("variables"))
+    base = str(variables.get("WANDB_BASE_URL") or WANDB)
     if not entity or not _ADDRESS.fullmatch(base):
         return TrackerLink("W&B", text)
     parts = (str(entity), project, "runs", one.run.identity)
@@ -510,8 +511,3 @@ def _mlflow(one: Selected, block: dict[str, Any]) -> TrackerLink:
         command = f"mlflow ui --backend-store-uri {shlex.quote(server)}"
         return TrackerLink("MLflow", text, command=command)
     return TrackerLink("MLflow", text, server if _ADDRESS.fullmatch(server) else "")
-
-
-def _variable(one: Selected, name: str) -> str:
-    variables = _mapping(_mapping(one.run.spec.get("environment")).get("variables"))
-    return str(variables.get(name) or "")
