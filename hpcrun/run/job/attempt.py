@@ -244,7 +244,7 @@ class RunningAttempt:
         else:
             self._roles.complete(launch)
             self._roles.write()
-        self._start_over = StartOver(launch, self._record_start_over)
+        self._start_over = StartOver(launch, self._record)
 
     def _record_fabric(self, nodes: Sequence[LaunchNode]) -> None:
         """Record what the nodes said of their links; nothing where none has an adapter."""
@@ -333,17 +333,6 @@ class RunningAttempt:
             for one in ledger.read(self._paths.run)
         )
 
-    def _record_start_over(self, found: dict[str, Any]) -> None:
-        say(f"attempt {self._paths.number} {found['message']}")
-        self._record(ledger.BEGAN_OVER, **found)
-
-    def _record_straggler(self, found: dict[str, Any]) -> None:
-        say("rank {rank} on {node} holds up the others".format(**found))
-        self._record(ledger.STRAGGLER, **found)
-
-    def _record_shared_write(self, name: str, ranks: list[int]) -> None:
-        self._record(ledger.SHARED_WRITE, file=name, ranks=ranks)
-
     def _wait_for_slurm(self) -> bool:
         """Wait a moment, or for a controller that is down; return whether it was down."""
         was_down = False
@@ -359,9 +348,9 @@ class RunningAttempt:
         """Wait for the ranks' end and return their exit code; None if they are to be killed."""
         each_turn: tuple[EachTurn, ...] = (
             *self._always,
-            HangWatch(self._run, self._agents, self._record_straggler, lambda: workers.is_ending),
+            HangWatch(self._run, self._agents, self._record, lambda: workers.is_ending),
             FaultInjection(self._run, self._paths, self._agents, self._stop_request.hear),
-            SharedWrites(self._agents.writes, self._record_shared_write),
+            SharedWrites(self._agents.writes, self._record),
             LogSizeRecord(self._paths, self._run.world_size, self._agents.log_sizes),
             self._start_over,
             self._warm_ranks,

@@ -14,7 +14,9 @@ from hpcrun.run.health.program_hangs import ProgramHangDetector
 from hpcrun.run.health.progress import GONE
 from hpcrun.run.health.straggler import StragglerDetector
 from hpcrun.run.job.agents import Agents
+from hpcrun.run.protocol.output import say
 from hpcrun.slurm.parse import parse_duration
+from hpcrun.state import ledger
 from hpcrun.state.plan import RunPlan
 
 _LOOK_EVERY = 1.0
@@ -42,17 +44,17 @@ class Hung(HpcrunError):
 class HangWatch:
     """The ranks of one attempt, as their agents report on them; with roles those of the main one.
 
-    ``on_straggler`` gets the details of ``ledger.STRAGGLER`` when a rank holds up the others.
+    ``record`` writes an event of the ledger, for a rank that holds up the others.
     """
 
     def __init__(
         self,
         run: RunPlan,
         agents: Agents,
-        on_straggler: Callable[[dict[str, Any]], None],
+        record: Callable[..., None],
         is_ending: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._run, self._agents, self._on_straggler = run, agents, on_straggler
+        self._run, self._agents, self._record = run, agents, record
         self._is_ending = is_ending
         self._stragglers = StragglerDetector()
         self._hang_after = parse_duration(run.recovery.hang_after or "") or 0.0
@@ -73,7 +75,9 @@ class HangWatch:
         ranks = self._agents.pulses
         self._hangs.update(ranks, now)
         if (slow := self._stragglers.update(ranks)) is not None:
-            self._on_straggler({**vars(slow), "node": self._node(slow.rank)})
+            node = self._node(slow.rank)
+            say(f"rank {slow.rank} on {node} holds up the others")
+            self._record(ledger.STRAGGLER, **vars(slow), node=node)
         # A script or command may end when it likes.
         if self._run.entry.kind == "function" and self._hangs.vanished(now):
             raise RankVanished

@@ -11,7 +11,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hpcrun import shared_look
 from hpcrun.policy import causes, resume
@@ -20,6 +20,7 @@ from hpcrun.run.program.file_search import FoundFile, walk
 from hpcrun.run.program.save_watch import STEP, Place, place_of
 from hpcrun.run.program.whole_saves import damage
 from hpcrun.run.protocol.launch import Launch
+from hpcrun.run.protocol.output import say
 from hpcrun.state import files, ledger, metrics_file, session_log
 from hpcrun.state.layout import AttemptPaths, NamedFile, RunPaths
 from hpcrun.state.spec.recovery_block import NEWEST_DIRECTORY, NEWEST_STEP, Resume
@@ -314,11 +315,11 @@ def _known(steps: Iterable[int | None]) -> list[int]:
 class StartOver:
     """The watch for a script or command that begins again at the step of a first attempt.
 
-    ``on_found`` gets the fields of the ledger's ``began_over``.
+    ``record`` writes an event of the ledger.
     """
 
-    def __init__(self, launch: Launch, on_found: Callable[[dict[str, Any]], None]) -> None:
-        self._launch, self._on_found = launch, on_found
+    def __init__(self, launch: Launch, record: Callable[..., None]) -> None:
+        self._launch, self._record = launch, record
         self._look_at = 0.0
         paths = launch.run_paths.attempts() if launch.entry.kind != "function" else []
         self._earlier = [one for one in paths if one.number < launch.attempt]
@@ -356,4 +357,5 @@ class StartOver:
             source = told.get("source") or "what had been saved"
             why = f"it did not go on from {source}, or counts anew from there"
         message = f"began over at step {step:,}, though step {reached:,} had been reached; {why}"
-        self._on_found({"step": step, "reached": reached, "message": message})
+        say(f"attempt {self._launch.attempt} {message}")
+        self._record(ledger.BEGAN_OVER, step=step, reached=reached, message=message)

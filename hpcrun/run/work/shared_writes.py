@@ -84,12 +84,10 @@ def _overwrites(process: Path, descriptor: str, name: str) -> bool:
 class SharedWrites:
     """The supervisor's side, for one attempt; takes what it compares out of ``seen``.
 
-    ``record`` is called once with the first files that several ranks write.
+    ``record`` writes an event of the ledger, once, for the first file that several ranks write.
     """
 
-    def __init__(
-        self, seen: list[tuple[str, int]], record: Callable[[str, list[int]], None]
-    ) -> None:
+    def __init__(self, seen: list[tuple[str, int]], record: Callable[..., None]) -> None:
         self._seen, self._record = seen, record
         self._writers: dict[str, set[int]] = {}
         self._is_told = False
@@ -102,8 +100,10 @@ class SharedWrites:
             writers.add(rank)
             if len(writers) > 1 and not self._is_told:
                 self._is_told = True
+                from hpcrun.state import ledger  # which agents do without
+
                 say(
                     f"ranks {','.join(ranges(writers))} write one file, {name}: what one writes, "
                     "another may destroy; `working_directory: rank` gives each its own"
                 )
-                self._record(name, sorted(writers))
+                self._record(ledger.SHARED_WRITE, file=name, ranks=sorted(writers))

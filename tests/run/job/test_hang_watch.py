@@ -16,6 +16,7 @@ import pytest
 
 from hpcrun.run.health.program_hangs import RankActivity
 from hpcrun.run.health.progress import GONE, RankProgress
+from hpcrun.run.health.straggler import Straggler, StragglerDetector
 from hpcrun.run.job.agents import Agents
 from hpcrun.run.job.hang_watch import HangWatch, Hung
 from hpcrun.state import ledger
@@ -140,11 +141,28 @@ def test_a_rank_that_hung_while_another_had_a_session(monkeypatch: pytest.Monkey
     run = RunPlan(0, "x", "", {}, Entry("command", argv=("true",)), spec)
     clock = itertools.count(time.monotonic())
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    watch = HangWatch(run, cast(Agents, agents), lambda _found: None)
+    watch = HangWatch(run, cast(Agents, agents), pytest.fail)
     watch.turn()
     agents.pulses[0] = replace(living, state=GONE)
     with pytest.raises(Hung, match="no rank has written or computed anything for 6"):
         deque((watch.turn() for _ in range(65)), 0)
+
+
+def test_a_rank_that_holds_up_the_others_is_recorded(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    slow = Straggler(1, waits=0.0, others_wait=0.5)
+    monkeypatch.setattr(StragglerDetector, "update", lambda *_: slow)
+    places = SimpleNamespace(node_of=lambda _rank: "n1")
+    agents = SimpleNamespace(pulses={}, programs={}, traffic={}, places=places)
+    run = RunPlan(0, "x", "", {}, Entry("command", argv=("true",)), {"resources": {"nodes": 2}})
+    found: list[Any] = []
+    watch = HangWatch(
+        run, cast(Agents, agents), lambda event, **details: found.append((event, details))
+    )
+    watch.turn()
+    assert found == [(ledger.STRAGGLER, {**vars(slow), "node": "n1"})]
+    assert "rank 1 on n1 holds up the others" in capfd.readouterr().out
 
 
 def test_the_end_of_a_program_that_waits_names_the_key_that_allows_it(place: Place) -> None:

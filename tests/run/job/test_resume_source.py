@@ -373,12 +373,15 @@ def test_a_program_that_begins_over(
 ) -> None:
     logged(launch, *steps)
     found: list[dict[str, Any]] = []
-    watch = StartOver(replace(launch, resume=resume), found.append)
+    watch = StartOver(
+        replace(launch, resume=resume),
+        lambda event, **details: found.append({"event": event, **details}),
+    )
     watch.turn()
     logged(launch, first, attempt=2)
     watch.look()
     watch.look()
-    assert len(found) == (words is not None)
+    assert [one["event"] for one in found] == [ledger.BEGAN_OVER] * (words is not None)
     if words is not None:
         assert words in found[0]["message"]
 

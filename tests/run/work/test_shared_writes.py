@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcrun.run.work import shared_writes
 from hpcrun.run.work.shared_writes import OpenFiles, SharedWrites
+from hpcrun.state import ledger
 from tests.support.waiting import until
 
 WRITER = """
@@ -70,11 +72,12 @@ def test_a_file_is_told_once(
 
 
 def test_the_first_file_of_two_ranks_is_recorded_once() -> None:
-    recorded: list[tuple[str, list[int]]] = []
+    recorded: list[dict[str, Any]] = []
     seen = [("a", 0), ("b", 1), ("a", 0)]
-    writes = SharedWrites(seen, lambda name, ranks: recorded.append((name, ranks)))
+    writes = SharedWrites(seen, lambda event, **details: recorded.append({event: details}))
     writes.turn()
     assert recorded == []
     seen += [("b", 0), ("a", 1)]
     writes.turn()
-    assert (recorded, seen) == ([("b", [0, 1])], [])
+    assert recorded == [{ledger.SHARED_WRITE: {"file": "b", "ranks": [0, 1]}}]
+    assert seen == []
