@@ -9,27 +9,11 @@ from __future__ import annotations
 import io
 import sys
 import zipimport
-from types import ModuleType
-from typing import Any, BinaryIO
+from types import ModuleType, SimpleNamespace
+from typing import BinaryIO
 
 # The module by which Python's importer of archives opens them.
 _OPENER = "_io"
-
-
-class _Opener:
-    """Opens an archive whose ``content`` is known from memory, and all else as ``module`` does."""
-
-    def __init__(self, module: ModuleType, archive: str, content: bytes) -> None:
-        self._module, self._archive, self._content = module, archive, content
-
-    def open_code(self, path: str) -> BinaryIO:
-        if path == self._archive:
-            return io.BytesIO(self._content)
-        found: BinaryIO = self._module.open_code(path)
-        return found
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
 
 
 def read_once() -> None:
@@ -39,7 +23,7 @@ def read_once() -> None:
     """
     archive = getattr(sys.modules["hpcrun"].__loader__, "archive", None)
     module = getattr(zipimport, _OPENER, None)
-    if archive is None or module is None or isinstance(module, _Opener):
+    if archive is None or not isinstance(module, ModuleType):
         return
     try:
         with open(archive, "rb") as stream:
@@ -47,4 +31,8 @@ def read_once() -> None:
     except OSError:
         # The next import finds the same, and says so.
         return
-    setattr(zipimport, _OPENER, _Opener(module, archive, content))
+
+    def open_code(path: str) -> BinaryIO:
+        return io.BytesIO(content) if path == archive else module.open_code(path)
+
+    setattr(zipimport, _OPENER, SimpleNamespace(**{**vars(module), "open_code": open_code}))
