@@ -26,8 +26,8 @@ class WarmRanks:
 
     def __init__(self, launcher: Launcher, agents: Agents) -> None:
         self._launcher, self._agents = launcher, agents
-        # The attempt that trains, and since when.
-        self._training: tuple[int, float] | None = None
+        # The attempt that trains -> since when.
+        self._training: dict[int, float] = {}
         self._groups: list[WarmGroup] = []
         # The attempt in which they were started.
         self._attempt = 0
@@ -80,14 +80,13 @@ class WarmRanks:
             return
         if (due := warm_up.after(run)) is None:
             return
-        known = self._training
-        began = known[1] if known is not None and known[0] == attempt.number else None
+        began = self._training.get(attempt.number)
         if began is not None and time.monotonic() - began < due:
             return
         if not self._is_training(run):
             return
         if began is None:
-            self._training = attempt.number, time.monotonic()
+            self._training = {attempt.number: time.monotonic()}
         else:
             self._attempt = attempt.number
             # Warm ranks need memory: not in a run that was killed for the lack of it before.
@@ -204,16 +203,13 @@ class CalledRanks(Workers):
             return None
         codes = [group.workers.exit_code() for group in self._groups]
         self._look()
+        found = [1 if end.exit_code is None else end.exit_code for end in self.ends.values()]
         for group, code in zip(self._groups, codes, strict=True):
             if code is None:
                 group.workers.kill(nodes_are_lost=True)
-        own = [1 if end.exit_code is None else end.exit_code for end in self.ends.values()]
-        silent = [
-            code or 0
-            for group, code in zip(self._groups, codes, strict=True)
-            if not group.workers.ends
-        ]
-        return max([0, *own, *silent])
+            if not group.workers.ends:
+                found.append(code or 0)
+        return max([0, *found])
 
     def abandon(self) -> None:
         for group in self._groups:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hpcrun.container.rank_python import RankPython
 from hpcrun.errors import HpcrunError
 from hpcrun.run.node import op_cache
 from hpcrun.state import permissions
@@ -292,3 +293,12 @@ def test_what_another_node_has_just_compiled_is_found(
         (other / "late").mkdir()
         (other / "late" / "x.so").touch()
     assert _names(here.path) == ["key", "late"]
+
+
+def test_the_python_of_a_container_tells_its_own_key_or_why_it_does_not_start() -> None:
+    builders = ["FusedAdamBuilder"]
+    assert op_cache.key_in_container(RankPython(), builders) == op_cache.key(builders)
+    assert op_cache.key_in_container(RankPython(), []) is None
+    fails = RankPython(python=("sh", "-c", "echo no such image >&2; exit 3"))
+    with pytest.raises(HpcrunError, match=r"does not start \(exit code 3\):\n *no such image"):
+        op_cache.key_in_container(fails, builders)
