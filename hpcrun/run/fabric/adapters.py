@@ -188,16 +188,10 @@ def _pci(device: Path) -> tuple[str, ...]:
 
 
 def _gpus(sysfs: Path) -> list[tuple[str, ...]]:
-    return [
-        found
-        for device in _entries_of_pci(sysfs)
-        if text(device / "vendor") in _GPU_VENDORS
-        and text(device / "class").startswith(_GPU_CLASSES)
-        and (found := _pci(device))
-    ]
-
-
-def _entries_of_pci(sysfs: Path) -> list[Path]:
+    found = []
     with contextlib.suppress(OSError):
-        return sorted((sysfs / "bus/pci/devices").iterdir())
-    return []
+        for device in sorted((sysfs / "bus/pci/devices").iterdir()):
+            is_gpu = text(device / "class").startswith(_GPU_CLASSES)
+            if is_gpu and text(device / "vendor") in _GPU_VENDORS and (path := _pci(device)):
+                found.append(path)
+    return found

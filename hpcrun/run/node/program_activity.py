@@ -193,20 +193,13 @@ def _state(program: Collection[Process]) -> str:
     if not program:
         return GONE
     stopped = {one.pid for one in program if one.state == STOPPED_STATE}
-    if stopped and all(one.pid in stopped for one in program if not _waits(one, program, stopped)):
-        return STOPPED_STATE
     if stopped:
-        return PARTLY_STOPPED
+        parents = {one.pid: one.parent for one in program}
+        # A shell above a stopped process waits for it, and so does a data loader below one.
+        waiting = {above for pid in stopped for above in _ancestors(pid, parents)}
+        waiting |= {pid for pid in parents if not stopped.isdisjoint(_ancestors(pid, parents))}
+        return STOPPED_STATE if parents.keys() <= stopped | waiting else PARTLY_STOPPED
     return STORAGE_STATE if any(one.state == STORAGE_STATE for one in program) else SLEEPING
-
-
-def _waits(one: Process, program: Collection[Process], stopped: Collection[int]) -> bool:
-    """Check for a shell above a stopped process, or a data loader below one."""
-    parents = {each.pid: each.parent for each in program}
-    above = list(_ancestors(one.pid, parents))
-    return any(pid in stopped for pid in above) or any(
-        one.pid in _ancestors(pid, parents) for pid in stopped
-    )
 
 
 def _ancestors(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
