@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hpcrun.run.node import network
 from hpcrun.run.node.counters import Counters
 from hpcrun.run.node.gpus import Gpus
 from hpcrun.run.protocol.output import say
+from hpcrun.slurm.background import BackgroundCall
 from hpcrun.state import files
 from hpcrun.state.plan import RunPlan
 
@@ -77,7 +79,7 @@ class NodeTelemetry:
         self._write_every = min(max(every, WRITE_EVERY_A_NODE * nodes), WRITE_LATEST)
         self._written = time.monotonic()
         self._lines: list[dict[str, Any]] = []
-        self._reader: threading.Thread | None = None
+        self._reader: BackgroundCall[list[dict[str, Any]] | None] | None = None
         self._writer: threading.Thread | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="telemetry", daemon=True)
@@ -101,34 +103,32 @@ class NodeTelemetry:
 
     def _read_gpus(self) -> list[dict[str, Any]] | None:
         """Return the figures of the GPUs; None without any, or without an answer in time."""
-        if self._open_gpus is None or _lives(self._reader):
+        if self._open_gpus is None or not (self._reader is None or self._reader.wait(0)):
             return None
-        answers: list[list[dict[str, Any]]] = []
+        self._reader = BackgroundCall(partial(self._ask_gpus, self._open_gpus))
+        if self._reader.wait(GPU_PATIENCE):
+            return self._reader.result()
+        self._log(f"NVML gave no answer in {GPU_PATIENCE:g} s")
+        return None
 
-        def read() -> None:
-            try:
-                if self._gpus is None:
-                    assert self._open_gpus is not None
-                    self._gpus = self._open_gpus()
-                answers.append(self._gpus.read())
-                if self._gpus.trouble is None:
-                    self._logged = None
-                else:
-                    self._log(self._gpus.trouble)
-                    self._gpus = None
-            except ImportError as error:
-                self._open_gpus = None
-                self._log(f"{error}; the job's Python needs nvidia-ml-py")
-            except Exception as error:
+    def _ask_gpus(self, open_gpus: Callable[[], Gpus]) -> list[dict[str, Any]] | None:
+        try:
+            gpus = self._gpus = self._gpus or open_gpus()
+            found = gpus.read()
+        except ImportError as error:
+            self._open_gpus = None
+            self._log(f"{error}; the job's Python needs nvidia-ml-py")
+        except Exception as error:
+            self._gpus = None
+            self._log(f"{type(error).__name__}: {error}")
+        else:
+            if gpus.trouble is None:
+                self._logged = None
+            else:
+                self._log(gpus.trouble)
                 self._gpus = None
-                self._log(f"{type(error).__name__}: {error}")
-
-        self._reader = threading.Thread(target=read, daemon=True)
-        self._reader.start()
-        self._reader.join(GPU_PATIENCE)
-        if self._reader.is_alive():
-            self._log(f"NVML gave no answer in {GPU_PATIENCE:g} s")
-        return answers[0] if answers else None
+            return found
+        return None
 
     def _log(self, reason: str) -> None:
         """Log why figures of GPUs are absent, once for each new reason."""
@@ -139,7 +139,7 @@ class NodeTelemetry:
     def _write(self, *, wait: bool = False) -> None:
         if wait and self._writer is not None:
             self._writer.join()
-        if not self._lines or _lives(self._writer):
+        if not self._lines or (self._writer is not None and self._writer.is_alive()):
             return
         lines, self._lines = self._lines, []
         self._written = time.monotonic()
@@ -147,7 +147,3 @@ class NodeTelemetry:
         self._writer.start()
         if wait:
             self._writer.join()
-
-
-def _lives(thread: threading.Thread | None) -> bool:
-    return thread is not None and thread.is_alive()
