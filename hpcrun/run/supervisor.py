@@ -200,10 +200,9 @@ class Supervisor:
         network = self.plan.cluster.get("fabric") or {}
         kind = launchers.launcher_class(self.plan.executor, has_part=bool(self._part))
         python = RankPython.of(self.submission, self.plan, self.run)
-        lost = self._instead_of
         only = self._part
-        if lost is not None:
-            only = new_supervisor.nodes_left(ledger.read(self.paths), lost)
+        if self._instead_of is not None:
+            only = new_supervisor.nodes_left(ledger.read(self.paths), self._instead_of)
         return kind(self.run, network, python, only)
 
     def _begin(

@@ -53,11 +53,14 @@ class PortReservation:
         self.ports, self.port = range(without, without + count), without
 
     def _guard_all(self, block: range) -> bool:
+        """Hold the names of ports; return False, and hold none, if somebody else has one."""
         for port in block:
-            if (guard := _guard(port)) is None:
+            self._guards.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            try:
+                self._guards[-1].bind(f"\0hpcrun-port-{port}")
+            except OSError:
                 self.release()
                 return False
-            self._guards.append(guard)
         return True
 
     def release(self) -> None:
@@ -106,15 +109,6 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _guard(port: int) -> socket.socket | None:
-    """Return what holds a port's name; None if somebody else does."""
-    guard = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        guard.bind(f"\0hpcrun-port-{port}")
-    except OSError:
-        guard.close()
-        return None
-    return guard
 
 
 def port_range() -> tuple[int, int]:
