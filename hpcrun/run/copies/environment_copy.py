@@ -62,10 +62,7 @@ class EnvironmentCopy(SharedCopy):
     ) -> EnvironmentCopy | None:
         """Return the copy that a run is to have on this node; None if it has no frozen environment.
 
-        Raises
-        ------
-        HpcrunError
-            It is gone.
+        Raises HpcrunError if that is gone.
         """
         if not run.environment.is_frozen:
             return None

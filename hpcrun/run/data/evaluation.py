@@ -33,10 +33,7 @@ def batches(count: int, size: int, place: int, places: int) -> Iterator[list[int
 def partial_sums(values: Any) -> list[float]:
     """Return numbers whose exact sum is that of ``values``, few whatever the number of values.
 
-    Parameters
-    ----------
-    values
-        A number, a tensor or array of any shape, or a sequence of numbers.
+    ``values`` is a number, a tensor or array of any shape, or a sequence of numbers.
     """
     if hasattr(values, "tolist"):
         values = values.reshape(-1).tolist()

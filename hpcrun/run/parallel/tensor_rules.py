@@ -65,12 +65,8 @@ def divide(model: Any, config: dict[str, Any], group: Any, stages: Any) -> None:
     The engine itself would put its own groups in place of the pipeline's. What is used here is
     private; tests/run/parallel holds it.
 
-    Parameters
-    ----------
-    config
-        The block ``tensor_parallel`` of DeepSpeed's configuration, with its partition.
-    group, stages
-        The process groups of the tensor and of the pipeline axis.
+    ``config`` is the block ``tensor_parallel`` of DeepSpeed's configuration, with its partition;
+    ``group`` and ``stages`` are the process groups of the tensor and of the pipeline axis.
     """
     import torch
     from deepspeed.checkpoint.constants import UNIVERSAL_CHECKPOINT_INFO

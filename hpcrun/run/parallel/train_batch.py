@@ -35,13 +35,7 @@ def train_batch(engine: Any, batches: Iterable[Any]) -> Any:
 
 
 def eval_batch(engine: Any, batches: Iterable[Any]) -> Any:
-    """Return the mean loss of this rank's micro batches, without gradients.
-
-    Parameters
-    ----------
-    batches
-        As for `train_batch`.
-    """
+    """Return the mean loss of this rank's micro batches, as of `train_batch`, without gradients."""
     import torch
 
     given = list(batches)

@@ -21,13 +21,9 @@ def use(group: Any) -> None:
 def check_use(divided: Mapping[str, int], *, has_parts: bool) -> None:
     """Raise UsageError after a step that took sequences for whole, or attended to parts alone.
 
-    Parameters
-    ----------
-    divided
-        The axes along which the model is divided. A stage of a pipeline may read no sequences, and
-        have no attention.
-    has_parts
-        The program has asked for this rank's part of sequences.
+    ``divided`` has the axes along which the model is divided: a stage of a pipeline may read no
+    sequences, and have no attention. With ``has_parts`` the program has asked for this rank's part
+    of sequences.
     """
     if "sequence" not in divided or "pipeline" in divided:
         return

@@ -11,7 +11,10 @@ OPTIMIZER_STATE, OTHER = "optimizer state", "other"
 
 
 class MemoryCensus:
-    """The storages of all tensors that live in this process at one moment.
+    """The storages of all tensors that live in this process as this is made.
+
+    ``optimizer`` is torch's, ``engine`` DeepSpeed's or None; ``is_passing`` tells storages that
+    only this step has, which are none of the `OTHER` ones.
 
     Attributes
     ----------
@@ -22,15 +25,6 @@ class MemoryCensus:
     """
 
     def __init__(self, optimizer: Any, engine: Any, is_passing: Callable[[Any], bool]) -> None:
-        """Look at them.
-
-        Parameters
-        ----------
-        optimizer, engine
-            Torch's, and DeepSpeed's or None.
-        is_passing
-            Tells storages that only this step has, which are none of the `OTHER` ones.
-        """
         import torch
 
         self._tensor: type[Any] = torch.Tensor

@@ -59,13 +59,7 @@ class StepParts:
 
 
 def step_parts(events: Iterable[Mapping[str, Any]]) -> StepParts:
-    """Count each moment of the marked steps once.
-
-    Raises
-    ------
-    NoStepsError
-        No range is called `STEP`.
-    """
+    """Count each moment of the marked steps once; raise NoStepsError if no range is a `STEP`."""
     kinds = _Kinds()
     complete = [one for one in events if one.get("ph") == "X" and _is_timed(one)]
     for one in complete:

@@ -55,14 +55,9 @@ class _GpuValue:
 
 
 class _Behind:
-    """Writes lines behind the training: storage that answers late holds no step up.
+    """Writes a file's lines behind the training: storage that answers late holds no step up.
 
-    Parameters
-    ----------
-    file
-        Whose lines wait where it cannot be written.
-    fence
-        Checked before each write.
+    The ``fence`` is checked before each write.
     """
 
     def __init__(self, file: files.Appender, fence: AttemptFence) -> None:

@@ -18,10 +18,7 @@ from hpcrun.state.spec.run_blocks import Optimization
 def fill(model: Any, arguments: dict[str, Any], wanted: Optimization) -> dict[str, Any]:
     """Return the arguments of ``deepspeed.initialize`` with what the spec asks for.
 
-    Raises
-    ------
-    UsageError
-        The program gives a schedule or an optimizer of its own, too.
+    Raises UsageError if the program gives a schedule or an optimizer of its own, too.
     """
     config = arguments.get("config")
     if not isinstance(config, Mapping):

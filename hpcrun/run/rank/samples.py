@@ -53,14 +53,8 @@ def batch_sizes(deepspeed: Mapping[str, Any], engine: Any) -> Triple:
 def batch_number(step: int, whole: int, left_out: Sequence[Sequence[int]]) -> int:
     """Return the global batch of a step: those that are left out have no step, and later ones move.
 
-    Parameters
-    ----------
-    step
-        From 1, as are the batches.
-    whole
-        Samples of a global batch.
-    left_out
-        The first and last sample of each part of the data that is left out.
+    ``step`` counts from 1, as do the batches, of ``whole`` samples each. ``left_out`` has the first
+    and last sample of each part of the data that is left out.
     """
     out = (range(first // whole + 1, last // whole + 2) for first, last in left_out)
     number = step
