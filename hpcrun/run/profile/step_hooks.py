@@ -7,7 +7,6 @@ one; else one of the first optimizer that steps.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.abc
 import importlib.machinery
@@ -15,32 +14,22 @@ import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hpcrun.run.profile import trace_parts
+
+if TYPE_CHECKING:
+    from hpcrun.run.profile.step_recorder import StepRecorder
 
 _OPTIMIZERS, _ENGINE = "torch.optim.optimizer", "deepspeed.runtime.engine"
 # Private: it is what both kinds of engine take a step by. tests/run/profile holds it.
 _TAKES_STEP = "_take_model_step"
 
 
-class StepListener(Protocol):
-    """Called at each optimizer step."""
-
-    def stepping(self, optimizer: Any, engine: Any) -> None:
-        """Gradients are there, and ``optimizer`` (of torch) is about to use them."""
-
-    def stepped(self) -> None:
-        """A step was taken."""
-
-    def range(self, name: str) -> contextlib.AbstractContextManager[Any]:
-        """Mark what follows in the trace."""
-
-
 class StepHooks:
     """The hooks in one process, which pass steps on to a listener."""
 
-    def __init__(self, listener: StepListener) -> None:
+    def __init__(self, listener: StepRecorder) -> None:
         self._listener = listener
         self._engine: Any = None
         self._first: Any = None
@@ -94,7 +83,7 @@ class StepHooks:
         return optimizer is self._first
 
 
-def _marked(function: Any, mark: str, listener: StepListener) -> Any:
+def _marked(function: Any, mark: str, listener: StepRecorder) -> Any:
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         with listener.range(mark):

@@ -56,7 +56,7 @@ class StepRecorder:
         self._is_written = False
 
     def stepping(self, optimizer: Any, engine: Any) -> None:
-        """Take the census of memory, in the step that is counted."""
+        """Take the census of memory in the step that is counted, before gradients are used."""
         if self._counter is None or self._memory:
             return
         try:

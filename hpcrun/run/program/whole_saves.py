@@ -61,13 +61,12 @@ def _damage_of_file(path: Path) -> str | None:
         if not beginning:
             return "is empty"
         # torch.save writes an archive, whose directory comes last.
-        if beginning == b"PK\x03\x04" and not _is_archive(stream):
-            return "was cut off as it was written"
-        if path.suffix == ".safetensors" and _lacks_tensors(stream):
-            return "was cut off as it was written"
-    if path.suffix == ".json" and files.read_tail(path, 64).rstrip()[-1:] not in (b"}", b"]"):
-        return "was cut off as it was written"
-    return None
+        is_cut = beginning == b"PK\x03\x04" and not _is_archive(stream)
+        if path.suffix == ".safetensors":
+            is_cut = is_cut or _lacks_tensors(stream)
+    if path.suffix == ".json":
+        is_cut = is_cut or files.read_tail(path, 64).rstrip()[-1:] not in (b"}", b"]")
+    return "was cut off as it was written" if is_cut else None
 
 
 def _is_archive(stream: BinaryIO) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 from collections.abc import Iterable
@@ -107,7 +108,9 @@ class LightningCsv:
             if one.path.name == NAME:
                 self._files[one.path] = known = CsvFile(one.path)
                 self._seen[one.path] = one
-                _skip(known)
+                with contextlib.suppress(OSError):
+                    while known.read()[1]:
+                        pass  # what is there already
 
     @classmethod
     def begin(cls, start: ReaderStart) -> LightningCsv:
@@ -168,12 +171,3 @@ class LightningCsv:
         if found:
             self._last = found[-1].step, found[-1].time or 0.0
         return found
-
-
-def _skip(file: CsvFile) -> None:
-    """Read what is there already."""
-    try:
-        while file.read()[1]:
-            pass
-    except OSError:
-        return
