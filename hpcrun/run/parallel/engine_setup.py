@@ -201,11 +201,9 @@ def with_loss(model: Any, loss: Callable[..., Any] | None) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            layers = list(model) if isinstance(model, torch.nn.Sequential) else None
-            if layers is None:
-                self.model = model
-            for number, layer in enumerate(layers or ()):
-                self.add_module(str(number), layer)
+            is_sequence = isinstance(model, torch.nn.Sequential)
+            for name, layer in enumerate(model) if is_sequence else [("model", model)]:
+                self.add_module(str(name), layer)
 
         def forward(self, inputs: Any, labels: Any) -> Any:
             outputs = inputs
