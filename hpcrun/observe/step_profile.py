@@ -196,8 +196,14 @@ def of_summaries(
     ranks = []
     for rank in range(world_size):
         found = _read(attempt, rank)
+        if "parts" not in found and not found.get("taken"):
+            raise UsageError(
+                f"rank {rank} of {name} took no optimizer step that can be seen: of Python "
+                "programs, torch.optim and DeepSpeed engines are looked at"
+            )
         if "parts" not in found:
-            raise UsageError(_too_short(name, rank, found.get("taken")))
+            steps = f"after {found['taken']} optimizer steps"
+            raise UsageError(f"rank {rank} of {name} ended {steps}, before its profile was done")
         ranks.append(_rank(found, peak_of))
     return StepProfile(name, str(attempt.directory), warmup, tuple(ranks))
 
@@ -222,15 +228,6 @@ def _read(attempt: AttemptPaths, rank: int) -> dict[str, Any]:
 def _wrong_parts(found: Mapping[str, Any]) -> str:
     missing = [part for part in PARTS if part not in found.get("parts", PARTS)]
     return f"parts has no {missing[0]}" if missing else ""
-
-
-def _too_short(name: str, rank: int, taken: int | None) -> str:
-    if not taken:
-        return (
-            f"rank {rank} of {name} took no optimizer step that can be seen: of Python programs, "
-            "torch.optim and DeepSpeed engines are looked at"
-        )
-    return f"rank {rank} of {name} ended after {taken} optimizer steps, before its profile was done"
 
 
 def _rank(found: dict[str, Any], peak_of: PeakOf) -> RankProfile:

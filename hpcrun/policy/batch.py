@@ -110,12 +110,17 @@ def solve(train: Any, micro: Any, accumulation: Any, ranks: int) -> Triple:
         rest = rest or int(a is not None and a != solved)
         a = solved
     if rest or not m or not a:
-        raise _impossible(given, ranks)
+        found = ", ".join(f"{key}={value}" for key, value in given.items())
+        raise Unsolvable(
+            f"no whole numbers fit {found} on {ranks} data-parallel ranks "
+            f"({TRAIN} = {MICRO} x {ACCUMULATION} x {ranks})",
+            nearest=nearest(given, ranks),
+        )
     return Triple(t, m, a)
 
 
 def nearest(given: dict[str, int], ranks: int, count: int = 4) -> tuple[Triple, ...]:
-    """Return the triples closest to what was given, by relative distance."""
+    """Return the triples closest to what was given, `TRAIN` among it, by relative distance."""
 
     def distance(triple: Triple) -> float:
         found = triple.as_keys()
@@ -128,9 +133,7 @@ def nearest(given: dict[str, int], ranks: int, count: int = 4) -> tuple[Triple, 
 
 
 def _candidates(given: dict[str, int], ranks: int) -> Iterator[Triple]:
-    train, micro, accumulation = (given.get(key) for key in KEYS)
-    if train is None:
-        return
+    train, micro, accumulation = given[TRAIN], given.get(MICRO), given.get(ACCUMULATION)
     per_rank = sorted({max(1, train // ranks), max(1, -(-train // ranks))})
     micros = {micro} if micro else set()
     steps = {accumulation} if accumulation else {1}
@@ -149,16 +152,6 @@ def _candidates(given: dict[str, int], ranks: int) -> Iterator[Triple]:
         below = max(1, train // (step * ranks))
         for one in (below, below + 1):
             yield Triple(one * step * ranks, one, step)
-
-
-def _impossible(given: dict[str, int], ranks: int) -> Unsolvable:
-    found = ", ".join(f"{key}={value}" for key, value in given.items())
-    close = nearest(given, ranks)
-    return Unsolvable(
-        f"no whole numbers fit {found} on {ranks} data-parallel ranks "
-        f"({TRAIN} = {MICRO} x {ACCUMULATION} x {ranks})",
-        nearest=close,
-    )
 
 
 def _number(key: str, value: Any) -> int:
