@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from hpcrun.slurm import client
-from hpcrun.slurm.parse import parse_time
+from hpcrun.slurm.parse import parse_rows, parse_time
 
 _CONTROLLER = ("config", "partition", "node", "reservation", "licenses")
 _ASSOCIATION = "Cluster,Account,Partition,QOS,DefaultQOS,MaxJobs,MaxSubmitJobs,MaxWall,MaxTRES"
@@ -92,9 +92,7 @@ def _answers(text: str, questions: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def _rows(lines: list[str], names: str) -> list[dict[str, str]]:
-    fields = names.split(",")
-    split = (line.split("|") for line in lines)
-    return [dict(zip(fields, row, strict=True)) for row in split if len(row) == len(fields)]
+    return parse_rows("\n".join(lines), names.split(","))
 
 
 def _first_message(text: str) -> str:

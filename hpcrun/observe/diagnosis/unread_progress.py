@@ -287,31 +287,30 @@ def _printed(selected: Selected, attempt: int) -> list[str]:
     return []
 
 
-def unread_notes(runs: Iterable[tuple[Selected, RunStatus]]) -> Iterator[str]:
-    """Yield what to say of runs of which no step, or no metric, is read; once a line."""
-    said: set[str] = set()
+def unread_notes(runs: Iterable[tuple[Selected, RunStatus]]) -> Iterable[str]:
+    """Return what to say of runs of which no step, or no metric, is read; once a line."""
+    found: dict[str, str] = {}
     silent = (
         (one, status)
         for one, status in runs
         if status.attempt is not None and (status.step is None or not status.metrics)
     )
-    for _, (selected, status) in zip(range(_MOST_RUNS), silent, strict=False):
+    for selected, status in itertools.islice(silent, _MOST_RUNS):
         assert status.attempt is not None
         if status.step is None and (
             clause := unmatched(selected, status.attempt, well=status.state == run_state.COMPLETED)
         ):
-            if clause not in said:
-                said.add(clause)
-                yield f"{selected.name}: {clause}"
+            found.setdefault(clause, f"{selected.name}: {clause}")
             continue
         what = "steps" if status.step is None else "metrics"
         line = of_run(selected, status.attempt, metrics=status.step is not None)
-        if line is not None and line not in said:
-            said.add(line)
-            yield (
+        if line is not None:
+            found.setdefault(
+                line,
                 f"{selected.name} prints {what} that hpcrun does not read; with this line in its "
-                f"spec it does:\n{line}"
+                f"spec it does:\n{line}",
             )
+    return found.values()
 
 
 def never_came_notes(runs: Iterable[tuple[Selected, RunStatus]]) -> Iterator[str]:
