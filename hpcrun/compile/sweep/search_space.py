@@ -129,9 +129,10 @@ def parse(
             keys.pop(key, None)
     if len(keys) < len(block["space"]) or not (keys := _in_order(keys, report)):
         return Space({}, [])
-    _check_sampler(block, keys, below)
+    names = {dotted(key): one for key, one in keys.items()}
+    _check_sampler(block, names, below)
     for index, point in enumerate(block["first"]):
-        _check_point(point, keys, (*PLACE, "first", str(index)), report)
+        _check_point(point, names, (*PLACE, "first", str(index)), report)
     values = {key: [*one.bounds] for key, one in keys.items()}
     for key, one in keys.items():
         if one.when and not chosen_point.is_among(one.base, one.bounds):
@@ -207,26 +208,22 @@ def _form(given: Any, place: Key, report: Reporter) -> tuple[str, list[Any]] | N
 def _in_order(keys: dict[Key, SearchedKey], report: Reporter) -> dict[Key, SearchedKey]:
     """Return the keys, each behind those that its conditions name; none after a problem."""
     names = {dotted(key): one for key, one in keys.items()}
-    is_wrong = False
-    for key, one in keys.items():
-        for name, message, hint in _mistakes(one, names):
-            report.at((*PLACE, "space", dotted(key), _WHEN, name), message, hint)
-            is_wrong = True
-    if is_wrong:
+    mistakes = [(key, *found) for key, one in names.items() for found in _mistakes(one, names)]
+    for key, name, message, hint in mistakes:
+        report.at((*PLACE, "space", key, _WHEN, name), message, hint)
+    if mistakes:
         return {}
     found: dict[str, SearchedKey] = {}
     while len(found) < len(names):
-        ready = [
-            n for n, one in names.items() if n not in found and one.when.keys() <= found.keys()
-        ]
-        if not ready:
-            ring = [name for name in names if name not in found]
-            place = (*PLACE, "space", ring[0], _WHEN)
-            report.at(place, f"{listing(ring)} wait for each other", "remove one of the conditions")
+        left = [name for name in names if name not in found]
+        ready = next((name for name in left if names[name].when.keys() <= found.keys()), None)
+        if ready is None:
+            place = (*PLACE, "space", left[0], _WHEN)
+            report.at(place, f"{listing(left)} wait for each other", "remove one of the conditions")
             return {}
-        found |= {name: names[name] for name in ready[:1]}
-        if (never := _contradiction(ready[0], found)) is not None:
-            place = (*PLACE, "space", ready[0], _WHEN)
+        found[ready] = names[ready]
+        if (never := _contradiction(ready, found)) is not None:
+            place = (*PLACE, "space", ready, _WHEN)
             message = f"no run has it: {never} would have to have two values at once"
             report.at(place, message, "change the values of one of the conditions")
             return {}
@@ -266,9 +263,8 @@ def _contradiction(name: str, keys: Mapping[str, SearchedKey]) -> str | None:
 
 
 def _check_sampler(
-    block: Mapping[str, Any], keys: Mapping[Key, SearchedKey], report: Reporter
+    block: Mapping[str, Any], names: Mapping[str, SearchedKey], report: Reporter
 ) -> None:
-    names = {dotted(key): one for key, one in keys.items()}
     if block["sampler"] == "gp" and (some := [name for name, one in names.items() if one.when]):
         found = f"gp takes keys that all runs have, and {listing(some)} is not in all"
         report.at("sampler", found, "write sampler: tpe")
@@ -321,9 +317,8 @@ def _check_population(block: Mapping[str, Any], report: Reporter) -> None:
 
 
 def _check_point(
-    point: Mapping[str, Any], keys: Mapping[Key, SearchedKey], place: Key, report: Reporter
+    point: Mapping[str, Any], names: Mapping[str, SearchedKey], place: Key, report: Reporter
 ) -> None:
-    names = {dotted(key): one for key, one in keys.items()}
     asked = [name for name, one in names.items() if chosen_point.calls_for(one.to_data(), point)]
     if missing := [name for name in asked if name not in point]:
         report.at(place, f"has no value of {listing(missing)}", "give each key of the space one")
