@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -219,6 +218,4 @@ def _quoted(value: Any) -> str:
 def _word(value: Any) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
     return str(value) if isinstance(value, (str, int, float)) else None

@@ -291,23 +291,22 @@ def _installed(module: str, python: str | None) -> tuple[bool, Path | None]:
 
 def _check_function(path: Path, function: str, report: Reporter) -> bool:
     """Return whether a file defines or imports a function; report if it does not."""
+    hint = None
     try:
         names = _names_in(files.read_bytes(path, limits.LARGEST_FILE), path, function)
     except SyntaxError as error:
-        report.at("entry", f"{path}, line {error.lineno}: Python syntax error: {error.msg}")
-        return False
+        found = f"{path}, line {error.lineno}: Python syntax error: {error.msg}"
     except (RecursionError, MemoryError):
-        report.at("entry", f"{path} is nested too deeply to be read as Python")
-        return False
+        found = f"{path} is nested too deeply to be read as Python"
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        report.at("entry", f"{path} cannot be read: {why}")
-        return False
-    if function in names or "*" in names:
-        return True
-    public = listing(sorted(name for name in names if not name.startswith("_")), 12)
-    found = f"{path} has no {function!r}; it has {public or 'nothing'}"
-    report.at("entry", found, did_you_mean(function, sorted(names)))
+        found = f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+    else:
+        if function in names or "*" in names:
+            return True
+        public = listing(sorted(name for name in names if not name.startswith("_")), 12)
+        found = f"{path} has no {function!r}; it has {public or 'nothing'}"
+        hint = did_you_mean(function, sorted(names))
+    report.at("entry", found, hint)
     return False
 
 
