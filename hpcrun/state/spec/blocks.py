@@ -41,6 +41,7 @@ BLOCKS = frozenset((*_BLOCKS_TEXT.split(), *feature.blocks()))
 # Not all in `experiment`, which has those of no run too: 500 agents of a job begin at once.
 _RUN_BLOCKS = "hpcrun.state.spec.run_blocks"
 _MODULES = {
+    "container": "hpcrun.state.environment.environment_block",
     "environment": "hpcrun.state.environment.environment_block",
     "notify": "hpcrun.state.spec.notify_block",
     "parallel": "hpcrun.state.spec.parallel_block",
@@ -79,17 +80,13 @@ class SpecBlocks:
     @property
     def container(self) -> Container | None:
         """The container that the ranks run in; None without one."""
-        from hpcrun.state.environment.environment_block import Container
-
         given = (self.spec.get("environment") or {}).get("container")
-        return None if given is None else _block(Container, given)
+        return None if given is None else _block(_kind("container"), given)
 
     @property
     def effective_objective(self) -> Objective:
         """The objective, or the default one."""
-        from hpcrun.state.spec.run_blocks import Objective
-
-        return self.objective or Objective()
+        return self.objective or _block(_kind("objective"), {})
 
     def block(self, name: str) -> Any:
         """Return the block of a feature, which knows its type."""
@@ -137,7 +134,7 @@ def _typed(name: str, given: dict[str, Any] | None) -> Any:
 
 
 def _kind(name: str) -> Any:
-    """Return the dataclass of a block."""
+    """Return the dataclass of a block, or of one in a block."""
     if name in feature.blocks():
         return attribute_at(feature.every()[name].block)
     return attribute_at(f"{_MODULES.get(name, _RUN_BLOCKS)}:{name.capitalize()}")
@@ -160,10 +157,8 @@ class RunSpec(SpecBlocks):
     @cached_property
     def pack(self) -> Pack | None:
         """How it shares its job with other runs; None where it has one of its own."""
-        from hpcrun.state.spec.run_blocks import Pack
-
         given = (self.spec.get("resources") or {}).get("pack")
-        return None if given is None else _block(Pack, given)
+        return None if given is None else _block(_kind("pack"), given)
 
     @property
     def nodes(self) -> int:
@@ -206,11 +201,9 @@ class RunSpec(SpecBlocks):
 
     def resources_of(self, node: int) -> Resources:
         """Return what was asked of Slurm for one of the job's nodes, by its number."""
-        from hpcrun.state.spec.run_blocks import Resources
-
         own = (role for role in self.own_parts if role.first_node <= node)
         last = max(own, key=lambda role: role.first_node, default=None)
-        return self.resources if last is None else _block(Resources, last.resources)
+        return self.resources if last is None else _block(_kind("resources"), last.resources)
 
     @property
     def outlives_nodes(self) -> bool:
@@ -279,20 +272,18 @@ def check(spec: Mapping[str, Any], blocks: Collection[str] = BLOCKS) -> None:
 
     A plan may be another user's. Null and unknown keys may be there, as above.
     """
-    from hpcrun.state.environment.environment_block import Container
     from hpcrun.state.role_plan import ROLES
-    from hpcrun.state.spec.run_blocks import Resources
 
     given = {name: spec.get(name) or {} for name in blocks}
     kinds: dict[str, Any] = {name: _kind(name) for name in blocks if given[name]}
     environment = given.get("environment", {})
     if isinstance(environment, dict) and isinstance(environment.get("container"), dict):
         key = "environment.container"
-        given[key], kinds[key] = environment["container"], Container
+        given[key], kinds[key] = environment["container"], _kind("container")
     for name, role in (spec.get(ROLES) or {}).items():
         if isinstance(role, dict) and isinstance(role.get("resources"), dict):
             key = f"{ROLES}.{name}.resources"
-            given[key], kinds[key] = role["resources"], Resources
+            given[key], kinds[key] = role["resources"], _kind("resources")
     for name, kind in kinds.items():
         types = kind.__annotations__
         for key, value in given[name].items():
