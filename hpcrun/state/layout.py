@@ -246,6 +246,8 @@ class SubmissionPaths(Directory):
     """The spec, where that was made of a command line."""
     package = NamedFile("hpcrun.zip")
     journal = NamedFile("journal.jsonl")
+    batch_log = NamedFiles[str]("slurm-{}.log")
+    """The batch step's log of ``123`` or ``123_4``."""
 
     @property
     def experiment(self) -> ExperimentPaths:
@@ -262,10 +264,6 @@ class SubmissionPaths(Directory):
     def batch_log_pattern(self, array: bool) -> str:
         """``sbatch --output`` of the batch step."""
         return f"{slurm_path(self.directory)}/slurm-{'%A_%a' if array else '%j'}.log"
-
-    def batch_log(self, job_id: str) -> Path:
-        """The batch step's log of ``123`` or ``123_4``."""
-        return self.directory / f"slurm-{job_id}.log"
 
     def local_log(self, run: int | None = None) -> Path:
         """The local executor's own log, or the log of one run's supervisor under it."""

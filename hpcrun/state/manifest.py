@@ -152,7 +152,7 @@ def inspect(directory: Path) -> Manifest | Fault | None:
         found = Manifest(**data, files=files)
     except (TypeError, KeyError, AttributeError):
         return Fault(f"{NAME} is not that of a checkpoint")
-    return found if (fault := _implausible(found)) is None else fault
+    return _implausible(found) or found
 
 
 def _implausible(found: Manifest) -> Fault | None:
