@@ -69,7 +69,6 @@ COVERED_BY: dict[str, str] = {
     "compile/spec/profile": "compile/spec/test_compose.py",
     "compile/spec/profile_files": "tools/completion/test_completion.py",
     "compile/spec/schema": "compile/spec/test_checks.py",
-    "compile/sweep/bounds": "compile/sweep/test_foreign_forms.py",
     "compile/sweep/draws": "compile/sweep/test_sweep_language.py",
     "compile/sweep/placed_points": "features/point_search/test_study.py",
     "compile/sweep/point": "compile/sweep/test_expansion.py",

@@ -1,7 +1,7 @@
 """Expand a sweep into points, and resolve each point's data.
 
-In reading order: `point` (a point and its label), `bounds` (numbers, and those of distributions),
-`draws` (quantiles of these, and Halton's sequence), `values` (lists, choices, ranges and random
+In reading order: `point` (a point and its label), `draws` (numbers, the bounds of distributions,
+their quantiles, and Halton's sequence), `values` (lists, choices, ranges and random
 samples), `foreign_forms` (what others write in their place), `references` (the graph of
 interpolations), `resolver` (the data of a point, patched from that of a similar one) and
 `expansion` (the product of a block's parts, and its rules). In place of all that, a search:

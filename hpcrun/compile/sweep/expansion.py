@@ -25,7 +25,7 @@ from hpcrun.compile.source.marked_tree import (
 )
 from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, listing
 from hpcrun.compile.sweep import foreign_forms, search_space, values
-from hpcrun.compile.sweep.bounds import is_whole
+from hpcrun.compile.sweep.draws import is_whole
 from hpcrun.compile.sweep.foreign_forms import HYDRA
 from hpcrun.compile.sweep.point import Assignment, KeyExists, Point, keys_of, swept_of, text_of
 from hpcrun.compile.sweep.references import has_interpolation, overlap

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hpcrun.compile.sweep.bounds import is_number, is_whole, mistake_of, tidy
+from hpcrun.compile.sweep.draws import is_number, is_whole, mistake_of, tidy
 
 HYDRA = re.compile(
     r"(choice|range|interval|glob|sort|shuffle|tag|extend_list|"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from hpcrun.compile.source.marked_tree import Key, dotted, get_at
 from hpcrun.compile.source.problems import Reporter, kind_of, listing
 from hpcrun.compile.sweep import foreign_forms, placed_points
-from hpcrun.compile.sweep.bounds import is_number, is_whole, mistake_of
+from hpcrun.compile.sweep.draws import is_number, is_whole, mistake_of
 from hpcrun.compile.sweep.point import Assignment, Point
 from hpcrun.compile.sweep.references import has_interpolation, overlap
 from hpcrun.compile.sweep.values import MOST

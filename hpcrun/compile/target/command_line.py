@@ -128,9 +128,8 @@ def without(config: Mapping[str, Any], referred: Collection[Key]) -> dict[str, A
         if not inner:
             left.pop(name, None)
         elif isinstance(left.get(name), dict):
-            below = without(left[name], [("", *inner)])
-            left[name] = below
-            if not below:
+            left[name] = without(left[name], [("", *inner)])
+            if not left[name]:
                 del left[name]
     return left
 
