@@ -379,30 +379,18 @@ def _gpus(job: ScriptRequest, options: Mapping[str, SbatchOption]) -> None:
 
 
 def _option(job: ScriptRequest, name: str, one: SbatchOption, value: str) -> None:
-    if name in _FIELDS:
-        form, accepted = FORMS[name]
-        if form.fullmatch(value):
-            job.carry(one, f"resources.{name}", value)
-        else:
-            job.ask(one, f"resources.{name}", f"accepted is {accepted}", must=True)
-    elif name == "time":
-        if parse_duration(value):
-            job.carry(one, "resources.time", value)
-        else:
-            job.ask(
-                one,
-                "resources.time",
-                "accepted are minutes, HH:MM:SS, D-HH and D-HH:MM:SS, above zero",
-                must=True,
-            )
-    elif name == "job-name":
-        job.carry(one, "name", value)
+    key = _key(name)
+    if name in _FIELDS and not FORMS[name][0].fullmatch(value):
+        job.ask(one, key, f"accepted is {FORMS[name][1]}", must=True)
+    elif name == "time" and not parse_duration(value):
+        accepted = "accepted are minutes, HH:MM:SS, D-HH and D-HH:MM:SS, above zero"
+        job.ask(one, key, accepted, must=True)
+    elif name == "mail-user" and not re.fullmatch(r"[^\s,@<>]+(?:@[^\s,@<>]+)?", value):
+        job.ask(one, key, "accepted is one address")
+    elif name in (*_FIELDS, "time", "mail-user", "job-name"):
+        job.carry(one, key, value)
     elif name == "array":
         _array(job, one, value)
-    elif name == "mail-user" and not re.fullmatch(r"[^\s,@<>]+(?:@[^\s,@<>]+)?", value):
-        job.ask(one, "notify.mail", "accepted is one address")
-    elif name == "mail-user":
-        job.carry(one, "notify.mail", value)
     elif name == "mail-type":
         kinds = [*dict.fromkeys(value.upper().replace(" ", "").split(","))]
         if {*kinds} <= {*MAIL_TYPES}:
@@ -426,7 +414,7 @@ def _option(job: ScriptRequest, name: str, one: SbatchOption, value: str) -> Non
         job.drop(one, _WHY[name])
     elif name in OWNED or name in OWNED_BY_FIELD:
         what = OWNED.get(name) or f"hpcrun says it by {OWNED_BY_FIELD[name]}"
-        job.ask(one, _key(name), what)
+        job.ask(one, key, what)
         job.is_certain = False
     elif name in SBATCH_OPTIONS:
         job.carry(one, f"resources.sbatch.{name}", value or True)
