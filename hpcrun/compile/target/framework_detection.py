@@ -171,18 +171,15 @@ def check(
     if name == frameworks.MPI and not is_slurm and resources["nodes"] * (tasks or gpus or 1) > 1:
         found = "found mpi, whose ranks find each other by srun, and the cluster is this machine"
         report.at("framework", found, "choose a cluster with Slurm, by cluster=NAME, or one rank")
-    if frameworks.of(name).one_per_run:
-        if kind == "function":
-            found = f"{name} starts one process a run, and a function is called in each rank"
-            report.at("framework", found, "make the entry a script or a command")
-    elif not frameworks.of(name).one_per_node:
-        if kind == "function" and tasks == 1 < gpus:
-            found = f"found 1 with gpus_per_node={gpus}; with GPUs there is one rank per GPU"
-            report.at("resources.ntasks_per_node", found, "leave ntasks_per_node out")
-    elif kind == "function":
-        found = f"{name} starts one process a node, and a function is called in each rank"
+    framework, is_function = frameworks.of(name), kind == "function"
+    if is_function and (framework.one_per_run or framework.one_per_node):
+        place = "run" if framework.one_per_run else "node"
+        found = f"{name} starts one process a {place}, and a function is called in each rank"
         report.at("framework", found, "make the entry a script or a command")
-    elif (tasks or 1) > 1:
+    elif is_function and tasks == 1 < gpus:
+        found = f"found 1 with gpus_per_node={gpus}; with GPUs there is one rank per GPU"
+        report.at("resources.ntasks_per_node", found, "leave ntasks_per_node out")
+    elif framework.one_per_node and (tasks or 1) > 1:
         found = f"found {tasks} with framework {name}, which starts one process a node"
         hint = "leave it out" + ("; --nproc-per-node is torchrun's" if name == "torchrun" else "")
         report.at("resources.ntasks_per_node", found, hint)
