@@ -302,8 +302,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 def _fits(value: Any, kind: str) -> bool:
     """Check that a value is of a type, as the spec's dataclasses write it."""
-    if kind == "Container":
-        return isinstance(value, dict)
     if kind in _TYPES:
         return type(value) in _TYPES[kind]
     if " | " in kind:
