@@ -127,7 +127,7 @@ def _script_beside(content: bytes, directories: set[str]) -> bytes | None:
 
 def _finder_mapping(finder: str) -> dict[str, str] | None:
     """Return module -> source of setuptools' finder of an editable installation."""
-    try:
+    with suppress(OSError, ValueError, SyntaxError, TypeError):
         tree = ast.parse(Path(finder).read_text(encoding="utf-8"))
         for node in tree.body:
             names = (
@@ -136,8 +136,6 @@ def _finder_mapping(finder: str) -> dict[str, str] | None:
             if any(isinstance(one, ast.Name) and one.id == "MAPPING" for one in names):
                 found = ast.literal_eval(node.value)  # type: ignore[attr-defined]
                 return {str(name): str(path) for name, path in dict(found).items()}
-    except (OSError, ValueError, SyntaxError, TypeError):
-        return None
     return None
 
 

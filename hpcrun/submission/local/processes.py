@@ -146,8 +146,6 @@ def wait_all(waited: Collection[LocalProcess], timeout: float) -> bool:
 
 
 def _run_of(variables: Collection[bytes]) -> int | None:
-    prefix = RUN.encode() + b"="
-    for variable in variables:
-        if variable.startswith(prefix) and variable[len(prefix) :].isdigit():
-            return int(variable[len(prefix) :])
-    return None
+    pairs = (variable.partition(b"=") for variable in variables)
+    values = (value for name, _, value in pairs if name == RUN.encode())
+    return next((int(value) for value in values if value.isdigit()), None)
