@@ -152,11 +152,11 @@ def _on_its_way(experiment: ExperimentPaths, runs: Collection[int]) -> Path | No
         record = job.record
         if job.job_id is not None or "host" not in record or record.get("local"):
             continue
-        script = job.script
         elsewhere = record.get("host") != os.uname().nodename
         age = _age_by_storage(job) if elsewhere else time.time() - job.time
-        if age < sbatch.TIMEOUT + _KILL_AFTER and (elsewhere or sbatch.is_running(script)):
-            return script
+        is_young = age < sbatch.TIMEOUT + _KILL_AFTER
+        if is_young and (elsewhere or processes.runs("sbatch", str(job.script))):
+            return job.script
     return None
 
 
