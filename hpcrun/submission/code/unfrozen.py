@@ -138,12 +138,9 @@ def find(plan: Plan, experiment: ExperimentPaths, *, whole: Plan | None = None) 
 
 def remedy(plan: Plan, path: str, left_out: Collection[str]) -> str:
     """Return the line to write for one path, relative to the root of the code, that is left out."""
-
-    def is_left_out(directory: str) -> bool:
-        return not set(left_out).isdisjoint(around(directory))
-
-    one = NamedPath(path, Path(plan.code_root, path), "")
-    return _Remedies(plan, is_left_out).of([(one, IGNORED, [])]).line
+    left, one = set(left_out), NamedPath(path, Path(plan.code_root, path), "")
+    remedies = _Remedies(plan, lambda directory: not left.isdisjoint(around(directory)))
+    return remedies.of([(one, IGNORED, [])]).line
 
 
 class CodeTree:
