@@ -49,7 +49,10 @@ class Tree:
         return SourceMark("defaults", None, Path())
 
     def over(self, base: Tree) -> Tree:
-        """Return a new tree with this one laid over ``base``: mappings merge, all else replaces."""
+        """Return a tree with this one laid over ``base``: mappings merge, all else replaces.
+
+        What only one of them has is shared with it.
+        """
         replaced: set[Key] = set()
         data = _merge(base.data, self.data, (), replaced)
         marks = {
@@ -67,15 +70,6 @@ class Tree:
 def dotted(key: Key) -> str:
     """Join a key: ``resources.nodes``."""
     return ".".join(key)
-
-
-def copy(value: Any) -> Any:
-    """Return a deep copy of plain data."""
-    if isinstance(value, dict):
-        return {key: copy(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [copy(item) for item in value]
-    return value
 
 
 def nest(key: Key, value: Any) -> dict[str, Any]:
@@ -126,11 +120,11 @@ def map_leaves(change: Callable[[Key, Any], Any], value: Any, key: Key = ()) -> 
 
 def _merge(base: Any, top: Any, key: Key, replaced: set[Key]) -> Any:
     if isinstance(base, dict) and isinstance(top, dict):
-        merged = {
-            name: _merge(value, top[name], (*key, name), replaced) if name in top else copy(value)
-            for name, value in base.items()
-        }
-        return {**merged, **{name: copy(top[name]) for name in top if name not in base}}
+        merged = dict(base)
+        for name, value in top.items():
+            inside = (*key, name)
+            merged[name] = _merge(base[name], value, inside, replaced) if name in base else value
+        return merged
     if key:
         replaced.add(key)
-    return copy(top)
+    return top
