@@ -25,8 +25,7 @@ def spelled_out(value: Any) -> Any:
         return []
     items = value if isinstance(value, list) else [value]
     # What is no path is refused as a text, too.
-    items = [str(item) if isinstance(item, int) else item for item in items]
-    return [{"spec": item} if isinstance(item, str) else item for item in items]
+    return [{"spec": str(item)} if isinstance(item, (int, str)) else item for item in items]
 
 
 def prerequisites(report: Reporter, points: Iterable[Point]) -> tuple[Prerequisite, ...]:

@@ -7,7 +7,7 @@ import functools
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -218,7 +218,7 @@ class _Compiler:
         """Expand the spec's ``sweep`` and those of the command line; report what is wrong."""
         block = schema.SchemaChecker(report, Spec).block(block, Sweep, ("sweep",))
         report.at_least("sweep.max_parallel", block["max_parallel"], 1)
-        block = keys.spell_out(block, ("sweep",), report)
+        block = keys.spell_out(block, report)
         expansion = Expansion(report, exists, resolve, keys.full)
         search = block.pop("search")
         if search is None:
@@ -353,32 +353,29 @@ def _check_same(run: CompiledRun, first: CompiledRun, report: Reporter) -> None:
             report.at(key, found)
 
 
-def _told(sources: Sequence[Path], variables: Set[str]) -> list[str]:
-    """Return a note of what another user's file has put into the plan of this environment."""
+def _told(sources: Sequence[Path], variables: Set[str]) -> Iterator[str]:
+    """Yield a note of what another user's file has put into the plan of this environment."""
     names = sorted(variables - {"HOME"})  # the default root has it, and every path tells it
     whose = permissions.foreign(sources) if names else None
-    if whose is None:
-        return []
-    return [
-        f"the values of {listed(names, 8)} in your environment are in the plan, where everybody "
-        f"who may read the experiment reads them: {whose}"
-    ]
+    if whose is not None:
+        yield (
+            f"the values of {listed(names, 8)} in your environment are in the plan, where "
+            f"everybody who may read the experiment reads them: {whose}"
+        )
 
 
-def _secrets(cluster: dict[str, Any], runs: Sequence[CompiledRun]) -> list[str]:
-    """Return a note that names what looks like a secret in the specs and the profile."""
+def _secrets(cluster: dict[str, Any], runs: Sequence[CompiledRun]) -> Iterator[str]:
+    """Yield a note that names what looks like a secret in the specs and the profile."""
     found = [*secret_names.places(runs[0].spec), *secret_names.places(cluster, "cluster")]
     # Runs share what is not swept.
     swept = (pair for run in runs for pair in run.swept.items())
     found += [one for key, value in swept for one in secret_names.places(value, key)]
-    if not found:
-        return []
-    named = listed([*dict.fromkeys(found)], 8)
-    return [
-        f"{named}: this looks like a secret, and it is kept where everybody who may read the "
-        "experiment reads it; put it into a file of mode 0600 and name that in "
-        "environment.secrets_file"
-    ]
+    if found:
+        yield (
+            f"{listed([*dict.fromkeys(found)], 8)}: this looks like a secret, and it is kept where "
+            "everybody who may read the experiment reads it; put it into a file of mode 0600 and "
+            "name that in environment.secrets_file"
+        )
 
 
 def gathered(reports: list[tuple[str, list[Problem]]]) -> list[Problem]:

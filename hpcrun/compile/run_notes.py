@@ -14,7 +14,7 @@ from hpcrun.compile.source.marked_tree import Key, get_at, leaves
 from hpcrun.compile.target import command_line
 from hpcrun.compile.target.entry import program_text
 from hpcrun.state.plan import SEARCH
-from hpcrun.text import listed, plural, short_ends, shortened
+from hpcrun.text import agreeing, listed, plural, short_ends, shortened
 
 _MOST_NOTES = 3
 _DEVICES = Path("/dev")
@@ -29,35 +29,34 @@ _READS_ARGUMENTS = re.compile(r"(?m)\$\{?[@*#1-9]|\b(?:getopts|shift|source)\b|(
 _UNCOUNTED = ("kfd", "dxg", "nvhost-ctrl")
 
 
-def unread(runs: Sequence[CompiledRun], arrived: Set[Key]) -> list[str]:
-    """Return a note of keys of ``config`` that cannot be flags of a shell's script."""
+def unread(runs: Sequence[CompiledRun], arrived: Set[Key]) -> Iterator[str]:
+    """Yield a note of keys of ``config`` that cannot be flags of a shell's script."""
     found: dict[str, None] = {}
     for run in runs:
         wanted = run.spec["flags"] != command_line.NO_FLAGS and run.entry.kind == "command"
         if wanted and command_line.reads_no_flags(run.entry.argv):
             left = command_line.without(run.spec["config"], arrived)
             found.update(dict.fromkeys(f"config.{name}" for name in left))
-    if not found:
-        return []
-    verb = "is no flag" if len(found) == 1 else "are no flags"
-    return [
-        f'{listed([*found], 8)} {verb}, as the script of `sh -c` has no "$@": refer to '
-        "${config.KEY}, or set flags: none"
-    ]
+    if found:
+        yield (
+            f"{listed([*found], 8)} {agreeing(len(found), 'is no flag', 'are no flags')}, as the "
+            'script of `sh -c` has no "$@": refer to ${config.KEY}, or set flags: none'
+        )
 
 
-def started_alike(runs: Sequence[CompiledRun]) -> list[str]:
-    """Return a note of runs whose program cannot tell which of them it is."""
+def started_alike(runs: Sequence[CompiledRun]) -> Iterator[str]:
+    """Yield a note of runs whose program cannot tell which of them it is."""
     alike: dict[tuple[str, ...], list[CompiledRun]] = {}
     if SEARCH in (first := runs[0]).spec and first.entry.kind != "function":
         # In place of values its trials have their names.
         given = json.dumps([first.entry.argv, first.spec["deepspeed"]], ensure_ascii=False)
         names = short_ends(first.spec[SEARCH]["space"])
         if keys := [key for key, name in names.items() if f"<{name}>" not in given]:
-            return [
+            yield (
                 f"no program of a trial is started with its {listed(keys, 8)}, as that is no flag: "
                 "only hpcrun.session().config has it"
-            ]
+            )
+            return
     for run in runs:
         if run.entry.kind != "function" and SEARCH not in run.spec:
             alike.setdefault(run.entry.argv, []).append(run)
@@ -72,11 +71,12 @@ def started_alike(runs: Sequence[CompiledRun]) -> list[str]:
                 notes.append(
                     f"{other.label or 'a run'} and {run.label}: their programs are started with "
                     "the same arguments, variables and DeepSpeed configuration, as "
-                    f"{listed(keys, 8)} {'is no flag' if len(keys) == 1 else 'are no flags'}; "
+                    f"{listed(keys, 8)} {agreeing(len(keys), 'is no flag', 'are no flags')}; "
                     "only hpcrun.session().config tells them apart"
                 )
-    left = len(notes) - _MOST_NOTES
-    return [*notes[:_MOST_NOTES], *([f"and so are {left:,} more"] if left > 0 else [])]
+    yield from notes[:_MOST_NOTES]
+    if (left := len(notes) - _MOST_NOTES) > 0:
+        yield f"and so are {left:,} more"
 
 
 def _values(runs: Sequence[CompiledRun]) -> Iterator[tuple[CompiledRun, str, Any]]:

@@ -444,7 +444,7 @@ _CATCHABLE = {"SIGKILL": "SIGTERM", "SIGSTOP": "SIGTSTP"}
 def _check_signal(recovery: dict[str, Any], report: Reporter) -> None:
     wanted = recovery["stop_signal"]
     name = wanted.upper() if wanted.upper().startswith("SIG") else f"SIG{wanted.upper()}"
-    known = sorted(one.name for one in signal.Signals if one.name not in ("SIGKILL", "SIGSTOP"))
+    known = sorted(one.name for one in signal.Signals if one.name not in _CATCHABLE)
     if name not in known:
         accepted = "the name of a signal that can be caught, as SIGUSR1"
         found = f"found {wanted!r}; accepted is {accepted}"

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_origin
@@ -107,19 +107,18 @@ def find_spec(spec: Path | str) -> tuple[Path, str]:
     )
 
 
-def passed_over(shown: str) -> list[str]:
-    """Return a note of what has the name of an experiment that ships, which `find_spec` took."""
+def passed_over(shown: str) -> Iterator[str]:
+    """Yield a note of what has the name of an experiment that ships, which `find_spec` took."""
     if shown not in resources.configs("experiments"):
-        return []
+        return
     own = [name for name in (f"{shown}.yaml", f"{shown}.yml") if is_there(Path(name).is_file)]
     if is_there(Path(shown).is_dir):
         own += [str(path) for path in sorted(Path(shown).glob("*.y*ml"))]
-    if not own:
-        return []
-    return [
-        f"{shown} is the experiment of this name that ships with hpcrun; for your own, type "
-        f"{listing(own, 8)}"
-    ]
+    if own:
+        yield (
+            f"{shown} is the experiment of this name that ships with hpcrun; for your own, type "
+            f"{listing(own, 8)}"
+        )
 
 
 def read(

@@ -62,16 +62,16 @@ class ShortKeys:
         found = (one for one in alike if one[-len(key) :] == key)
         return tuple(one for one in found if len(key) > 1 or one[:2] != _GROW)
 
-    def spell_out(self, block: dict[str, Any], place: Key, report: Reporter) -> dict[str, Any]:
+    def spell_out(self, block: dict[str, Any], report: Reporter) -> dict[str, Any]:
         """Return a checked sweep with full keys, at which its tree's marks are then too."""
-        full: set[Key] = set()
+        named: set[Key] = set()
 
         def collected(given: dict[str, Any], _at: Key) -> dict[str, Any]:
-            full.update(tuple(name.split(".")) for name in given)
+            named.update(tuple(name.split(".")) for name in given)
             return given
 
-        _changed(block, place, collected)
-        self._swept = {key: None for key in sorted(full) if self._is_key(key)}
+        _changed(block, ("sweep",), collected)
+        self._swept = {key: None for key in sorted(named) if self._is_key(key)}
         self._alike = None
         renamed: dict[Key, str] = {}
 
@@ -88,7 +88,7 @@ class ShortKeys:
                 found[full] = value
             return found
 
-        block = _changed(block, place, spelled)
+        block = _changed(block, ("sweep",), spelled)
         if renamed:
             marks = report.tree.marks
             report.tree.marks = {_moved(key, renamed): mark for key, mark in marks.items()}
