@@ -155,7 +155,7 @@ def _on_its_way(experiment: ExperimentPaths, runs: Collection[int]) -> Path | No
         elsewhere = record.get("host") != os.uname().nodename
         age = _age_by_storage(job) if elsewhere else time.time() - job.time
         is_young = age < sbatch.TIMEOUT + _KILL_AFTER
-        if is_young and (elsewhere or processes.runs("sbatch", str(job.script))):
+        if is_young and (elsewhere or sbatch.is_running(job.script)):
             return job.script
     return None
 

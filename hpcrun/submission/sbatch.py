@@ -14,6 +14,7 @@ from pathlib import Path
 from hpcrun.compile.freeze import Compiled
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
 from hpcrun.slurm import client, parse, patience, refusals
+from hpcrun.submission.local import processes
 from hpcrun.text import Say, one_line
 
 TIMEOUT = 120
@@ -115,6 +116,11 @@ def submit(
     if lost:
         return _look_for(script, message)
     raise _refusal(message)
+
+
+def is_running(script: Path) -> bool:
+    """Check whether an sbatch of this script runs on this machine."""
+    return processes.runs("sbatch", str(script))
 
 
 def sized(compiled: Compiled, say: Say) -> Compiled:

@@ -23,7 +23,7 @@ from hpcrun.compile.source.problems import Problems, Reporter, kind_of, listing
 from hpcrun.compile.spec import schema
 from hpcrun.compile.spec.compose import Override
 from hpcrun.compile.sweep import foreign_forms
-from hpcrun.compile.sweep.bounds import is_whole
+from hpcrun.compile.sweep.draws import is_whole
 from hpcrun.compile.sweep.foreign_forms import HYDRA
 from hpcrun.compile.sweep.point import Point
 from hpcrun.compile.target.entry import SHELL_SIGNS
