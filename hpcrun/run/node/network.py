@@ -143,10 +143,8 @@ def agree(
             return {}, None
         chosen = fabric.get("management_interface") or first[0].name
         rest = listed([one.name for one in first if one.name != chosen], 4)
-        return (
-            {},
-            f"ranks talk over {chosen}, the way to the other nodes; there is {rest} too: {write}",
-        )
+        told = f"ranks talk over {chosen}, the way to the other nodes; there is {rest} too"
+        return {}, f"{told}: {write}"
     if all(signs.values()) and (best := next((one for one in common if one.sign), None)):
         choice = dict.fromkeys(found, best.name)
         seen = {one.sign for own in found.values() for one in own if one.name == best.name}

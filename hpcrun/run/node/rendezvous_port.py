@@ -109,8 +109,6 @@ def _is_free(port: int) -> bool:
     return True
 
 
-
-
 def port_range() -> tuple[int, int]:
     """Return the first and one past the last port that the kernel never hands out by itself."""
     try:

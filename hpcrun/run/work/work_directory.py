@@ -184,7 +184,8 @@ def _move(
     """
     place = _place(work, relative, node)
     if _exists(place, work) and not _replaces(source, place, place in mine):
-        if not place.is_symlink() and place.is_file() and _same(source, place):
+        are_files = not (source.is_symlink() or place.is_symlink()) and place.is_file()
+        if are_files and filecmp.cmp(source, place, shallow=False):
             return None
         place = place.with_name(f"{place.name}.{node}")
     if links.is_code(place, str(place.relative_to(work))):
@@ -215,10 +216,6 @@ def _replaces(source: Path, place: Path, from_now: bool) -> bool:
     if from_now or (place.is_dir() and not place.is_symlink()):
         return False
     return source.lstat().st_mtime_ns >= place.lstat().st_mtime_ns
-
-
-def _same(one: Path, other: Path) -> bool:
-    return not one.is_symlink() and filecmp.cmp(one, other, shallow=False)
 
 
 def _archive(run: RunPaths, attempt: ledger.Attempt) -> Path | None:
