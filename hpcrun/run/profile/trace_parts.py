@@ -132,7 +132,9 @@ class _Kinds:
         kinds = (_BATCH, _OPERATOR, _UPDATE, _COPY, _STEPPING)
         self.layers: dict[str, _Spans] = {name: [] for name in kinds}
         self.on_device = False
+        # Of backends, and the program's own, which may send a message by itself.
         self._working_threads: set[Any] = set()
+        self._own_threads: set[Any] = set()
         self._kernels: list[tuple[float, float, Any]] = []
         self._launched: dict[Any, float] = {}
 
@@ -157,6 +159,7 @@ class _Kinds:
     def _note_range(self, name: str, span: tuple[float, float], event: Mapping[str, Any]) -> None:
         if name == STEP:
             self.steps.append(span)
+            self._own_threads.add(event.get("tid"))
         elif name == BATCH or name.startswith("enumerate(DataLoader)"):
             self.layers[_BATCH].append(span)
         elif _COLLECTIVE_RANGE.match(name):
@@ -171,8 +174,9 @@ class _Kinds:
         """Decide what computes: kernels by where they were launched, or the CPU's operators."""
         if not self.on_device:
             threads: dict[Any, list[tuple[float, float, str]]] = {}
+            of_backends = self._working_threads - self._own_threads
             for one in events:
-                if one.get("cat") == "cpu_op" and one.get("tid") not in self._working_threads:
+                if one.get("cat") == "cpu_op" and one.get("tid") not in of_backends:
                     start = float(one["ts"])
                     span = (start, start + float(one["dur"]), str(one.get("name")))
                     threads.setdefault(one.get("tid"), []).append(span)

@@ -80,6 +80,11 @@ CASES: dict[str, tuple[list[Any], dict[str, float], float]] = {
         {COMMUNICATION: 3, HOST: 7},
         0,
     ),
+    "a message that the program's own thread sends": (
+        [_range("gloo:send", 1, 2), _op("aten::mm", 3, 6)],
+        {COMMUNICATION: 1, COMPUTE: 3, HOST: 6},
+        0,
+    ),
     "the optimizer's range, with and without operators": (
         [_range("Optimizer.step#AdamW.step", 6, 9), _op("aten::lerp_", 7, 8)],
         {OPTIMIZER: 3, HOST: 7},
