@@ -95,11 +95,7 @@ class Expansion:
                 ("sweep", "max_parallel"), "a search has its own: sweep.search.parallel"
             )
         self._check_keys(len(search["space"]), ("sweep", "search", "space"))
-
-        def may_be_swept(key: Key, place: Key) -> bool:
-            return self._may_be_swept(key, place, self._report.mark(place))
-
-        return search_space.parse(search, may_be_swept, self._report)
+        return search_space.parse(search, self._may_be_swept, self._report)
 
     def _take(self, text: str, block: Block, directory: Path) -> None:
         """Put ``key=a,b`` into the block, instead of the file's values of the key."""
@@ -174,12 +170,11 @@ class Expansion:
 
     def _values(self, name: str, given: Any, place: Key) -> list[Assignment]:
         """Return the assignments of one key; empty after a problem."""
-        key, mark = tuple(name.split(".")), self._report.mark(place)
-        problems = self._report.problems
+        key, problems = tuple(name.split(".")), self._report.problems
         before = len(problems.found)
         found = values.parse(key, given, place, self._report)
         self._spend(8 * len(found), place)
-        if not self._may_be_swept(key, place, mark):
+        if not self._may_be_swept(key, place):
             return []
         within = f"{dotted(place[:-1])}.[{name}]"
         if not found and before == len(problems.found) and not problems.under(within):
@@ -215,7 +210,7 @@ class Expansion:
         self._spend(len(point) * (8 + len(point) // 10), place)
         for name, value in point.items():
             key, mark = tuple(name.split(".")), self._report.mark((*place, name))
-            if self._may_be_swept(key, (*place, name), mark):
+            if self._may_be_swept(key, (*place, name)):
                 found.append(Assignment(key, value, value, mark, is_set))
                 if not is_set:
                     self._name_of(found[-1], place)
@@ -227,7 +222,7 @@ class Expansion:
             return []
         for name in block["keys"]:
             inside = (*place, "keys", name)
-            if not self._may_be_swept(tuple(name.split(".")), inside, self._report.mark(inside)):
+            if not self._may_be_swept(tuple(name.split(".")), inside):
                 return []
         self._spend(8 * max(0, min(block["samples"], MOST)) * len(block["keys"]), place)
         points = values.samples(block, place, self._report)
@@ -352,16 +347,16 @@ class Expansion:
         for index, one in enumerate(point):
             self._check_apart({other.key for other in point[:index]}, [one], place)
 
-    def _may_be_swept(self, key: Key, place: Key, mark: SourceMark) -> bool:
+    def _may_be_swept(self, key: Key, place: Key) -> bool:
         name = dotted(key)
         if limits.is_deep(name):
-            self._report.marked(mark, place, f"the key is nested more than {limits.DEEPEST} deep")
+            self._report.at(place, f"the key is nested more than {limits.DEEPEST} deep")
             return False
         for prefix, why in _NOT_SWEPT.items():
             if name == prefix or name.startswith(prefix + "."):
-                self._report.marked(mark, place, f"cannot be swept: {why}")
+                self._report.at(place, f"cannot be swept: {why}")
                 return False
-        return self._exists(key, mark)
+        return self._exists(key, self._report.mark(place))
 
     def _without_twins(self, points: list[Point]) -> list[Point]:
         """Return each point once: the blocks of a union may overlap."""
