@@ -74,6 +74,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -495,10 +496,7 @@ def role_sentence(record: Mapping[str, Any]) -> str:
 
 def roles_summary(records: Iterable[Mapping[str, Any]]) -> str:
     """Return in words how often each role's ranks were restarted, moved or given up."""
-    counts: dict[tuple[str, str], int] = {}
-    for record in records:
-        key = (record["role"], record["what"])
-        counts[key] = counts.get(key, 0) + 1
+    counts = Counter((record["role"], record["what"]) for record in records)
     parts = [f"{role} {what} {number}x" for (role, what), number in counts.items()]
     return listed(parts, _MOST_PARTS)
 
