@@ -18,7 +18,7 @@ from hpcrun.errors import HpcrunError
 
 if TYPE_CHECKING:
     from hpcrun.compile.freeze import CompiledRun
-    from hpcrun.compile.source.problems import Reporter
+    from hpcrun.compile.source.marked_tree import Reporter
     from hpcrun.fields import Kinds
     from hpcrun.run.copies.node_copies import CopiedData
     from hpcrun.run.protocol.launch import Launch, LaunchNode

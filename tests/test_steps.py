@@ -11,7 +11,7 @@ from bench import steps
 # ended there (one) and `submit` checks what may be (two). And `status` asks from whom a run of a
 # population began (one), and `submit` has the lock of a journal (three), and a walk over hpcrun's
 # own modules that no other process's caches break (one).
-_MOST = {"status": 189, "submit": 531, "modules": 26, "returns": 44}
+_MOST = {"status": 187, "submit": 527, "modules": 25, "returns": 34}
 
 
 def test_no_more_is_called_than_was() -> None:

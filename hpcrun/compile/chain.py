@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from hpcrun.compile.freeze import Compiled, Prerequisite
-from hpcrun.compile.source.problems import Reporter
+from hpcrun.compile.source.marked_tree import Reporter
 from hpcrun.compile.spec import schema
 from hpcrun.compile.sweep.point import Point
 from hpcrun.errors import UsageError

@@ -15,8 +15,8 @@ from hpcrun.compile import chain, identity, run_notes
 from hpcrun.compile.freeze import Compiled, CompiledRun, Prerequisite
 from hpcrun.compile.run_template import RunTemplate, RunTemplates
 from hpcrun.compile.source.interpolate import interpolate_one, variables_read
-from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted, get_at
-from hpcrun.compile.source.problems import Problems, Reporter, kind_of
+from hpcrun.compile.source.marked_tree import Key, Reporter, SourceMark, Tree, dotted, get_at
+from hpcrun.compile.source.problems import Problems, kind_of
 from hpcrun.compile.spec import compose, misreadings, profile, schema
 from hpcrun.compile.spec.short_keys import ShortKeys, has_key
 from hpcrun.compile.spec.spec_text import TypedSpec

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.compile.freeze import Compiled, CompiledRun
-from hpcrun.compile.source.marked_tree import Key, SourceMark, dotted
-from hpcrun.compile.source.problems import Reporter
+from hpcrun.compile.source.marked_tree import Key, Reporter, SourceMark, dotted
 from hpcrun.compile.sweep.point import Point
 from hpcrun.compile.sweep.references import (
     Interpolation,

@@ -10,8 +10,8 @@ from typing import Any
 
 from hpcrun.compile import identity
 from hpcrun.compile.freeze import CompiledRun
-from hpcrun.compile.source.marked_tree import Key
-from hpcrun.compile.source.problems import Problems, Reporter
+from hpcrun.compile.source.marked_tree import Key, Reporter
+from hpcrun.compile.source.problems import Problems
 from hpcrun.compile.spec import checks, objective, schema
 from hpcrun.compile.sweep.resolver import Resolved
 from hpcrun.compile.target import (

@@ -23,8 +23,8 @@ from omegaconf.resolvers import oc
 
 from hpcrun import feature
 from hpcrun.compile.source import limits
-from hpcrun.compile.source.marked_tree import Key, Tree, dotted, get_at, keys, map_leaves
-from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, listing
+from hpcrun.compile.source.marked_tree import Key, Reporter, Tree, dotted, get_at, keys, map_leaves
+from hpcrun.compile.source.problems import Problems, did_you_mean, listing
 from hpcrun.state.spec.recovery_block import NEWEST, NEWEST_DIRECTORY, NEWEST_STEP
 
 NAMES = (

@@ -1,4 +1,4 @@
-"""Plain data that remembers, for every key, the file and line it came from."""
+"""Plain data that remembers, for every key, where it was written, and reports problems there."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcrun.host import expand_home
+from hpcrun.compile.source.problems import MOST, MOST_NUMBER, Problems, listing, nearest_file
+from hpcrun.errors import Problem
+from hpcrun.host import expand_home, is_there
+from hpcrun.text import shortened
 
 Key = tuple[str, ...]
 
 COMMAND_LINE = "command line"
+_LONGEST_KEY = 200
+# Names of files that are there, in place of one that is not.
+_MOST_SIBLINGS = 8
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,80 @@ class Tree:
     def below(self, key: Key) -> Tree:
         """Return the same tree, moved below ``key``."""
         return Tree(nest(key, self.data), {key + own: mark for own, mark in self.marks.items()})
+
+
+class Reporter:
+    """Adds problems with the values of one tree, each with its key, file and line.
+
+    A key is a tuple, or the dotted text of one whose parts hold no dots, and relative to ``below``.
+    """
+
+    def __init__(self, tree: Tree, problems: Problems, below: Key = ()) -> None:
+        self.tree, self.problems, self.key = tree, problems, below
+
+    def below(self, key: Key | str) -> Reporter:
+        """Return a reporter for keys relative to ``key``."""
+        return Reporter(self.tree, self.problems, self._full(key))
+
+    def mark(self, key: Key | str = ()) -> SourceMark:
+        """Return where the value at ``key`` was written."""
+        return self.tree.mark(self._full(key))
+
+    def at(self, key: Key | str, message: str, hint: str | None = None) -> None:
+        """Add a problem with the value at ``key``."""
+        self.marked(self.mark(key), key, message, hint)
+
+    def marked(
+        self, mark: SourceMark, key: Key | str, message: str, hint: str | None = None
+    ) -> None:
+        """Add a problem with the value at ``key``, which ``mark`` says was written elsewhere."""
+        full = shortened(dotted(self._full(key)), _LONGEST_KEY)
+        hint = shortened(hint) if hint else hint
+        self.problems.add(Problem(mark.file, full, shortened(message), hint, mark.line))
+
+    def note(self, key: Key | str, message: str, hint: str | None = None) -> None:
+        """Add a message about the value at ``key``, which is no problem; after `MOST`, none."""
+        mark, notes = self.mark(key), self.problems.notes
+        if len(notes) < MOST:
+            full = shortened(dotted(self._full(key)), _LONGEST_KEY)
+            notes.append(str(Problem(mark.file, full, shortened(message), hint, mark.line)))
+
+    def no_file(self, key: Key | str, written: str, path: Path, pattern: str) -> None:
+        """Add that ``path`` is missing; the hint is a name like it, or names that are there.
+
+        Only files of the ``pattern`` could have been meant.
+        """
+        here = Path(os.path.normpath(Path.cwd() / written))
+        if self.mark(key).file == COMMAND_LINE and here != path and is_there(here.is_file):
+            found = f"there is no file {written!r} in {path.parent}"
+            self.at(key, found, f"paths start from the spec's directory; here is {here}")
+            return
+        near = path.parent.glob(pattern) if is_there(path.parent.is_dir) else ()
+        # A file does not mean itself.
+        siblings = sorted(one.name for one in near if one.name != Path(self.mark(key).file).name)
+        hint = nearest_file(path.name, siblings)
+        if hint is None and "yaml" in pattern.replace("*", "a") and not path.suffix:
+            hint = f"it is the path of a file, such as {written}.yaml"
+        if hint is None and siblings:
+            hint = f"there are {listing(siblings, _MOST_SIBLINGS)}"
+        self.at(key, f"there is no file {written!r} in {path.parent}", hint)
+
+    def at_least(
+        self, key: Key | str, value: int | str | None, least: int, most: int = MOST_NUMBER
+    ) -> None:
+        """Add a problem if a whole number is below ``least`` or above ``most``.
+
+        Null and a word that the key accepts are fine.
+        """
+        if not isinstance(value, int):
+            return
+        if value < least:
+            self.at(key, f"found {value}; accepted is a whole number from {least}")
+        elif value > most:
+            self.at(key, f"found {value}; accepted is a whole number from {least} to {most:,}")
+
+    def _full(self, key: Key | str) -> Key:
+        return (*self.key, *(key.split(".") if isinstance(key, str) else key))
 
 
 def dotted(key: Key) -> str:

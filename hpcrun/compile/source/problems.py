@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import islice
@@ -10,18 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.compile.source.limits import Extent
-from hpcrun.compile.source.marked_tree import COMMAND_LINE, Key, SourceMark, Tree, dotted
 from hpcrun.errors import Problem, SpecError
-from hpcrun.host import is_there
-from hpcrun.text import listed, shortened
+from hpcrun.text import listed
 
 MOST = 100
 """Problems that are told at once; the search for more ends there."""
 MOST_NUMBER = 10**9
 """The largest whole number of a spec's own keys, where a key has no smaller one."""
-_LONGEST_KEY = 200
-# Names of files that are there, in place of one that is not.
-_MOST_SIBLINGS = 8
 # Names that a misspelt one is compared with, and their length: the comparison is slow.
 _MOST_NAMES, _LONGEST_NAME = 1_000, 100
 
@@ -68,80 +62,6 @@ class Problems:
             files = list(dict.fromkeys(problem.file for problem in self.found))
             order = {file: index for index, file in enumerate(files)}
             raise SpecError(sorted(self.found, key=lambda p: (order[p.file], p.line or 0)))
-
-
-class Reporter:
-    """Adds problems with the values of one tree, each with its key, file and line.
-
-    A key is a tuple, or the dotted text of one whose parts hold no dots, and relative to ``below``.
-    """
-
-    def __init__(self, tree: Tree, problems: Problems, below: Key = ()) -> None:
-        self.tree, self.problems, self.key = tree, problems, below
-
-    def below(self, key: Key | str) -> Reporter:
-        """Return a reporter for keys relative to ``key``."""
-        return Reporter(self.tree, self.problems, self._full(key))
-
-    def mark(self, key: Key | str = ()) -> SourceMark:
-        """Return where the value at ``key`` was written."""
-        return self.tree.mark(self._full(key))
-
-    def at(self, key: Key | str, message: str, hint: str | None = None) -> None:
-        """Add a problem with the value at ``key``."""
-        self.marked(self.mark(key), key, message, hint)
-
-    def marked(
-        self, mark: SourceMark, key: Key | str, message: str, hint: str | None = None
-    ) -> None:
-        """Add a problem with the value at ``key``, which ``mark`` says was written elsewhere."""
-        full = shortened(dotted(self._full(key)), _LONGEST_KEY)
-        hint = shortened(hint) if hint else hint
-        self.problems.add(Problem(mark.file, full, shortened(message), hint, mark.line))
-
-    def note(self, key: Key | str, message: str, hint: str | None = None) -> None:
-        """Add a message about the value at ``key``, which is no problem; after `MOST`, none."""
-        mark, notes = self.mark(key), self.problems.notes
-        if len(notes) < MOST:
-            full = shortened(dotted(self._full(key)), _LONGEST_KEY)
-            notes.append(str(Problem(mark.file, full, shortened(message), hint, mark.line)))
-
-    def no_file(self, key: Key | str, written: str, path: Path, pattern: str) -> None:
-        """Add that ``path`` is missing; the hint is a name like it, or names that are there.
-
-        Only files of the ``pattern`` could have been meant.
-        """
-        here = Path(os.path.normpath(Path.cwd() / written))
-        if self.mark(key).file == COMMAND_LINE and here != path and is_there(here.is_file):
-            found = f"there is no file {written!r} in {path.parent}"
-            self.at(key, found, f"paths start from the spec's directory; here is {here}")
-            return
-        near = path.parent.glob(pattern) if is_there(path.parent.is_dir) else ()
-        # A file does not mean itself.
-        siblings = sorted(one.name for one in near if one.name != Path(self.mark(key).file).name)
-        hint = nearest_file(path.name, siblings)
-        if hint is None and "yaml" in pattern.replace("*", "a") and not path.suffix:
-            hint = f"it is the path of a file, such as {written}.yaml"
-        if hint is None and siblings:
-            hint = f"there are {listing(siblings, _MOST_SIBLINGS)}"
-        self.at(key, f"there is no file {written!r} in {path.parent}", hint)
-
-    def at_least(
-        self, key: Key | str, value: int | str | None, least: int, most: int = MOST_NUMBER
-    ) -> None:
-        """Add a problem if a whole number is below ``least`` or above ``most``.
-
-        Null and a word that the key accepts are fine.
-        """
-        if not isinstance(value, int):
-            return
-        if value < least:
-            self.at(key, f"found {value}; accepted is a whole number from {least}")
-        elif value > most:
-            self.at(key, f"found {value}; accepted is a whole number from {least} to {most:,}")
-
-    def _full(self, key: Key | str) -> Key:
-        return (*self.key, *(key.split(".") if isinstance(key, str) else key))
 
 
 def did_you_mean(word: str, accepted: Iterable[str]) -> str | None:

@@ -21,13 +21,14 @@ from hpcrun.compile.source.limits import TooMuch, unwritable
 from hpcrun.compile.source.marked_tree import (
     COMMAND_LINE,
     Key,
+    Reporter,
     SourceMark,
     Tree,
     dotted,
     keys,
     leaves,
 )
-from hpcrun.compile.source.problems import Problems, Reporter, kind_of
+from hpcrun.compile.source.problems import Problems, kind_of
 from hpcrun.errors import Problem
 from hpcrun.state import files
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from hpcrun import feature
 from hpcrun.compile.source.limits import LARGEST_FILE
-from hpcrun.compile.source.marked_tree import get_at, leaves
-from hpcrun.compile.source.problems import Reporter, did_you_mean
+from hpcrun.compile.source.marked_tree import Reporter, get_at, leaves
+from hpcrun.compile.source.problems import did_you_mean
 from hpcrun.compile.target import slurm_options
 from hpcrun.container import runtimes
 from hpcrun.container.runtimes import ContainerRuntime, Mount

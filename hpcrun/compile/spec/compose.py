@@ -17,6 +17,7 @@ from hpcrun.compile.source import limits, yaml_reader
 from hpcrun.compile.source.marked_tree import (
     COMMAND_LINE,
     Key,
+    Reporter,
     SourceMark,
     Tree,
     dotted,
@@ -24,14 +25,7 @@ from hpcrun.compile.source.marked_tree import (
     keys,
     nest,
 )
-from hpcrun.compile.source.problems import (
-    Problems,
-    Reporter,
-    did_you_mean,
-    kind_of,
-    listing,
-    nearest_file,
-)
+from hpcrun.compile.source.problems import Problems, did_you_mean, kind_of, listing, nearest_file
 from hpcrun.compile.spec import schema
 from hpcrun.compile.spec.short_keys import ShortKeys, has_key
 from hpcrun.errors import Problem, UsageError

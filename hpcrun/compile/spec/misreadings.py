@@ -13,13 +13,14 @@ from hpcrun.compile.source import yaml_reader
 from hpcrun.compile.source.marked_tree import (
     COMMAND_LINE,
     Key,
+    Reporter,
     SourceMark,
     Tree,
     dotted,
     get_at,
     leaves,
 )
-from hpcrun.compile.source.problems import Problems, Reporter, kind_of, listing
+from hpcrun.compile.source.problems import Problems, kind_of, listing
 from hpcrun.compile.spec import schema
 from hpcrun.compile.spec.compose import Override
 from hpcrun.compile.sweep import foreign_forms

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from hpcrun.compile.source.problems import Reporter
+from hpcrun.compile.source.marked_tree import Reporter
 
 _MORE = """
 acc accuracy acc1 acc5 ap ar auc aucpr auprc auroc bleu chrf dice em exact f1 gain hits iou

@@ -10,8 +10,8 @@ from typing import Any
 
 from hpcrun.compile.source import yaml_reader
 from hpcrun.compile.source.interpolate import interpolate
-from hpcrun.compile.source.marked_tree import SourceMark, Tree
-from hpcrun.compile.source.problems import MOST_NUMBER, Problems, Reporter, did_you_mean, listing
+from hpcrun.compile.source.marked_tree import Reporter, SourceMark, Tree
+from hpcrun.compile.source.problems import MOST_NUMBER, Problems, did_you_mean, listing
 from hpcrun.compile.spec import profile_files, schema
 from hpcrun.compile.target import slurm_options
 from hpcrun.host import expand_home

@@ -10,8 +10,8 @@ from difflib import SequenceMatcher
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hpcrun.compile import added_keys
-from hpcrun.compile.source.marked_tree import Key, dotted
-from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of, listing
+from hpcrun.compile.source.marked_tree import Key, Reporter, dotted
+from hpcrun.compile.source.problems import did_you_mean, kind_of, listing
 from hpcrun.compile.spec import value_hints
 from hpcrun.errors import HpcrunError
 

@@ -7,8 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hpcrun.compile.source.marked_tree import Key, Tree, dotted, get_at, keys
-from hpcrun.compile.source.problems import Reporter
+from hpcrun.compile.source.marked_tree import Key, Reporter, Tree, dotted, get_at, keys
 from hpcrun.compile.spec import schema
 from hpcrun.compile.target import deepspeed_keys
 from hpcrun.state.spec.experiment import Spec

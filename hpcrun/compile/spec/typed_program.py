@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from hpcrun.compile.source.marked_tree import Key, Tree, dotted, map_leaves, nest
-from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean
+from hpcrun.compile.source.marked_tree import Key, Reporter, Tree, dotted, map_leaves, nest
+from hpcrun.compile.source.problems import Problems, did_you_mean
 from hpcrun.compile.spec import compose
 from hpcrun.compile.spec.short_keys import ShortKeys, has_key
 from hpcrun.compile.spec.spec_text import SpecText, TypedSpec

@@ -17,13 +17,14 @@ from hpcrun.compile.source import limits
 from hpcrun.compile.source.marked_tree import (
     COMMAND_LINE,
     Key,
+    Reporter,
     SourceMark,
     Tree,
     dotted,
     get_at,
     nest,
 )
-from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, listing
+from hpcrun.compile.source.problems import Problems, did_you_mean, listing
 from hpcrun.compile.sweep import foreign_forms, search_space, values
 from hpcrun.compile.sweep.draws import is_whole
 from hpcrun.compile.sweep.foreign_forms import HYDRA

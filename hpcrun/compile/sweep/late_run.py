@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcrun.compile.source.marked_tree import Tree, dotted
-from hpcrun.compile.source.problems import Problems, Reporter
+from hpcrun.compile.source.marked_tree import Reporter, Tree, dotted
+from hpcrun.compile.source.problems import Problems
 from hpcrun.compile.sweep.point import label
 from hpcrun.compile.sweep.references import UNKNOWN, Interpolation
 from hpcrun.compile.target import entry

@@ -17,8 +17,8 @@ from typing import Any
 
 from hpcrun.compile.freeze import CompiledRun
 from hpcrun.compile.run_template import RunTemplate
-from hpcrun.compile.source.marked_tree import dotted, get_at
-from hpcrun.compile.source.problems import Reporter, listing
+from hpcrun.compile.source.marked_tree import Reporter, dotted, get_at
+from hpcrun.compile.source.problems import listing
 from hpcrun.compile.sweep.late_run import LATE, complete
 from hpcrun.compile.sweep.point import Point
 from hpcrun.compile.sweep.resolver import Resolver

@@ -12,8 +12,8 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 from hpcrun.compile.source.interpolate import interpolate
-from hpcrun.compile.source.marked_tree import Key, Tree
-from hpcrun.compile.source.problems import Problems, Reporter
+from hpcrun.compile.source.marked_tree import Key, Reporter, Tree
+from hpcrun.compile.source.problems import Problems
 from hpcrun.compile.sweep.point import Point, PointTree
 from hpcrun.compile.sweep.references import (
     UNKNOWN,

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hpcrun.compile.source.marked_tree import Key, dotted, get_at
-from hpcrun.compile.source.problems import Reporter, kind_of, listing
+from hpcrun.compile.source.marked_tree import Key, Reporter, dotted, get_at
+from hpcrun.compile.source.problems import kind_of, listing
 from hpcrun.compile.sweep import foreign_forms, placed_points
 from hpcrun.compile.sweep.draws import is_number, is_whole, mistake_of
 from hpcrun.compile.sweep.point import Assignment, Point

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcrun.compile.source import yaml_reader
-from hpcrun.compile.source.marked_tree import Key, dotted
-from hpcrun.compile.source.problems import Problems, Reporter, did_you_mean, kind_of, listing
+from hpcrun.compile.source.marked_tree import Key, Reporter, dotted
+from hpcrun.compile.source.problems import Problems, did_you_mean, kind_of, listing
 from hpcrun.compile.sweep import draws, foreign_forms
 from hpcrun.compile.sweep.draws import is_number, is_whole, mistake_of, tidy
 from hpcrun.compile.sweep.point import Assignment, Point

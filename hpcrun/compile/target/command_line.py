@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrun.compile.source.marked_tree import Key, dotted
-from hpcrun.compile.source.problems import Reporter
+from hpcrun.compile.source.marked_tree import Key, Reporter, dotted
 from hpcrun.compile.target.slurm_options import check_words
 from hpcrun.policy import resume
 from hpcrun.state.spec.recovery_block import NEWEST

@@ -10,8 +10,8 @@ from typing import Any
 
 from hpcrun import resources
 from hpcrun.compile.source import yaml_reader
-from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted, get_at, keys
-from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of, listing
+from hpcrun.compile.source.marked_tree import Key, Reporter, SourceMark, Tree, dotted, get_at, keys
+from hpcrun.compile.source.problems import did_you_mean, kind_of, listing
 from hpcrun.compile.target.deepspeed_keys import (
     BLOCKS,
     LENIENT,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from hpcrun.compile.source.problems import Reporter
+from hpcrun.compile.source.marked_tree import Reporter
 
 # What takes its batch and its precision from the program's own flags.
 TRAINERS = ("accelerate", "composer", "huggingface", "lightning")

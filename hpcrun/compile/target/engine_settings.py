@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcrun import gpu_catalogue
-from hpcrun.compile.source.marked_tree import get_at
-from hpcrun.compile.source.problems import Reporter
+from hpcrun.compile.source.marked_tree import Reporter, get_at
 from hpcrun.compile.target.draft import TRAINERS, SpecDraft
 from hpcrun.errors import UsageError
 from hpcrun.gpu_catalogue import FP8, FP32, HALF, TF32

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.compile.source import git, limits
-from hpcrun.compile.source.marked_tree import Key
-from hpcrun.compile.source.problems import Reporter, did_you_mean, listing
+from hpcrun.compile.source.marked_tree import Key, Reporter
+from hpcrun.compile.source.problems import did_you_mean, listing
 from hpcrun.compile.target.command_line import EQUALS, arguments
 from hpcrun.host import expand_home, is_there
 from hpcrun.policy import frameworks, resume

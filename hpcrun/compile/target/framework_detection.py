@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from hpcrun import feature
-from hpcrun.compile.source.problems import Reporter
+from hpcrun.compile.source.marked_tree import Reporter
 from hpcrun.compile.spec import schema
 from hpcrun.compile.target import command_line
 from hpcrun.compile.target.entry import MOST_PARSED, LocatedEntry, given_progress, program_text

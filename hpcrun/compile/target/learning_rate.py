@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hpcrun.compile.source.marked_tree import Key, dotted, get_at
-from hpcrun.compile.source.problems import Reporter
+from hpcrun.compile.source.marked_tree import Key, Reporter, dotted, get_at
 from hpcrun.compile.target.draft import OWN_LOOPS, SpecDraft
 from hpcrun.policy import batch, training_ways
 from hpcrun.state.spec.parallel_block import divided

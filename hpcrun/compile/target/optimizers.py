@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcrun.compile.source.marked_tree import get_at
-from hpcrun.compile.source.problems import Reporter, did_you_mean, listing
+from hpcrun.compile.source.marked_tree import Reporter, get_at
+from hpcrun.compile.source.problems import did_you_mean, listing
 from hpcrun.compile.target.deepspeed_keys import REMOVED_OPTIMIZERS, VERSION, table
 from hpcrun.compile.target.draft import SpecDraft
 from hpcrun.policy import batch

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hpcrun.compile.source.marked_tree import get_at
-from hpcrun.compile.source.problems import Reporter
+from hpcrun.compile.source.marked_tree import Reporter, get_at
 from hpcrun.compile.target.draft import SpecDraft
 from hpcrun.policy import batch, training_ways
 from hpcrun.state.spec.parallel_block import EXPERT, divided, laid_out, model_ranks

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hpcrun.compile.source.marked_tree import dotted
-from hpcrun.compile.source.problems import Reporter
+from hpcrun.compile.source.marked_tree import Reporter, dotted
 from hpcrun.compile.spec import schema
 from hpcrun.compile.target import entry
 from hpcrun.compile.target.slurm_options import check_gpus, check_resources, check_words

@@ -7,7 +7,8 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hpcrun.compile.source.problems import Reporter, did_you_mean, kind_of
+from hpcrun.compile.source.marked_tree import Reporter
+from hpcrun.compile.source.problems import did_you_mean, kind_of
 from hpcrun.errors import HpcrunError
 from hpcrun.policy.secret_names import VARIABLE
 from hpcrun.slurm import hostlist

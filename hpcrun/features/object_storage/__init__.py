@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from hpcrun.feature import Feature
 
 if TYPE_CHECKING:
-    from hpcrun.compile.source.problems import Reporter
+    from hpcrun.compile.source.marked_tree import Reporter
     from hpcrun.feature import Event
     from hpcrun.features.object_storage.copies import CheckpointCopies
     from hpcrun.state.layout import AttemptPaths, RunPaths

@@ -9,7 +9,7 @@ from hpcrun.shared_dataclass import field
 from hpcrun.state.spec.spec_dataclass import spec_dataclass
 
 if TYPE_CHECKING:
-    from hpcrun.compile.source.problems import Reporter
+    from hpcrun.compile.source.marked_tree import Reporter
     from hpcrun.state.plan import RunPlan
 
 NAME = "object_storage"

@@ -17,7 +17,7 @@ from hpcrun.feature import Feature
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hpcrun.compile.source.problems import Reporter
+    from hpcrun.compile.source.marked_tree import Reporter
     from hpcrun.features.staging.staged_data import StagedData
     from hpcrun.run.protocol.launch import LaunchNode
     from hpcrun.state.plan import RunPlan

@@ -6,15 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree
-from hpcrun.compile.source.problems import (
-    Problems,
-    Reporter,
-    did_you_mean,
-    kind_of,
-    listing,
-    nearest_file,
-)
+from hpcrun.compile.source.marked_tree import Key, Reporter, SourceMark, Tree
+from hpcrun.compile.source.problems import Problems, did_you_mean, kind_of, listing, nearest_file
 from hpcrun.errors import Problem, SpecError
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hpcrun.compile.source.marked_tree import Tree
-from hpcrun.compile.source.problems import Problems, Reporter
+from hpcrun.compile.source.marked_tree import Reporter, Tree
+from hpcrun.compile.source.problems import Problems
 from hpcrun.compile.target import engine_settings
 from hpcrun.compile.target.draft import SpecDraft
 
