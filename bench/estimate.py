@@ -189,7 +189,7 @@ def compare(one: dict[str, Any], answers: Sequence[dict[str, Any]]) -> dict[str,
     ranks = len(answers)
     model = facts(measured[0])
     setup = training_setup.read(one["deepspeed"], ranks)
-    memory = memory_formulas.held(model, setup)
+    memory = memory_formulas.rank_memory(model, setup)
     predicted = {
         kind: getattr(memory.gpu, kind) + getattr(memory.host, kind)
         for kind in (*KINDS, "buffers", "stepping")

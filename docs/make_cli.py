@@ -87,7 +87,7 @@ with all other messages, `HPCRUN_PROGRESS=0` leaves it out alone.
 
 def page() -> str:
     """The whole page."""
-    described = (_command(name) for name in (None, *commands.known()))
+    described = (_command(name) for name in (None, *commands.own_commands()))
     return "".join([HEAD, *_exit_codes(), *described])
 
 

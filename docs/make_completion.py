@@ -21,7 +21,7 @@ def text() -> str:
     """Return the whole file: a line a command."""
     context = click.Context(group, info_name="hpcrun", **group.context_settings)
     lines = []
-    for name, known in commands.known().items():
+    for name, known in commands.own_commands().items():
         command = group.get_command(context, name)
         assert command is not None
         parameters = _parameters(command, click.Context(command, info_name=name, parent=context))
@@ -57,7 +57,7 @@ def _record(parameter: click.Parameter) -> dict[str, Any]:
         record["is_path"] = True
     if parameter.name == "topic":
         record["choices"] = {name: text for name, (_, text) in topics().items()}
-        record["choices"] |= {name: one.about for name, one in commands.known().items()}
+        record["choices"] |= {name: one.about for name, one in commands.own_commands().items()}
     return record
 
 

@@ -86,7 +86,7 @@ def _command(name: str, above: click.Context, common: set[str | None]) -> Iterat
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         yield f".PP\n{_text(paragraph)}"
     yield from _options(command, context, common)
-    examples = commands.known()[name].examples
+    examples = commands.own_commands()[name].examples
     yield ".PP\nExamples:" if len(examples) > 1 else ".PP\nExample:"
     for line, what in examples.items():
         yield f".TP\n.B {_plain(line)}\n{_text(what)}"

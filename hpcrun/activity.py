@@ -7,7 +7,7 @@
 
 Once a command has printed nothing for two seconds, it says what it is doing and since when: on a
 terminal in one line that is drawn anew, elsewhere in lines of their own, ever more seldom while
-they differ in numbers alone. Outside of `reported` nothing is said, so that any function may tell
+they differ in numbers alone. Outside of `tell_on` nothing is said, so that any function may tell
 what it does.
 """
 
@@ -99,7 +99,7 @@ class ActivityLine:
                 if pause > 0:
                     continue
             # It may read files, for which nobody who prints should wait.
-            told, took = _told(what), f" ({duration(time.monotonic() - since)})"
+            told, took = _text_of(what), f" ({duration(time.monotonic() - since)})"
             before, words = words, _NUMBERS.sub("#", told)
             is_due = words != before or now - said >= min(_REPEATED, said - since)
             with self._lock:
@@ -136,7 +136,7 @@ class ActivityLine:
             self._stream.flush()
 
 
-def _told(what: Callable[[], str]) -> str:
+def _text_of(what: Callable[[], str]) -> str:
     try:
         return one_line(what())
     except Exception as error:
@@ -153,7 +153,7 @@ def current() -> ActivityLine | None:
 
 
 @contextlib.contextmanager
-def reported(stream: TextIO | None) -> Iterator[None]:
+def tell_on(stream: TextIO | None) -> Iterator[None]:
     """Tell on a stream during the block what is done in this thread; None tells nothing."""
     if os.environ.get(VARIABLE) == "0":
         stream = None
@@ -169,7 +169,7 @@ def doing(what: str | Callable[[], str]) -> AbstractContextManager[None]:
     return contextlib.nullcontext() if (one := _current.get()) is None else one.doing(what)
 
 
-def counted(items: Sequence[_Item], what: str) -> Iterator[_Item]:
+def count(items: Sequence[_Item], what: str) -> Iterator[_Item]:
     """Yield the items, and tell meanwhile with how many of them it is done."""
     done = 0
     with doing(lambda: f"{what}: {done:,} of {len(items):,}"):

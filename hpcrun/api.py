@@ -37,9 +37,9 @@ def tell(message: str) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
-def told(say: Say) -> AbstractContextManager[None]:
+def _telling_on_stderr(say: Say) -> AbstractContextManager[None]:
     """Tell on standard error during the block what is done, unless messages go elsewhere."""
-    return activity.reported(sys.stderr if say is tell else None)
+    return activity.tell_on(sys.stderr if say is tell else None)
 
 
 class Experiment:
@@ -129,7 +129,7 @@ class Experiment:
         from hpcrun.control.wait import wait
 
         numbers = [one.run.number for one in self._of(runs)]
-        with told(self._say):
+        with _telling_on_stderr(self._say):
             wait(self._paths, numbers, say=self._say, timeout=timeout)
         with self._reading():
             return statuses(Finder(self._paths.root).runs(self._paths, numbers), warn=self._say)
@@ -196,7 +196,7 @@ class Experiment:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        with told(self._say), patience.reading(self._say):
+        with _telling_on_stderr(self._say), patience.reading(self._say):
             yield
 
     def _of(self, runs: Iterable[int] | None) -> list[Selected]:
@@ -336,8 +336,8 @@ def submit(
     from hpcrun.submission.most_hours import asks_first
     from hpcrun.submission.submit import Request, submit_chain
 
-    typed = [*_typed(overrides, json.dumps)]
-    swept = [*_typed(sweeps, lambda values: json.dumps(list(values))[1:-1])]
+    typed = [*_words_of(overrides, json.dumps)]
+    swept = [*_words_of(sweeps, lambda values: json.dumps(list(values))[1:-1])]
     named = os.environ.get("HPCRUN_ROOT") if root is None else os.fspath(root)
     place = expand_home(named).absolute() if named else None
     chain = compile_chain(
@@ -348,7 +348,7 @@ def submit(
         if not yes:
             raise UsageError(str(found), hint=f"{found.hint}; or say yes=True")
         say(str(found))
-    with told(say), patience.acting(say):
+    with _telling_on_stderr(say), patience.acting(say):
         if not yes and (question := asks_first(chain, request)):
             raise UsageError(f"this would {', '.join(question)}", hint="say yes=True")
         if check:
@@ -359,7 +359,7 @@ def submit(
     return Experiment(done[-1].directory, say)
 
 
-def _typed(
+def _words_of(
     given: Mapping[str, Any] | Sequence[str], written: Callable[[Any], str]
 ) -> Iterator[str]:
     """Yield the words that a person would type: JSON is YAML."""

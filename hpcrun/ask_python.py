@@ -36,7 +36,7 @@ class PythonAnswer:
     output: str = ""
     errors: str = ""
 
-    def said(self, most: int) -> str:
+    def last_errors(self, most: int) -> str:
         """Return its last lines of errors as the end of a sentence; empty without any."""
         lines = "\n".join(f"  {line}" for line in self.errors.strip().splitlines()[-most:])
         return f"; it said:\n{lines}" if lines else ""

@@ -178,7 +178,7 @@ def every() -> dict[str, Feature]:
     return {name: importlib.import_module(f"hpcrun.features.{name}").FEATURE for name in names()}
 
 
-def asked(spec: Mapping[str, Any]) -> list[Feature]:
+def features_of(spec: Mapping[str, Any]) -> list[Feature]:
     """Return the features that a run's spec asks for."""
     keys = ((one, *one.asked_by) for one in every().values())
     return [one for one, block, key in keys if (spec.get(block) or {}).get(key)]

@@ -116,7 +116,7 @@ def wrong(record: Mapping[str, Any], kinds: Kinds, needed: Collection[str] = ())
             if value is None:
                 continue
             if not kind.accepts(value):
-                return f"{name} is {shown(value)}, not {kind.words}"
+                return f"{name} is {brief(value)}, not {kind.words}"
             if kind.fields is not None and (inner := wrong(value, kind.fields)):
                 return f"{name}.{inner}"
     for name in needed:
@@ -125,7 +125,7 @@ def wrong(record: Mapping[str, Any], kinds: Kinds, needed: Collection[str] = ())
     return None
 
 
-def shown(value: Any) -> str:
+def brief(value: Any) -> str:
     """Return a value of any size in few characters."""
     import reprlib  # only where something is wrong
 

@@ -41,7 +41,7 @@ else:
                 defaults |= vars(base).get("_shared_defaults", {})
             for name, kind in cls.__annotations__.items():
                 if not str(kind).startswith("ClassVar"):
-                    defaults[name] = _taken(cls, name)
+                    defaults[name] = _take_default(cls, name)
             cls._shared_defaults, cls._shared_names = defaults, (*defaults,)
             cls._shared_order = () if kw_only else cls._shared_names
             cls.__dataclass_fields__ = _Fields()
@@ -64,7 +64,7 @@ def names(kind: type[Any]) -> tuple[str, ...]:
     return found
 
 
-def _taken(cls: type[Any], name: str) -> tuple[Any, Any]:
+def _take_default(cls: type[Any], name: str) -> tuple[Any, Any]:
     """Return a field's default and the function that makes it, and leave the former in the class.
 
     Either may be missing. Objects of `dataclasses.field` will do.

@@ -58,7 +58,7 @@ def is_absence(error: OSError) -> bool:
     return error.errno in (errno.ENOENT, errno.ESTALE)
 
 
-def asked(look: Callable[[], T], directory: Path | str) -> T:
+def answer_of(look: Callable[[], T], directory: Path | str) -> T:
     """Return the answer of a look; where a name seems absent, that of a second look.
 
     Before that one this host asks the server what the directory of the name holds. Raises what the
@@ -79,7 +79,7 @@ def names(directory: Path) -> list[str]:
     """
     try:
         # There may be ten thousand of them.
-        return asked(functools.partial(os.listdir, directory), directory.parent)
+        return answer_of(functools.partial(os.listdir, directory), directory.parent)
     except NotADirectoryError:
         return []
     except OSError as error:
@@ -98,7 +98,7 @@ def status(path: Path) -> os.stat_result:
 
     Raises OSError if there is none.
     """
-    return asked(path.stat, path.parent)
+    return answer_of(path.stat, path.parent)
 
 
 def is_directory(path: Path) -> bool:
@@ -185,7 +185,7 @@ def mark(path: Path) -> list[int] | None:
 
     None if there is none. Raises OSError if it cannot be opened.
     """
-    return _mark(lambda: asked(functools.partial(_of_server, path), path.parent))
+    return _mark(lambda: answer_of(functools.partial(_of_server, path), path.parent))
 
 
 def known_mark(path: Path) -> list[int] | None:

@@ -27,14 +27,14 @@ def test_nothing_is_said_where_nobody_waits() -> None:
 def test_nobody_may_want_to_know(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(activity.VARIABLE, "0")
     stream = io.StringIO()
-    with activity.reported(stream), activity.doing("the whole"):
+    with activity.tell_on(stream), activity.doing("the whole"):
         time.sleep(0.8)
     assert stream.getvalue() == ""
 
 
 def test_what_is_done_quickly_is_not_told() -> None:
     stream = io.StringIO()
-    with activity.reported(stream):
+    with activity.tell_on(stream):
         for _ in range(50):
             with activity.doing("something short"):
                 pass
@@ -43,7 +43,7 @@ def test_what_is_done_quickly_is_not_told() -> None:
 
 def test_lines_tell_the_innermost_and_go_on() -> None:
     stream, step = io.StringIO(), 0
-    with activity.reported(stream), activity.doing("the whole"):
+    with activity.tell_on(stream), activity.doing("the whole"):
         until(lambda: "the whole (0 s)\n" in stream.getvalue(), timeout=20)
         with activity.doing(lambda: f"step {step}\x1b[2J"):
             until(lambda: "step 0" in stream.getvalue(), timeout=20)
@@ -69,7 +69,7 @@ def test_a_line_that_differs_in_numbers_alone_comes_ever_more_seldom(
         looks += 1
         return f"e/0 {state}, step {looks} of 1,000"
 
-    with activity.reported(stream), activity.doing(told):
+    with activity.tell_on(stream), activity.doing(told):
         until(lambda: looks > 40, timeout=20)
         assert 2 <= stream.getvalue().count("pending") <= 10
         state = "running"
@@ -78,7 +78,7 @@ def test_a_line_that_differs_in_numbers_alone_comes_ever_more_seldom(
 
 def test_output_puts_the_next_line_off() -> None:
     stream = io.StringIO()
-    with activity.reported(stream), activity.doing("the rest"):
+    with activity.tell_on(stream), activity.doing("the rest"):
         began = time.monotonic()
         while time.monotonic() < began + 1:
             with activity.printing():
@@ -90,7 +90,7 @@ def test_output_puts_the_next_line_off() -> None:
 
 def test_silent_short_steps_are_told_as_one_long_one() -> None:
     stream = io.StringIO()
-    with activity.reported(stream):
+    with activity.tell_on(stream):
         deadline = time.monotonic() + 20
         while "a step" not in stream.getvalue():
             assert time.monotonic() < deadline
@@ -104,7 +104,7 @@ def test_a_failure_in_what_is_told_ends_nothing() -> None:
     def broken() -> str:
         raise OSError("gone")
 
-    with activity.reported(stream), activity.doing("the whole"):
+    with activity.tell_on(stream), activity.doing("the whole"):
         with activity.doing(broken):
             time.sleep(0.5)
         until(lambda: "the whole" in stream.getvalue(), timeout=20)
@@ -116,7 +116,7 @@ def test_on_a_terminal_one_line_is_drawn_anew_and_removed(monkeypatch: pytest.Mo
     reader, writer = pty.openpty()
     text = b""
     with os.fdopen(writer, "w") as stream:
-        with activity.reported(stream), activity.doing("the whole"):
+        with activity.tell_on(stream), activity.doing("the whole"):
             while text.count(b"the whole") < 3:
                 text += os.read(reader, 1000)
             reporter = activity.current()
@@ -133,7 +133,7 @@ def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     reader, writer = pty.openpty()
     stream = os.fdopen(writer, "w")
-    with stream, activity.reported(stream), activity.doing("the whole"):
+    with stream, activity.tell_on(stream), activity.doing("the whole"):
         text = os.read(reader, 1000)
     os.close(reader)
     assert text.startswith(b"the whole (0 s)")
@@ -141,8 +141,8 @@ def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_items_are_counted_as_they_are_done() -> None:
     stream, done = io.StringIO(), []
-    with activity.reported(stream):
-        for item in activity.counted(["a", "b"], "reading runs"):
+    with activity.tell_on(stream):
+        for item in activity.count(["a", "b"], "reading runs"):
             until(lambda: f"reading runs: {len(done)} of 2 (" in stream.getvalue(), timeout=20)
             done.append(item)
     assert done == ["a", "b"]

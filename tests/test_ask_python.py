@@ -24,8 +24,8 @@ def test_an_answer_is_found_among_what_else_is_printed() -> None:
 def test_it_says_why_there_is_no_answer() -> None:
     found = _ask("import sys\nsys.exit('one\\ntwo\\nthree')")
     assert (found.data, found.code) == (None, 1)
-    assert found.said(2) == "; it said:\n  two\n  three"
-    assert _ask("answer = 1").said(2) == ""
+    assert found.last_errors(2) == "; it said:\n  two\n  three"
+    assert _ask("answer = 1").last_errors(2) == ""
 
 
 def test_it_is_ended_when_it_takes_too_long() -> None:

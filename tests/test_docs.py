@@ -62,7 +62,7 @@ def test_the_man_page_renders_without_a_warning() -> None:
     )
     assert (shown.returncode, shown.stderr) == (0, "")
     text = re.sub(".\b", "", shown.stdout)
-    for name in commands.known():
+    for name in commands.own_commands():
         assert f"hpcrun {name}" in text
     assert "hpcrun submit finetune.yaml --only failed" in text
     assert re.search(r"(?m)^ +hpcrun status study state=failed$", text)

@@ -471,7 +471,7 @@ def test_the_examples_of_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert swept.code == 1, swept.output
     wrong = []
     try:
-        every = [line for one in commands.known().values() for line in one.examples]
+        every = [line for one in commands.own_commands().values() for line in one.examples]
         # What takes the name away comes last.
         for line in sorted(every, key=lambda line: "finetune-old" in line):
             if line not in NOT_RUN[HELP]:
@@ -493,7 +493,7 @@ def _lines() -> Iterator[tuple[str, str]]:
             yield from ((page, line) for _, line in block.commands() if block.is_shell)
             if not block.is_shell:
                 yield page, block.key
-    for examples in (one.examples for one in commands.known().values()):
+    for examples in (one.examples for one in commands.own_commands().values()):
         yield from ((HELP, line) for line in examples)
 
 

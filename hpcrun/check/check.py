@@ -16,7 +16,7 @@ from hpcrun.check import (
     partition_checks,
     queue_checks,
 )
-from hpcrun.check.finding import ERROR, NOTE, WARNING, Finding, KeyPlaces, merged
+from hpcrun.check.finding import ERROR, NOTE, WARNING, Finding, KeyPlaces, merge
 from hpcrun.check.job_request import JobRequest
 from hpcrun.compile.freeze import Compiled
 from hpcrun.errors import (
@@ -61,7 +61,7 @@ class CheckReport:
     @property
     def findings(self) -> list[Finding]:
         """Return all of them, the worst first."""
-        return merged([*self.of_cluster, *self.of_spec])
+        return merge([*self.of_cluster, *self.of_spec])
 
     @property
     def exit_code(self) -> int:
@@ -108,7 +108,7 @@ def judge(plan: Plan, site: SlurmSite) -> Iterator[Finding]:
 
 def judge_job(request: JobRequest, site: SlurmSite) -> Iterator[Finding]:
     """Yield what the cluster would refuse of one sbatch, keep waiting, or may. Pure."""
-    yield from partition_checks.named(request, site)
+    yield from partition_checks.check_names(request, site)
     yield from node_checks.names(request, site)
     yield from account_checks.are_mine(request, site)
     yield from queue_checks.array(request, site)
@@ -161,7 +161,7 @@ def check(compiled: Compiled, preview: Preview, overrides: Sequence[str]) -> Che
     resumed = {one.run for one in preview.decisions if one.action in run_actions.GOING_ON}
     places = KeyPlaces(compiled.sources, overrides)
     report = replace(
-        report, of_spec=_placed(file_checks.findings(compiled, plan, runs, resumed), places)
+        report, of_spec=_with_places(file_checks.findings(compiled, plan, runs, resumed), places)
     )
     if plan.executor.is_here:
         said = f"the profile {report.cluster} runs on this machine: no cluster is asked"
@@ -183,14 +183,14 @@ def check(compiled: Compiled, preview: Preview, overrides: Sequence[str]) -> Che
     return replace(
         report,
         slurm=site.version,
-        of_cluster=_placed(found, places),
+        of_cluster=_with_places(found, places),
         skipped=skipped,
         expected_start=start,
     )
 
 
-def _placed(found: Iterable[Finding], places: KeyPlaces) -> list[Finding]:
-    return [replace(one, place=places.of(one.key)) for one in merged(found)]
+def _with_places(found: Iterable[Finding], places: KeyPlaces) -> list[Finding]:
+    return [replace(one, place=places.of(one.key)) for one in merge(found)]
 
 
 def _test(plan: Plan) -> tuple[float | None, list[Finding]]:
@@ -231,7 +231,7 @@ class SubmitCheck:
         if site is None:
             return
         judged = [*judge(plan, site), *mpi_types_are_there(plan)]
-        found = _placed(judged, KeyPlaces(compiled.sources, self._overrides))
+        found = _with_places(judged, KeyPlaces(compiled.sources, self._overrides))
         count = sum(len(array.runs) for array in plan.arrays)
         wrong = [one for one in found if one.severity == ERROR]
         if wrong:

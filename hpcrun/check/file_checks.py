@@ -78,10 +78,10 @@ def findings(
     for message in unseen:
         yield Finding(WARNING, _IMAGE, message.removeprefix(f"{_IMAGE}: "))
     yield from (Finding(NOTE, "", message) for message in told)
-    if frozen := environment_freeze.told(plan.runs[0]):
+    if frozen := environment_freeze.description(plan.runs[0]):
         yield Finding(NOTE, "environment.venv", f"{frozen}, by hpcrun submit")
     yield from path_checks.root(compiled.root, runs, plan.cluster)
-    yield from path_checks.named(runs, plan.cluster)
+    yield from path_checks.check_paths(runs, plan.cluster)
     yield from unfrozen_paths(replace(plan, runs=tuple(runs)), paths)
     saved = newest_saves(paths)
     yield from path_checks.stripes(paths, runs, saved)

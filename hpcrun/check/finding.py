@@ -54,7 +54,7 @@ class Finding:
         }
 
 
-def merged(found: Iterable[Finding]) -> list[Finding]:
+def merge(found: Iterable[Finding]) -> list[Finding]:
     """Return findings without repetition, the worst first; equal ones of several runs are one."""
     runs: dict[Finding, list[int]] = {}
     for one in found:
@@ -89,11 +89,11 @@ class KeyPlaces:
             if path not in self._lines:
                 self._lines[path] = _lines(path)
             if line := self._lines[path].get(key):
-                return f"{_shown(path)}:{line}"
+                return f"{_relative(path)}:{line}"
         return ""
 
 
-def _shown(path: Path) -> str:
+def _relative(path: Path) -> str:
     with contextlib.suppress(OSError, ValueError):
         relative = os.path.relpath(path)
         return relative if not relative.startswith("..") else str(path)

@@ -14,7 +14,7 @@ _KEY = "resources.partition"
 _CHOOSE = "choose another partition, or ask the administrators for this one"
 
 
-def named(request: JobRequest, site: SlurmSite) -> Iterator[Finding]:
+def check_names(request: JobRequest, site: SlurmSite) -> Iterator[Finding]:
     """Yield a finding for each partition that does not exist, and for a default that is none."""
     usable = [one.name for one in site.partitions.values() if not one.is_hidden]
     for name in request.partitions:

@@ -117,7 +117,7 @@ def _is_of_this_machine(path: Path) -> bool:
     return str(path) in ("/", *_OWN, "/var", "/dev")
 
 
-def named(runs: Sequence[RunPlan], cluster: Mapping[str, object]) -> Iterator[Finding]:
+def check_paths(runs: Sequence[RunPlan], cluster: Mapping[str, object]) -> Iterator[Finding]:
     """Yield findings on absolute paths in ``config`` and ``args`` that runs would not find.
 
     What is not there may be what the program makes, so that it is told and not refused.

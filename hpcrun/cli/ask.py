@@ -57,7 +57,7 @@ def answers(words: str, pages: Mapping[str, str], most: int = 5) -> list[Passage
     """
     told = known_messages.explained(words)
     index = _Index(passages(pages))
-    asked = _asked(words, index)
+    asked = _telling_words(words, index)
     scores: dict[int, float] = {}
     met: dict[int, float] = {}
     for group in asked:
@@ -85,7 +85,7 @@ def answers(words: str, pages: Mapping[str, str], most: int = 5) -> list[Passage
     known = [one for one in index.passages if typed and one.names == typed]
     known = known or _of_name(typed, index.passages)
     if not (known or index.has(typed)):
-        near = get_close_matches(typed, commands.known(), n=1, cutoff=_ALIKE)
+        near = get_close_matches(typed, commands.own_commands(), n=1, cutoff=_ALIKE)
         known = [one for one in index.passages if one.title in [f"hpcrun {name}" for name in near]]
     if asked_of:
         known += [one for one in index.passages if one.title == f"hpcrun {typed}"]
@@ -142,7 +142,7 @@ def _nearest_key(typed: str, passages: Sequence[Passage]) -> Passage | None:
     return None
 
 
-def _asked(words: str, index: _Index) -> list[list[str]]:
+def _telling_words(words: str, index: _Index) -> list[list[str]]:
     """Return the words that say something, each with what else it may be called.
 
     One that no page has, nor `SYNONYMS`, is taken for the word that it is nearly; two that are one
@@ -235,7 +235,7 @@ class _Index:
 
 
 def _of_commands() -> Iterator[Passage]:
-    for name, one in commands.known().items():
+    for name, one in commands.own_commands().items():
         examples = "\n".join(f"{line}  # {what}" for line, what in one.examples.items())
         text = f"{one.about}\n{examples}"
         yield Passage(f"hpcrun {name}", text, f"hpcrun help {name}", f"{name} {one.other_names}")

@@ -260,7 +260,7 @@ _CORE = {one.name: one for one in CORE}
 
 
 @functools.cache
-def known() -> dict[str, Command]:
+def own_commands() -> dict[str, Command]:
     """Return hpcrun's own commands by name, in the order of ``hpcrun --help``."""
     folders = (one.name for one in pkgutil.iter_modules(tools.__path__))
     modules = (importlib.import_module(f"hpcrun.tools.{name}") for name in folders)
@@ -270,13 +270,13 @@ def known() -> dict[str, Command]:
 
 def groups() -> dict[str, dict[str, Command]]:
     """Return title -> the commands under it."""
-    every = known().values()
+    every = own_commands().values()
     return {title: {one.name: one for one in every if one.group == title} for title in GROUPS}
 
 
 def find(name: str) -> Command | None:
     """Return a command of hpcrun's own; the tools are looked at for those that the core lacks."""
-    return _CORE.get(name) or known().get(name)
+    return _CORE.get(name) or own_commands().get(name)
 
 
 def load(name: str) -> click.Command | None:
@@ -292,7 +292,7 @@ def near(name: str) -> str | None:
     """Return the command that somebody who typed ``name`` may have meant."""
     from difflib import get_close_matches
 
-    every = known()
+    every = own_commands()
     for one in every.values():
         if name.lower() in one.other_names.split():
             return one.name

@@ -36,7 +36,7 @@ def global_options(root_variable: str | None) -> Callable[[Function], Function]:
     return decorate
 
 
-def given(context: click.Context, name: str) -> Any:
+def value_of(context: click.Context, name: str) -> Any:
     """Return the value of a global option: what was typed after the command, or else before it."""
     before = context.find_root().params.get(name)
     own = context.params.get(name)

@@ -69,7 +69,7 @@ def command(context: click.Context, topic: tuple[str, ...], output: Output) -> N
     name = topic[0] if len(topic) == 1 else ""
     if not topic and output.json:
         every = {one: about for one, (_, about) in topics().items()}
-        every |= {one: known.about for one, known in commands.known().items()}
+        every |= {one: known.about for one, known in commands.own_commands().items()}
         output.data([{"name": one, "about": about} for one, about in every.items()])
     elif not topic:
         click.echo(_contents())
@@ -105,7 +105,7 @@ def topics() -> dict[str, tuple[str, str]]:
 
 
 def _contents() -> str:
-    width = max(map(len, (*topics(), *commands.known())))
+    width = max(map(len, (*topics(), *commands.own_commands())))
     lines = []
     for title, under in commands.groups().items():
         lines += _section(title, {name: one.about for name, one in under.items()}, width)

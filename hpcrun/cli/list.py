@@ -91,7 +91,7 @@ def _experiments(search: Finder, warn: Say) -> list[dict[str, Any]]:
     from hpcrun.state import layout
 
     entries, cache = layout.entries(search.root), ListCache(search.root)
-    counted = activity.counted(entries, "looking at experiments")
+    counted = activity.count(entries, "looking at experiments")
     looks = zip(counted, shared_look.each(cache.find, entries), strict=True)
     kept = {one.name: row for one, row in looks if row is not None}
     left = [one for one in entries if one.name not in kept]

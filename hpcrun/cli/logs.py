@@ -208,9 +208,9 @@ def _pattern(option: str, text: str | None) -> re.Pattern[str] | None:
 
 def _announce(selected: Sequence[Selected], output: Output) -> None:
     """Print which runs have not begun, and so show nothing yet."""
-    from hpcrun.observe.read.selection import begun
+    from hpcrun.observe.read.selection import have_begun
 
-    there = begun(selected)
+    there = have_begun(selected)
     quiet = [one.name for one, is_there in zip(selected, there, strict=True) if not is_there]
     if quiet:
         runs = "1 run that has" if len(quiet) == 1 else f"{len(quiet)} runs that have"

@@ -39,7 +39,7 @@ class LazyGroup(click.Group):
         return super().make_context(info_name, args, parent, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(commands.known())
+        return list(commands.own_commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return commands.load(cmd_name)
@@ -50,9 +50,9 @@ class LazyGroup(click.Group):
         name = args[0] if args else "-"
         if not (name.startswith("-") or commands.find(name) or name in COMMANDS):
             near = commands.near(name)
-            hint = f" Did you mean '{near}'? {commands.known()[near].about}" if near else ""
+            hint = f" Did you mean '{near}'? {commands.own_commands()[near].about}" if near else ""
             hint = " Did you mean 'hpcrun --version'?" if name == "version" else hint
-            every = ", ".join(commands.known())
+            every = ", ".join(commands.own_commands())
             raise click.UsageError(f"There is no command '{name}'.{hint}\nCommands: {every}.", ctx)
         ctx.meta[_WORDS] = args[1:]
         return super().resolve_command(ctx, args)
@@ -66,7 +66,7 @@ class LazyGroup(click.Group):
             return EXIT_OK
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        widest = max(map(len, commands.known()))
+        widest = max(map(len, commands.own_commands()))
         for title, under in commands.groups().items():
             with formatter.section(title):
                 formatter.write_dl(
@@ -142,11 +142,11 @@ def _main(arguments: list[str] | None) -> None:
         words = sys.argv[1:] if arguments is None else arguments
         # Some of hpcrun's own words may be wrong; those of a program follow.
         own = itertools.takewhile(lambda one: one != "--" and not one.endswith(".py"), words)
-        code = _told(error, as_json="--json" in own)
+        code = _tell_end(error, as_json="--json" in own)
     sys.exit(code if isinstance(code, int) else EXIT_OK)
 
 
-def _told(error: BaseException, *, as_json: bool) -> int:
+def _tell_end(error: BaseException, *, as_json: bool) -> int:
     """Tell on stderr what has ended a command, or print it as a line of JSON; return its code."""
     if isinstance(error, (click.exceptions.Abort, KeyboardInterrupt)):
         error = Interrupted("interrupted")

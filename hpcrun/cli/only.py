@@ -87,7 +87,7 @@ def chooser(words: Sequence[str], say: Say) -> Only:
             for run in runs
         ]
         if names:
-            named = {number for word in names for number in _named(word, experiment, runs)}
+            named = {number for word in names for number in _numbers_of(word, experiment, runs)}
             found = [one for one in found if one.run.number in named]
         numbers = [one.run.number for one in narrow(found, conditions, "--only", look, say)]
         return {one for one in numbers if not states or _state(experiment, one) in states}
@@ -95,7 +95,7 @@ def chooser(words: Sequence[str], say: Say) -> Only:
     return choose
 
 
-def _named(word: str, experiment: ExperimentPaths, runs: Sequence[RunPlan]) -> list[int]:
+def _numbers_of(word: str, experiment: ExperimentPaths, runs: Sequence[RunPlan]) -> list[int]:
     """Return the numbers that a word names; raise UsageError if it is none of the runs."""
     if is_job(word):
         jobs_of = Finder(experiment.root).resolve([word])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcrun import activity, resources
-from hpcrun.cli.global_options import Function, given, global_options
+from hpcrun.cli.global_options import Function, global_options, value_of
 from hpcrun.errors import UsageError
 from hpcrun.host import expand_home, is_there
 from hpcrun.slurm import patience
@@ -142,7 +142,7 @@ def common(function: Function) -> Function:
     @click.pass_context
     @functools.wraps(function)
     def wrapper(context: click.Context, *args: Any, **kwargs: Any) -> Any:
-        root, as_json, quiet, verbose, no_color = (given(context, name) for name in _COMMON)
+        root, as_json, quiet, verbose, no_color = (value_of(context, name) for name in _COMMON)
         kwargs = {name: value for name, value in kwargs.items() if name not in _COMMON}
         output = Output(
             root=Path(os.path.realpath(expand_home(root))) if root else None,
@@ -152,7 +152,7 @@ def common(function: Function) -> Function:
             and not (no_color or "NO_COLOR" in os.environ),
         )
         told = None if quiet else sys.stderr
-        with activity.reported(told), patience.reading(output.say_aside()):
+        with activity.tell_on(told), patience.reading(output.say_aside()):
             program_line, save = context.meta.get(PROGRAM_LINE), kwargs.pop("save", None)
             if program_line is not None:
                 before = (kwargs["spec"],) if kwargs["spec"] else ()

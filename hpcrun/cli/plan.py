@@ -20,7 +20,7 @@ from hpcrun.policy import batch, frameworks, resume
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state.plan import Entry, Plan, RunPlan
 from hpcrun.state.role_plan import ROLES
-from hpcrun.state.spec.parallel_block import divided
+from hpcrun.state.spec.parallel_block import divided_axes
 from hpcrun.text import duration, listed, one_line, plural, runs_text
 
 # Configurations that are compared, and the lines of two: the comparison takes their cube.
@@ -254,7 +254,7 @@ def _head(plan: Plan, root: str) -> Iterator[str]:
     if plan.runs[0].environment.is_frozen:
         from hpcrun.submission.environment import environment_freeze
 
-        yield f"environment {environment_freeze.told(plan.runs[0])}"
+        yield f"environment {environment_freeze.description(plan.runs[0])}"
     for one in plan.depends_on:
         yield f"after       {one.experiment} {runs_text(one.runs)} ({one.when})"
     yield f"summary     {summary(plan)}"
@@ -293,7 +293,7 @@ def _shape(run: RunPlan) -> list[str]:
     if all(isinstance(config.get(key), int) for key in batch.KEYS):
         train, micro, accumulation = (config[key] for key in batch.KEYS)
         product = f"batch {train} = micro {micro} x accumulation {accumulation}"
-        if axes := divided(run.spec.get("parallel")):
+        if axes := divided_axes(run.spec.get("parallel")):
             product += f" x data {train // (micro * accumulation)} ("
             product += ", ".join(f"{axis} {size}" for axis, size in axes.items()) + ")"
     return [where, _time(run.resources.time), product]

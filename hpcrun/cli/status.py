@@ -98,7 +98,7 @@ def command(
     while True:
         used = time.process_time()
         # What is watched is printed every few seconds anyhow.
-        with activity.reported(None) if watch else contextlib.nullcontext():
+        with activity.tell_on(None) if watch else contextlib.nullcontext():
             selected, found = look(output.say)
         if output.json:
             output.data([status.to_data() for status in found])

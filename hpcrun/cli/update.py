@@ -16,7 +16,7 @@ from hpcrun.cli.where import acts_on_runs, ask_first, select
 from hpcrun.errors import ClusterRefused, UsageError
 from hpcrun.slurm import patience
 from hpcrun.slurm.parse import parse_duration
-from hpcrun.state.job_changes import KEYS, TIME, JobChange, applied
+from hpcrun.state.job_changes import KEYS, TIME, JobChange, apply
 from hpcrun.text import duration, listed, plural
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _hours(active: Sequence[Selected], changes: Mapping[str, str]) -> str | None
     from hpcrun.submission import most_hours
 
     new = {TIME: JobChange(changes[TIME], 0.0)}
-    runs = [(replace(one.run, spec=applied(one.run.spec, new)), one) for one in active]
+    runs = [(replace(one.run, spec=apply(one.run.spec, new)), one) for one in active]
     return most_hours.above_limit((run, one.plan.cluster) for run, one in runs)
 
 

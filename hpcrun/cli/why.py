@@ -44,7 +44,7 @@ def _one(run: RunStory, output: Output) -> None:
 
     now = time.time()
     output.line(narrative.headline(run))
-    if changed := narrative.changed(run):
+    if changed := narrative.tell_changes(run):
         output.line(changed)
     for attempt in run.attempts:
         first, *rest = narrative.attempt(attempt, run, now)

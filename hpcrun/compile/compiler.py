@@ -136,7 +136,7 @@ class _Compiler:
         resolve = Resolver(base, self._with_deepspeed)
         swept = _Swept()
         if block or sweeps:
-            swept = self._swept(block or {}, sweeps, ShortKeys(known), report, exists, resolve)
+            swept = self._expand(block or {}, sweeps, ShortKeys(known), report, exists, resolve)
         points, search, space = swept.points, swept.search, swept.space
         if any(points):
             if not problems:
@@ -186,7 +186,7 @@ class _Compiler:
             notes=(
                 *compose.passed_over(self.shown),
                 *loaded.notes,
-                *_told((*sources, *problems.data_files), self.variables),
+                *_note_on_variables((*sources, *problems.data_files), self.variables),
                 *_secrets(loaded.data, runs),
                 *templates.notes,
                 *problems.notes,
@@ -206,7 +206,7 @@ class _Compiler:
             runs=tuple(runs),
         )
 
-    def _swept(
+    def _expand(
         self,
         block: Any,
         sweeps: Sequence[str],
@@ -306,7 +306,9 @@ class _Compiler:
             problems = Problems()
             # Only points that share a structure are worth finding it.
             resolved = resolve(point, problems) if point else resolve.slowly(point, problems)
-            swept = {dotted(one.key): _swept(one, resolved.data) for one in point if not one.is_set}
+            swept = {
+                dotted(one.key): _swept_value(one, resolved.data) for one in point if not one.is_set
+            }
             name = label(swept, names)
             run = None
             if resolved.data or not problems:
@@ -323,7 +325,7 @@ class _Compiler:
             wrong += bool(problems or self.problems)
             if wrong == _ENOUGH:
                 break
-        self.problems.add(*gathered(reports))
+        self.problems.add(*gather(reports))
         return list(runs.values())
 
 
@@ -353,7 +355,7 @@ def _check_same(run: CompiledRun, first: CompiledRun, report: Reporter) -> None:
             report.at(key, found)
 
 
-def _told(sources: Sequence[Path], variables: Set[str]) -> Iterator[str]:
+def _note_on_variables(sources: Sequence[Path], variables: Set[str]) -> Iterator[str]:
     """Yield a note of what another user's file has put into the plan of this environment."""
     names = sorted(variables - {"HOME"})  # the default root has it, and every path tells it
     whose = permissions.foreign(sources) if names else None
@@ -378,7 +380,7 @@ def _secrets(cluster: dict[str, Any], runs: Sequence[CompiledRun]) -> Iterator[s
         )
 
 
-def gathered(reports: list[tuple[str, list[Problem]]]) -> list[Problem]:
+def gather(reports: list[tuple[str, list[Problem]]]) -> list[Problem]:
     """Return the problems of all runs, each once, with a run's label if not all runs have it."""
     labels: dict[Problem, list[str]] = {}
     for name, problems in reports:
@@ -397,7 +399,7 @@ def gathered(reports: list[tuple[str, list[Problem]]]) -> list[Problem]:
     return found
 
 
-def _swept(one: Assignment, data: dict[str, Any]) -> Any:
+def _swept_value(one: Assignment, data: dict[str, Any]) -> Any:
     return get_at(data, one.key) if has_interpolation(one.swept) else one.swept
 
 

@@ -151,7 +151,7 @@ def extendable(
     return tuple(found)
 
 
-def known(compiled: Compiled, plans: Iterable[Plan]) -> dict[str, int]:
+def earlier_numbers(compiled: Compiled, plans: Iterable[Plan]) -> dict[str, int]:
     """Return identity -> number of an earlier run that differs from it in such values alone."""
     numbers: dict[str, int] = {}
     for plan in plans:

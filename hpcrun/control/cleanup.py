@@ -113,7 +113,7 @@ def find(selected: Sequence[Selected], choice: CleanupChoice, warn: Say) -> list
 
     those = over(selected, warn)
     looks = shared_look.each(look, those)
-    counted = activity.counted(those, "looking what runs have left")
+    counted = activity.count(those, "looking what runs have left")
     return [found for _, found in zip(counted, looks, strict=True)]
 
 
@@ -174,7 +174,7 @@ def remove_all(found: Sequence[Leftovers], choice: CleanupChoice, say: Say) -> l
     try:
         for experiment in dict.fromkeys(one.run.experiment for one in found if one.items):
             numbers = [one.run.run.number for one in found if one.run.experiment == experiment]
-            with lock.held(experiment, say) as renew:
+            with lock.hold(experiment, say) as renew:
                 # They may have been submitted again meanwhile.
                 mine = Finder(experiment.root).runs(experiment, numbers)
                 now = find(mine, choice, lambda message: None)
@@ -475,7 +475,9 @@ def referred_environments(experiments: Collection[ExperimentPaths]) -> set[str]:
 
     Raises BrokenFile if the submissions of one of them cannot be listed.
     """
-    found = (frozen_environment.recorded(one) for each in experiments for one in each.submissions())
+    found = (
+        frozen_environment.read_record(one) for each in experiments for one in each.submissions()
+    )
     return {one.digest for one in found if one is not None}
 
 

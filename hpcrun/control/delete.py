@@ -122,7 +122,7 @@ def delete(found: Sequence[Deletion], say: Say) -> list[Deletion]:
     aside: list[Path] = []
     try:
         for experiment, these in groups.items():
-            with lock.held(experiment, say):
+            with lock.hold(experiment, say):
                 # They may have been submitted again, or deleted, meanwhile.
                 numbers = [one.run.run.number for one in these]
                 now = Finder(experiment.root).runs(experiment, numbers)

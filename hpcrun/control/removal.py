@@ -50,7 +50,7 @@ def remove(base: Path, path: Path, *, set_aside: bool = False) -> None:
     With ``set_aside`` a directory first gets a name that no reader takes for a checkpoint. Raise
     OSError if it cannot be removed, when some of it may be gone.
     """
-    with _opened(base, path.parent) as parent:
+    with _open_below(base, path.parent) as parent:
         name = path.name
         if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
             os.unlink(name, dir_fd=parent)
@@ -73,7 +73,7 @@ def check_all_removed(failed: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def _opened(base: Path, directory: Path) -> Iterator[int]:
+def _open_below(base: Path, directory: Path) -> Iterator[int]:
     """Yield a descriptor of a directory; raise OSError if a part of its path is not its own."""
     with contextlib.ExitStack() as stack:
         path, parent = base, stack.enter_context(_open_own(base, base, None))
@@ -85,7 +85,7 @@ def _opened(base: Path, directory: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _open_own(path: Path, part: Path, parent: int | None) -> Iterator[int]:
-    """Yield a descriptor of one directory, opened from the one above; raise as `_opened`."""
+    """Yield a descriptor of one directory, opened from the one above; raise as `_open_below`."""
     try:
         found = os.open(part, _DIRECTORY, dir_fd=parent)
     except OSError as error:

@@ -67,7 +67,7 @@ def rename(root: Path, old: str, new: str, say: Say) -> list[str]:
     """Rename an experiment; return what its user should know. Raise as `check` does."""
     experiment = check(root, old, new, say)
     renamed = layout.experiment(root, new)
-    with lock.held(experiment, say):
+    with lock.hold(experiment, say):
         # Somebody may have submitted it meanwhile, or made the other one.
         check(root, old, new, lambda message: None)
         try:

@@ -92,7 +92,7 @@ def look(selected: Sequence[Selected], warn: Say | None = None) -> list[RequeueS
     except ClusterUnreachable:
         if warn is None:
             raise
-        steps = _known(readable, warn)
+        steps = _steps_without_slurm(readable, warn)
     steps += left
     completed = [step.name for step in steps if step.reason == _COMPLETED]
     if completed and len(completed) == len(steps):
@@ -116,7 +116,7 @@ def restart(selected: Sequence[Selected], *, argv: Sequence[str], say: Say) -> l
     for experiment, runs in _by_experiment(readable).items():
         cluster = next(one.plan.cluster for one in readable if one.experiment == experiment)
         preflight.check_root(experiment.directory.parent, cluster, say)
-        with lock.held(experiment, say) as renew:
+        with lock.hold(experiment, say) as renew:
             permissions.check_mine(experiment, runs, "requeue")
             decisions = run_actions.settle(experiment, list(runs), say)
             if again := [one for one in decisions if one.action in promoted]:
@@ -190,7 +190,7 @@ def _steps(
     ]
 
 
-def _known(selected: Sequence[Selected], warn: Say) -> list[RequeueStep]:
+def _steps_without_slurm(selected: Sequence[Selected], warn: Say) -> list[RequeueStep]:
     """Return the steps that are certain without Slurm; of the others what is known of the run."""
     steps = []
     for one, status in zip(selected, statuses(selected, warn=warn, values=False), strict=True):
@@ -298,7 +298,7 @@ def _as_grown(
     for key, now in more.items():
         say(f"run {run.number} asks for {key} {now}, as its job did at the end")
     kept = {name: one for name, one in changes.items() if name not in more}
-    spec = job_changes.applied(run.spec, kept)
+    spec = job_changes.apply(run.spec, kept)
     return {**spec, "resources": {**spec["resources"], **more}} if more else spec
 
 
@@ -358,7 +358,7 @@ def _prepare(
             ),
         )
         plan = freeze(
-            sbatch.sized(compiled, say) if runs[1:] else compiled,
+            sbatch.with_array_size(compiled, say) if runs[1:] else compiled,
             submission=draft.paths.number,
             numbers={run.identity: run.number for run in runs},
             depends_on=earlier.depends_on,

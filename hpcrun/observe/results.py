@@ -175,7 +175,7 @@ def collect(
 
     each = [*zip(selected, statuses, strict=True)]
     looks = shared_look.each(look, each)
-    for (one, status), found in zip(activity.counted(each, "reading metrics"), looks, strict=True):
+    for (one, status), found in zip(activity.count(each, "reading metrics"), looks, strict=True):
         row: Row = {EXPERIMENT: one.experiment.name, "run": one.name}
         row |= {name: of(status) for name, of in _FACTS.items()}
         row |= {key: column_value(one, key) for key in keys}

@@ -27,7 +27,7 @@ class Triple:
     """Forward passes of one optimizer step."""
 
     @classmethod
-    def known(cls, deepspeed: Mapping[str, Any]) -> Triple | None:
+    def of_config(cls, deepspeed: Mapping[str, Any]) -> Triple | None:
         """Return the triple of a DeepSpeed configuration; None where it leaves a part open."""
         found = [one for key in KEYS if type(one := deepspeed.get(key)) is int and one > 0]
         return cls(*found) if len(found) == len(KEYS) else None

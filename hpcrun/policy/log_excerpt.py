@@ -46,7 +46,7 @@ def _may_have_bars(block: bytes) -> bool:
     return not block.isascii() and b"\xe2\x94\x81" in block
 
 
-def shown(line: bytes) -> bytes:
+def visible_part(line: bytes) -> bytes:
     """Return what a terminal still shows of a line that may have carriage returns."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 

@@ -64,7 +64,7 @@ def halvings(attempts: Sequence[Attempt], policy: Recovery, planned: Triple | No
     """
     if planned is None:
         return 0
-    ends = sum(one.kind == causes.OUT_OF_MEMORY and not grown(one) for one in attempts)
+    ends = sum(one.kind == causes.OUT_OF_MEMORY and not growth(one) for one in attempts)
     return min(ends, policy.shrink_micro_batch, planned.most_halvings)
 
 
@@ -76,7 +76,7 @@ def answered_by_halving(
     return frozenset(ends[: halvings(attempts, policy, planned)])
 
 
-def grown(attempt: Attempt) -> Mapping[str, str]:
+def growth(attempt: Attempt) -> Mapping[str, str]:
     """Return what the start after an attempt asks for in place of what was too little.
 
     ``key`` (``mem`` or ``time``), ``field`` (as `hpcrun.slurm.job.growth` says), ``was``, ``now``;
@@ -90,7 +90,7 @@ def grown(attempt: Attempt) -> Mapping[str, str]:
 def growths(
     attempts: Sequence[Attempt], submission: int, changes: Mapping[str, JobChange] | None = None
 ) -> list[Mapping[str, str]]:
-    """Return `grown` of each attempt of a submission that has it, in order.
+    """Return `growth` of each attempt of a submission that has it, in order.
 
     Without those of a key in ``changes`` that a person has given another value since.
     """
@@ -98,7 +98,7 @@ def growths(
     return [
         found
         for one in mine
-        if (found := grown(one))
+        if (found := growth(one))
         and not (
             (since := (changes or {}).get(found["key"]))
             and since.time > (one.end.get("time") or 0.0)

@@ -106,7 +106,7 @@ def decide(
     bad = tuple(node for node in nodes if node in wanted)
     if not bad:
         return HealthDecision(GO_ON, _why_nothing(findings, alike, counted))
-    message = told(counted, bad)
+    message = summary(counted, bad)
     broken = {
         node: "; ".join(own)
         for node in bad
@@ -142,7 +142,7 @@ def common_kinds(findings: Sequence[HealthFinding], nodes: Sequence[str]) -> fro
     return frozenset(common) - {SLOW_PAIR}
 
 
-def told(findings: Sequence[HealthFinding], nodes: Collection[str]) -> str:
+def summary(findings: Sequence[HealthFinding], nodes: Collection[str]) -> str:
     """Return the findings of some nodes in one line."""
     words = [f"node {one.node}: {one.message}" for one in findings if one.node in nodes]
     return listed(words, _SHOWN, "; ", "; and {} more")

@@ -120,7 +120,7 @@ def _decide(
     if not policy.requeue:
         return Action(STOP, "recovery.requeue is false")
     grows = growth is not None and "now" in growth
-    grown = {one.number for one in mine if next_attempt.grown(one)}
+    grown = {one.number for one in mine if next_attempt.growth(one)}
     grown |= {last.number} if grows else set()
     others = [one for one in mine if one.number not in grown]
     halved = next_attempt.answered_by_halving(others, policy, planned)

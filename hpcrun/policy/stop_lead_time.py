@@ -35,7 +35,7 @@ def seconds(
     return max(_LEAST, 2 * save + 3 * step + _MARGIN)
 
 
-def measured(run: RunPaths) -> tuple[float | None, float]:
+def measure(run: RunPaths) -> tuple[float | None, float]:
     """Measure a run's attempts so far.
 
     Returns the longest save (None before the first) and the last step, in seconds.

@@ -262,9 +262,9 @@ class PackedJob:
             if code is not None:
                 del self._running[number]
                 say(f"run {number} ended on {listed(seat.nodes, 8)} with exit code {code}")
-                self._ended(number, seat, code)
+                self._note_end(number, seat, code)
 
-    def _ended(self, number: int, seat: _Seat, code: int) -> None:
+    def _note_end(self, number: int, seat: _Seat, code: int) -> None:
         paths = self.submission.experiment.run(number)
         try:
             is_over = ledger.intent(paths) is not None

@@ -185,7 +185,7 @@ class Supervisor:
 
         The global batch and each rank's share of it stay as they are.
         """
-        planned, now = Triple.known(self.run.deepspeed), Triple.known(run.deepspeed)
+        planned, now = Triple.of_config(self.run.deepspeed), Triple.of_config(run.deepspeed)
         mine = [one for one in ledger.read(self.paths) if one.submission == self.submission.number]
         times = next_attempt.halvings(mine, self.run.recovery, planned)
         if not times or planned is None or now is None:
@@ -256,7 +256,7 @@ class Supervisor:
         changed = python_packages.difference(before, now)
         if changed:
             say(f"since it was submitted, packages of this Python changed: {listed(changed, 8)}")
-        frozen = frozen_environment.recorded(self.submission)
+        frozen = frozen_environment.read_record(self.submission)
         told = {} if frozen is None else {"environment": frozen.digest}
         return {**told, **({"packages_changed": changed} if changed else {})}
 

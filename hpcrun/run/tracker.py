@@ -170,13 +170,13 @@ class MetricsForwarder:
     def _close(self) -> int:
         if self._tracker is not None:
             try:
-                self._tracker.close(self._ended())
+                self._tracker.close(self._outcome())
             except Exception as error:
                 self._note(f"{type(error).__name__}: {error}")
                 return EXIT_FAILED
         return EXIT_OK
 
-    def _ended(self) -> str | None:
+    def _outcome(self) -> str | None:
         """Return how the run ended; None if it goes on."""
         if ledger.intent(self._paths) == ledger.CANCELLED:
             return "cancelled"

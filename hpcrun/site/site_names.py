@@ -40,7 +40,7 @@ def keep(site: SlurmSite) -> None:
         files.write_bytes(path, json.dumps({"reach": _reach(), "names": data}).encode())
 
 
-def known(key: str) -> list[str]:
+def names_of(key: str) -> list[str]:
     """Return the names that a key such as ``resources.partition`` may have; empty if unknown."""
     try:
         data: Any = files.read_json(_path(), _MOST_BYTES)

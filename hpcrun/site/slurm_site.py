@@ -266,10 +266,10 @@ def make(
         what: [row for row in own if row.get("Cluster", "") in ("", settings.get("ClusterName"))]
         for what, own in rows.items()
     }
-    nodes = _named(told.get("node", ()), "NodeName")
-    partitions = _named(told.get("partition", ()), "PartitionName")
-    reservations = _named(told.get("reservation", ()), "ReservationName")
-    licenses = _named(told.get("licenses", ()), "LicenseName")
+    nodes = _fields_by_name(told.get("node", ()), "NodeName")
+    partitions = _fields_by_name(told.get("partition", ()), "PartitionName")
+    reservations = _fields_by_name(told.get("reservation", ()), "ReservationName")
+    licenses = _fields_by_name(told.get("licenses", ()), "LicenseName")
     accounts = [row["DefaultAccount"] for row in rows[site_queries.USER]] if rows else []
     parents = rows.get(site_queries.PARENTS, ()) if rows else ()
     return SlurmSite(
@@ -293,7 +293,7 @@ def make(
     )
 
 
-def _named(lines: Iterable[str], key: str) -> dict[str, dict[str, str]]:
+def _fields_by_name(lines: Iterable[str], key: str) -> dict[str, dict[str, str]]:
     """Return the fields of each line by the name that it has under ``key``."""
     return {line[key]: line for line in map(records.fields, lines) if key in line}
 

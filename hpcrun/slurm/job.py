@@ -205,7 +205,7 @@ def growth(job: str, key: str, factor: float, most: str | None) -> dict[str, str
     clause. ``most`` limits it, in Slurm's forms too; None for what Slurm takes.
     """
     shown = client.show("job", job)
-    field, was = _asked(shown, key)
+    field, was = _request_of(shown, key)
     if not was:
         return {"key": key, "problem": f"Slurm tells of no {key} that could grow"}
     limit = _amount(key, most) if most else None
@@ -221,7 +221,7 @@ def growth(job: str, key: str, factor: float, most: str | None) -> dict[str, str
     return {"key": key, "field": field, "was": form(was), "now": form(now)}
 
 
-def _asked(shown: Mapping[str, str], key: str) -> tuple[str, int | None]:
+def _request_of(shown: Mapping[str, str], key: str) -> tuple[str, int | None]:
     """Return scontrol's field of a job's ``mem`` or ``time``, and how many MB or minutes it is."""
     fields = ("TimeLimit",) if key == "time" else ("MinMemoryCPU", "MinMemoryNode")
     return next(((name, _amount(key, shown[name])) for name in fields if name in shown), ("", None))

@@ -30,7 +30,7 @@ def choose(library: str | None) -> tuple[str, str]:
     types = offered()
     default = client.configuration().get("MpiDefault", "").strip("()")
     default = "" if default == "null" else default
-    known = _known(library)
+    known = _types_of(library)
     if default not in ("", NONE) and (library is None or _among(default, known)):
         return default, "the site's MpiDefault"
     if found := next((one for one in known if one in types), None):
@@ -57,7 +57,7 @@ def is_offered(name: str, types: Collection[str]) -> bool:
     return name == NONE or _among(name, types)
 
 
-def _known(library: str | None) -> list[str]:
+def _types_of(library: str | None) -> list[str]:
     """Return the types that an MPI knows, the best first."""
     if library is None:
         return [PMIX, PMI2]

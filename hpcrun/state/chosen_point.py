@@ -139,7 +139,7 @@ def _put(file: Path, data: Any, fill: Callable[[Path], object] = lambda director
     return True
 
 
-def applied(plan: Plan, experiment: ExperimentPaths) -> Plan:
+def apply_points(plan: Plan, experiment: ExperimentPaths) -> Plan:
     """Return a plan, if it is of a search with the points that its runs have by now."""
     if not any(SEARCH in run.spec for run in plan.runs):
         return plan

@@ -137,7 +137,7 @@ def open_regular(path: Path | str) -> tuple[int, int]:
     """
     try:
         above = os.path.dirname(path) or "."  # noqa: PTH120 - thousands of them
-        descriptor = shared_look.asked(functools.partial(os.open, path, _READ), above)
+        descriptor = shared_look.answer_of(functools.partial(os.open, path, _READ), above)
     except ValueError as error:  # a NUL byte
         raise Refused(path, str(error)) from None
     except OSError as error:

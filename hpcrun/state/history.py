@@ -84,7 +84,7 @@ def read(experiment: ExperimentPaths, warn: Say = lambda message: None) -> Histo
         try:
             planned = Planned(paths, read_plan(paths))
         except (FileNotFoundError, NotADirectoryError):
-            broken += [_gone(paths).message] if _sent(submissions) else []
+            broken += [_gone(paths).message] if _is_sent(submissions) else []
             continue
         except UsageError as error:
             broken.append(error.message)
@@ -132,7 +132,7 @@ def read_plan(paths: SubmissionPaths) -> Plan:
     except OSError as error:
         raise BrokenFile.of(paths.plan, error) from None
     plan = _read_plan(paths, (found.st_ino, found.st_size, found.st_mtime_ns))
-    return chosen_point.applied(plan, paths.experiment)
+    return chosen_point.apply_points(plan, paths.experiment)
 
 
 @lru_cache(maxsize=16)
@@ -157,12 +157,12 @@ def plans(experiment: ExperimentPaths) -> dict[int, Plan]:
     for submission in experiment.submissions():
         if shared_look.is_there(submission.plan):
             found[submission.number] = plan_file.read(submission.plan)
-        elif _sent(journal.read(submission)):
+        elif _is_sent(journal.read(submission)):
             raise _gone(submission)
     return found
 
 
-def _sent(jobs: Mapping[int, Job]) -> bool:
+def _is_sent(jobs: Mapping[int, Job]) -> bool:
     """Check whether runs of a submission were given to an executor, as far as its journal tells."""
     return any(job.event in (journal.SUBMITTING, journal.SUBMITTED) for job in jobs.values())
 

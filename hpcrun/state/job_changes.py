@@ -95,7 +95,7 @@ def from_record(record: Mapping[str, Any]) -> dict[str, JobChange]:
     }
 
 
-def applied(spec: dict[str, Any], changes: Mapping[str, JobChange]) -> dict[str, Any]:
+def apply(spec: dict[str, Any], changes: Mapping[str, JobChange]) -> dict[str, Any]:
     """Return a run's spec with what its job was changed to; it shares all else."""
     told = {KEYS[name].spec: one.value for name, one in changes.items() if KEYS[name].spec}
     if not told:

@@ -75,7 +75,7 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def kept(restored: int | None, first: int | None) -> int | None:
+def last_kept_step(restored: int | None, first: int | None) -> int | None:
     """Return the step up to which the lines of earlier attempts stand; None for all of them.
 
     ``restored`` is the step that this attempt restored, None if it did not record one (a plain

@@ -26,7 +26,7 @@ from hpcrun.fields import (
     WHOLE,
     Kind,
     Kinds,
-    shown,
+    brief,
     wrong,
 )
 from hpcrun.shared_dataclass import dataclass, names
@@ -258,7 +258,7 @@ def check_spec(spec: Any, among: Collection[str] = BLOCKS) -> None:
 
 
 def _check(what: str, data: Any, kinds: Kinds, needed: Collection[str] = ()) -> None:
-    problem = wrong(data, kinds, needed) if isinstance(data, dict) else f"{shown(data)}, no mapping"
+    problem = wrong(data, kinds, needed) if isinstance(data, dict) else f"{brief(data)}, no mapping"
     if problem:
         raise ValueError(f"{what}: {problem}")
 

@@ -53,7 +53,9 @@ def write(plan: Plan, path: Path) -> None:
 
 def read(path: Path, only: int | None = None) -> Plan:
     """Read a plan with the values that runs of a search have by now; as `read_frozen`."""
-    return chosen_point.applied(read_frozen(path, only), SubmissionPaths(path.parent).experiment)
+    return chosen_point.apply_points(
+        read_frozen(path, only), SubmissionPaths(path.parent).experiment
+    )
 
 
 def read_frozen(path: Path, only: int | None = None) -> Plan:

@@ -73,7 +73,7 @@ class SuspectNodes:
         What is no proof by itself counts once it was seen twice.
         """
         found: dict[str, list[dict[str, Any]]] = {}
-        for one in self._seen(time.time() if now is None else now):
+        for one in self._sightings(time.time() if now is None else now):
             found.setdefault(one["node"], []).append(one)
         nodes = [
             SuspectNode(node, own[-1]["reason"], own[-1]["kind"], own[-1]["time"])
@@ -91,17 +91,17 @@ class SuspectNodes:
         now = time.time() if now is None else now
         reason = shortened(one_line(reason.strip()), _MOST_REASON)
         seen = {"node": node, "reason": reason, "kind": kind, "time": now, "certain": certain}
-        self._write([*self._seen(now), seen])
+        self._write([*self._sightings(now), seen])
 
     def forget(self, nodes: Iterable[str]) -> list[str]:
         """Take nodes out; return those that were suspect. Raises as `record`."""
         wanted = {*nodes}
         there = sorted(one.node for one in self.read() if one.node in wanted)
         if there:
-            self._write([one for one in self._seen(time.time()) if one["node"] not in wanted])
+            self._write([one for one in self._sightings(time.time()) if one["node"] not in wanted])
         return there
 
-    def _seen(self, now: float) -> list[dict[str, Any]]:
+    def _sightings(self, now: float) -> list[dict[str, Any]]:
         """Return what was seen in these hours, in its order."""
         try:
             # A stranger's, where others may write to the root.

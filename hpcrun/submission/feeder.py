@@ -301,7 +301,7 @@ class _Feed:
         runs = {run for array in self._arrays for run in array.runs}
         return sorted(runs - gone - self._prepared.dropped)
 
-    def _told(self) -> str:
+    def _summary(self) -> str:
         """Return lines on what was submitted and what was not."""
         parts = [f"submitted: job {one.job_id}: {runs_text(one.runs)}" for one in self._accepted]
         if self._unknown:
@@ -319,12 +319,12 @@ class _Feed:
         elif self._has_waited:
             self._note_missing(journal.REFUSED, message="the submit ended before its turn came")
         if isinstance(error, HpcrunError):
-            told = "" if nothing else f"\n{self._told()}"
+            told = "" if nothing else f"\n{self._summary()}"
             return type(error)(f"{error.message}{told}", hint=error.hint)
         if nothing:
             return Interrupted("interrupted: nothing was submitted")
         return Interrupted(
-            f"interrupted\n{self._told()}",
+            f"interrupted\n{self._summary()}",
             hint="the same command submits the rest; `hpcrun cancel` ends what was submitted",
         )
 

@@ -20,7 +20,7 @@ _PAUSE = 0.2
 
 
 @contextlib.contextmanager
-def held(
+def hold(
     experiment: ExperimentPaths, say: Say, group: int | None = None
 ) -> Iterator[Callable[[], bool]]:
     """Hold the lock, after waiting while another submit holds it.

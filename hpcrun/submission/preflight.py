@@ -191,7 +191,7 @@ def check_runs(
     going_on = [run for run in runs if run.number in resumed]
     if going_on:
         check_time_limits(going_on, experiment)
-    for one in dict.fromkeys(one for run in runs for one in feature.asked(run.spec)):
+    for one in dict.fromkeys(one for run in runs for one in feature.features_of(run.spec)):
         one.preflight(runs, coming, say)
     check_initial_weights(runs, experiment, coming)
     if going_on:
@@ -210,7 +210,7 @@ def check_time_limits(runs: Sequence[RunPlan], experiment: ExperimentPaths) -> N
     for run in runs:
         wanted = run.resources.time
         limit = parse_duration(wanted)
-        save, step = stop_lead_time.measured(experiment.run(run.number))
+        save, step = stop_lead_time.measure(experiment.run(run.number))
         if save is None or limit is None or run.recovery.stop_before is not None:
             continue
         before = stop_lead_time.seconds(limit, save=save, step=step)
@@ -348,7 +348,7 @@ def check_python(
         for name in run.trackers:
             library = name if name in TRACKERS.own else getattr(TRACKERS.load(name), "library", "")
             needs |= {library: f"tracking.{name}"} if library else {}
-        for one in feature.asked(run.spec):
+        for one in feature.features_of(run.spec):
             needs |= one.needs(run)
         modules: dict[str, str] = {}
         asked = code_root if own.lock is None else None

@@ -266,7 +266,9 @@ def _answer(
         )
     after = " after environment.setup" if with_setup else ""
     what = {126: "cannot be executed", 127: "is not there"}.get(found.code, "is no usable Python")
-    raise UsageError(f"{python} {what}{after} (exit code {found.code}){found.said(5)}", hint=hint)
+    raise UsageError(
+        f"{python} {what}{after} (exit code {found.code}){found.last_errors(5)}", hint=hint
+    )
 
 
 def _check(found: Probe, key: str, python: str, needs: Mapping[str, str]) -> None:

@@ -63,7 +63,7 @@ class Decision:
         return self.action in SUBMITTED
 
 
-def changed(jobs: Mapping[int, Job], earlier: Mapping[int, Plan], plan: Plan) -> set[int]:
+def changed_runs(jobs: Mapping[int, Job], earlier: Mapping[int, Plan], plan: Plan) -> set[int]:
     """Return the plan's runs that were last submitted with other values, of extendable keys.
 
     ``jobs`` are the runs' last ones, ``earlier`` the plans by the number of the submission. Raise

@@ -40,7 +40,7 @@ def bring_to_end(
             journal.write(prepared.submission, journal.SUBMITTED, 0, [run], **entry)
 
     def before(run: int) -> bool:
-        if allocation and not _recorded(prepared, run, allocation, say):
+        if allocation and not _record_start(prepared, run, allocation, say):
             return False
         begun.append(run)
         announce(run)
@@ -68,9 +68,9 @@ def bring_to_end(
     return code, None if runner.heard is None else signal.Signals(runner.heard).name
 
 
-def _recorded(prepared: Prepared, run: int, allocation: str, say: Say) -> bool:
+def _record_start(prepared: Prepared, run: int, allocation: str, say: Say) -> bool:
     """Record a run that starts now in the journal; return False if a later submission has it."""
-    with lock.held(prepared.experiment, say):
+    with lock.hold(prepared.experiment, say):
         job = journal.newest_jobs(prepared.experiment).get(run)
         if job is not None and job.submission > prepared.submission.number:
             say(f"{prepared.plan.name}/{run} was submitted meanwhile (job {job.job_id}); left out")

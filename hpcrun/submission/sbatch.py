@@ -123,7 +123,7 @@ def is_running(script: Path) -> bool:
     return processes.runs("sbatch", str(script))
 
 
-def sized(compiled: Compiled, say: Say) -> Compiled:
+def with_array_size(compiled: Compiled, say: Say) -> Compiled:
     """Return an experiment of several runs with arrays as long as Slurm takes them, which is asked.
 
     A profile that names a length has at most that. Slurm's default is said where it is a guess.

@@ -84,7 +84,7 @@ class Draft:
         try:
             with permissions.owner_writes():
                 if earlier is not None:
-                    code = snapshot.recorded(earlier)
+                    code = snapshot.read_record(earlier)
                     variables = submission_facts.describe(earlier).get("variables") or ()
                     if plan.runs[0].environment.is_frozen:
                         environment, _ = frozen_environment.of_submission(earlier)

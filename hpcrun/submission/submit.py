@@ -162,7 +162,7 @@ def _submit_lock(compiled: Compiled, say: Say) -> AbstractContextManager[Renew]:
     group = permissions.group_id(compiled.cluster)
     paths = experiment(compiled.root, compiled.name)
     preflight.check_directory(paths)
-    return lock.held(paths, say, group)
+    return lock.hold(paths, say, group)
 
 
 def prepare(
@@ -173,7 +173,7 @@ def prepare(
     The caller holds the experiment's lock. Raises as `submit`, and leaves nothing behind then.
     """
     say = request.say
-    compiled = _completed(compiled, say)
+    compiled = _complete(compiled, say)
     paths = experiment(compiled.root, compiled.name)
     plans = history.plans(paths)
     numbers = _numbers(compiled, plans, request.new) if plans else {}
@@ -181,7 +181,7 @@ def prepare(
     if depends_on:
         preflight.check_counterparts(plan)
     if plans:
-        plan = chosen_point.applied(plan, paths)
+        plan = chosen_point.apply_points(plan, paths)
         preflight.tell_earlier(plan, plans.values(), say)
     wanted = [run.number for run in plan.runs]
     permissions.check_mine(paths, wanted, "change")
@@ -236,29 +236,29 @@ def prepare(
     return Prepared(paths, plan, decisions, draft, older, lacking)
 
 
-def _completed(compiled: Compiled, say: Say) -> Compiled:
+def _complete(compiled: Compiled, say: Say) -> Compiled:
     """Return an experiment with what is looked up for its runs: by features, or of Slurm."""
     if compiled.runs[1:]:
-        compiled = sbatch.sized(compiled, say)
+        compiled = sbatch.with_array_size(compiled, say)
     runs: Sequence[CompiledRun] = compiled.runs
-    for one in feature.asked(runs[0].spec):
+    for one in feature.features_of(runs[0].spec):
         runs = one.look_up(runs, compiled.root, say)
     return compiled if runs is compiled.runs else dataclasses.replace(compiled, runs=tuple(runs))
 
 
 def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence, ...]) -> Preview:
     preflight.check_root(compiled.root, compiled.cluster, request.say)
-    compiled = _completed(compiled, request.say)
+    compiled = _complete(compiled, request.say)
     paths = experiment(compiled.root, compiled.name)
     preflight.check_directory(paths)
     earlier = paths.submissions()
     plans = history.plans(paths)
     numbers = _numbers(compiled, plans, request.new)
-    plan = chosen_point.applied(freeze(compiled, numbers=numbers, select=()), paths)
+    plan = chosen_point.apply_points(freeze(compiled, numbers=numbers, select=()), paths)
     preflight.tell_earlier(plan, plans.values(), request.say)
     decisions = run_actions.preview(paths, [run.number for run in plan.runs], request.say)
     decisions = _asked_for(compiled, request, plans, plan, decisions)
-    for message in unreached.told(plans, plan, decisions):
+    for message in unreached.messages(plans, plan, decisions):
         request.say(message)
     plan = freeze(
         compiled,
@@ -268,7 +268,7 @@ def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence,
         depends_on=depends_on,
     )
     request.say(summary(plan, decisions))
-    if plan.arrays and (told := environment_freeze.told(plan.runs[0])):
+    if plan.arrays and (told := environment_freeze.description(plan.runs[0])):
         request.say(f"environment: would be {told}")
     if request.avoid:
         _tell_suspects(plan, compiled.root, request.say)
@@ -293,7 +293,7 @@ def _asked_for(
 ) -> list[Decision]:
     """Return the decisions with completed runs extended, and without what was not asked for."""
     if compiled.extendable:
-        decisions = _extended(plans, plan, decisions, request.say)
+        decisions = _extend(plans, plan, decisions, request.say)
     if request.only is None:
         return decisions
     asked = request.only(experiment(compiled.root, compiled.name), plan.runs)
@@ -314,12 +314,12 @@ def _with_executor(compiled: Compiled, executor: Executor) -> Compiled:
     return dataclasses.replace(compiled, cluster=cluster)
 
 
-def _extended(
+def _extend(
     plans: Mapping[int, Plan], plan: Plan, decisions: Sequence[Decision], say: Say
 ) -> list[Decision]:
     """Return the decisions, with completed runs extended if an extendable key has a new value."""
     jobs = {one.run: one.job for one in decisions if one.job is not None}
-    changed = run_actions.changed(jobs, plans, plan)
+    changed = run_actions.changed_runs(jobs, plans, plan)
     living = [
         one.run for one in decisions if one.run in changed and one.action == run_actions.ATTACHED
     ]
@@ -355,7 +355,7 @@ def _report_other_code(
     except UsageError as error:
         say(f"whether the code has changed is not known: {error.message}")
         again, completed, queued = [], [], []
-    for message in unreached.told(plans, plan, decisions, queued):
+    for message in unreached.messages(plans, plan, decisions, queued):
         say(message)
     for one in again:
         say(one.told("other code than these runs stopped with"))
@@ -411,7 +411,7 @@ def summary(plan: Plan, decisions: Sequence[Decision]) -> str:
 def _numbers(compiled: Compiled, plans: Mapping[int, Plan], new: bool) -> dict[str, int]:
     known = history.numbers(plans)
     if compiled.extendable and not new:
-        known = {**identity.known(compiled, plans.values()), **known}
+        known = {**identity.earlier_numbers(compiled, plans.values()), **known}
     if not new or not known:
         return known
     # An identity that no run has keeps all the numbers given so far from being given again.

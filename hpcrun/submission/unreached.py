@@ -79,7 +79,7 @@ def _archives(experiment: ExperimentPaths, decisions: Sequence[Decision]) -> dic
     for number, runs in by_submission.items():
         earlier = experiment.submission(number)
         try:
-            archive = earlier.experiment.code / snapshot.recorded(earlier)["archive"]
+            archive = earlier.experiment.code / snapshot.read_record(earlier)["archive"]
         except UsageError:
             continue
         found.setdefault(archive, []).extend(runs)
@@ -111,7 +111,7 @@ _NOT_TOLD = (
 )
 
 
-def told(
+def messages(
     plans: Mapping[int, Plan],
     plan: Plan,
     decisions: Sequence[Decision],
@@ -176,7 +176,7 @@ def _overridden(plan: Plan, decisions: Sequence[Decision]) -> Iterator[str]:
         if one.is_submitted and one.job is not None and one.job.changes:
             new = plan.run(one.run).spec
             told = tuple(
-                f"{'.'.join(key)} was {change.value} and is {_shown(_at(new, key))}"
+                f"{'.'.join(key)} was {change.value} and is {_value_text(_at(new, key))}"
                 for name, change in one.job.changes.items()
                 if (key := job_changes.KEYS[name].spec) and str(_at(new, key)) != change.value
             )
@@ -239,7 +239,7 @@ def _values(
     if earlier.identity != now.identity:
         # Other values of extendable keys, of which `submit` itself tells.
         return ()
-    asked = job_changes.applied(earlier.spec, changes)
+    asked = job_changes.apply(earlier.spec, changes)
     was = dict(_flat({**asked, "cluster": before.cluster}))
     are = dict(_flat({**now.spec, "cluster": plan.cluster}))
     keys = [
@@ -251,7 +251,8 @@ def _values(
         keys.append(_MAX_PARALLEL)
     return tuple(
         _Unreached(
-            f"{key} {_shown(was.get(key))} -> {_shown(are.get(key))}", _word(key, are.get(key))
+            f"{key} {_value_text(was.get(key))} -> {_value_text(are.get(key))}",
+            _word(key, are.get(key)),
         )
         for key in keys
     )
@@ -278,5 +279,5 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield f"{prefix}{key}", value
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return one_line(shortened("none" if value is None else str(value), 60))

@@ -63,16 +63,16 @@ class _RuntimeTrial:
             words == self._words(mounts), f"{self._what} is another for the same container: {words}"
         )
         if self._path:
-            expect(words[:1] == [self._path], f"{self._shown(words)} begins without {self._path}")
+            expect(words[:1] == [self._path], f"{self._call(words)} begins without {self._path}")
         for mount in mounts:
             for path in (mount.source, mount.target):
                 expect(
                     any(path in word for word in words),
-                    f"{self._shown(words)} has nothing of the mount {mount.words}",
+                    f"{self._call(words)} has nothing of the mount {mount.words}",
                 )
         expect(
             any(self._container.image in word for word in words),
-            f"{self._shown(words)} does not name the image {self._container.image}",
+            f"{self._call(words)} does not name the image {self._container.image}",
         )
         self._expect_options(words)
         if self._runtime.has_read_only_mounts:
@@ -92,7 +92,7 @@ class _RuntimeTrial:
         places = [words.index(one) if one in words else -1 for one in options]
         expect(
             -1 not in places and places == sorted(places),
-            f"{self._shown(words)} lacks environment.container.options, {options}, in their order",
+            f"{self._call(words)} lacks environment.container.options, {options}, in their order",
         )
         if self._runtime.is_of_srun:
             wrong = [word for word in words if not word.startswith("-")]
@@ -112,5 +112,5 @@ class _RuntimeTrial:
         expect(are_words and bool(found), f"{self._what} is {found!r}; expected is a list of words")
         return found
 
-    def _shown(self, words: list[str]) -> str:
+    def _call(self, words: list[str]) -> str:
         return f"{self._what}, {words},"

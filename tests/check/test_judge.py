@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcrun.check import check as checking
-from hpcrun.check.finding import ERROR, NOTE, WARNING, Finding, KeyPlaces, merged
+from hpcrun.check.finding import ERROR, NOTE, WARNING, Finding, KeyPlaces, merge
 from hpcrun.check.job_request import JobRequest
 from hpcrun.errors import HpcrunError
 from hpcrun.site.slurm_site import SlurmLimits, SlurmReservation, SlurmSite, make
@@ -81,7 +81,7 @@ def request(runs: int = 1, **options: str) -> JobRequest:
 
 
 def found(job: JobRequest, there: SlurmSite) -> list[Finding]:
-    return merged(checking.judge_job(job, there))
+    return merge(checking.judge_job(job, there))
 
 
 @pytest.mark.parametrize(
@@ -328,12 +328,12 @@ def test_a_key_is_found_where_it_is_written(tmp_path: Any, monkeypatch: pytest.M
 def test_equal_findings_of_several_runs_are_one() -> None:
     several = [Finding(WARNING, "a", "b", runs=(2,)), Finding(ERROR, "c", "d", runs=(1,))]
     several += [Finding(WARNING, "a", "b", runs=(0, 1))]
-    assert [(one.severity, one.runs) for one in merged(several)] == [
+    assert [(one.severity, one.runs) for one in merge(several)] == [
         (ERROR, (1,)),
         (WARNING, (0, 1, 2)),
     ]
-    assert merged(several)[0].lines(3) == "error: c: run 1: d"
-    assert merged(several)[1].lines(3) == "warning: a: b"
+    assert merge(several)[0].lines(3) == "error: c: run 1: d"
+    assert merge(several)[1].lines(3) == "warning: a: b"
 
 
 def test_a_type_of_mpi_that_srun_has_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def found(cluster: dict[str, Any], *args: str, **config: Any) -> list[tuple[str,
     run = dataclasses.replace(run, spec={**run.spec, "config": config, "args": list(args)})
     return [
         (one.severity, one.key, f"{one.message}; {one.hint}")
-        for one in path_checks.named([run], cluster)
+        for one in path_checks.check_paths([run], cluster)
     ]
 
 

@@ -223,7 +223,7 @@ def test_a_submit_of_the_name_waits_and_begins_anew(
             if "another submit of study is under way" in message:
                 waits.set()
 
-        with lock.held(study.paths, said):
+        with lock.hold(study.paths, said):
             assert study.paths.submissions() == []
             entered.set()
 

@@ -21,7 +21,7 @@ from hpcrun.cli.main import group
 from hpcrun.command import GROUPS
 from tests.support.command import argv, hpcrun
 
-LINES = [line for one in commands.known().values() for line in one.examples]
+LINES = [line for one in commands.own_commands().values() for line in one.examples]
 
 
 def _command(name: str) -> click.Command:
@@ -31,7 +31,7 @@ def _command(name: str) -> click.Command:
 
 
 def test_every_command_is_in_a_group_and_has_an_example() -> None:
-    every = commands.known()
+    every = commands.own_commands()
     assert sum(map(len, commands.groups().values())) == len(every)
     assert [
         one.name
@@ -52,11 +52,11 @@ def test_an_example_is_understood(line: str) -> None:
         assert context.params
 
 
-@pytest.mark.parametrize("name", commands.known())
+@pytest.mark.parametrize("name", commands.own_commands())
 def test_help_shows_the_examples(name: str) -> None:
     command = _command(name)
     text = command.get_help(click.Context(command, info_name=name, parent=_above()))
-    for line, what in commands.known()[name].examples.items():
+    for line, what in commands.own_commands()[name].examples.items():
         assert f"  {line}" in text
         assert what in text
     assert max(map(len, text.splitlines())) <= 80
@@ -64,7 +64,7 @@ def test_help_shows_the_examples(name: str) -> None:
 
 def test_a_short_option_means_one_thing() -> None:
     long: dict[str, set[str]] = defaultdict(set)
-    for name in commands.known():
+    for name in commands.own_commands():
         for option in _command(name).params:
             for opt in option.opts:
                 if re.fullmatch("-[A-Za-z]", opt):
@@ -77,7 +77,7 @@ def test_help_lists_commands_and_topics() -> None:
     done = hpcrun("help")
     assert done.returncode == 0
     titles = [f"Topics, {part.lower()}" for part in parts()]
-    for name in (*GROUPS, *commands.known(), *titles, *topics()):
+    for name in (*GROUPS, *commands.own_commands(), *titles, *topics()):
         assert re.search(rf"^ *{name}\b", done.stdout, re.MULTILINE), name
 
 
@@ -89,7 +89,7 @@ def test_help_of_a_command_is_its_help() -> None:
 def test_a_topic_is_a_page(topic: str) -> None:
     page = resources.directory("docs") / f"{topics()[topic][0]}.md"
     assert page.is_file()
-    assert topic not in commands.known()
+    assert topic not in commands.own_commands()
 
 
 def test_a_page_has_one_topic() -> None:

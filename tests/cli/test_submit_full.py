@@ -307,7 +307,7 @@ def test_arrays_are_as_long_as_slurm_takes_them(
     spec["sweep"] = {"grid": {"x": [*range(6)]}}
     Path("a.yaml").write_text(json.dumps(spec))
     said: list[str] = []
-    found = sbatch.sized(compile_spec(Path("a.yaml"), root=desk.root), said.append)
+    found = sbatch.with_array_size(compile_spec(Path("a.yaml"), root=desk.root), said.append)
     assert [len(array.runs) for array in freeze(found).arrays] == sizes
     assert said == []
 
@@ -319,7 +319,7 @@ def test_a_length_of_arrays_that_is_guessed_is_told(desk: Desk, shim: Shim) -> N
     Path("a.yaml").write_text(json.dumps(spec))
     said: list[str] = []
     compiled = compile_spec(Path("a.yaml"), root=desk.root)
-    assert sbatch.sized(compiled, said.append) is compiled
+    assert sbatch.with_array_size(compiled, said.append) is compiled
     assert "MaxArraySize is not known" in "".join(said)
 
 

@@ -16,7 +16,7 @@ def _known(project: Any, before: dict[str, Any], after: dict[str, Any]) -> list[
     """The number of the earlier run that each run after the change is, if any."""
     plan = freeze(compile_spec(project.write("e.yaml", json.dumps(before))))
     compiled: Compiled = compile_spec(project.write("e.yaml", json.dumps(after)))
-    found = identity.known(compiled, [plan])
+    found = identity.earlier_numbers(compiled, [plan])
     return [found.get(run.identity) for run in compiled.runs]
 
 

@@ -41,7 +41,7 @@ def test_each_command_has_a_name_of_its_own() -> None:
     assert recorded == {*(f"{name}.txt" for name in names), *FILES, fresh.FILE}
 
 
-THERE = [case for case in CASES if case.argv[0] in commands.known()]
+THERE = [case for case in CASES if case.argv[0] in commands.own_commands()]
 
 
 @pytest.mark.parametrize("case", THERE, ids=lambda case: case.name)
@@ -63,7 +63,7 @@ def test_reading_changes_nothing(desk: Desk) -> None:
 
 
 # Each is named by the command that writes it.
-WRITTEN = [name for name in FILES if name.split("_")[1] in commands.known()]
+WRITTEN = [name for name in FILES if name.split("_")[1] in commands.own_commands()]
 
 
 @pytest.mark.parametrize("name", WRITTEN)

@@ -82,10 +82,10 @@ def test_an_odd_micro_batch_takes_the_next_smaller_divisor(
 
 def test_a_configuration_that_leaves_a_part_open_has_no_triple() -> None:
     whole = Triple(32, 4, 4)
-    assert Triple.known(whole.as_keys()) == whole
+    assert Triple.of_config(whole.as_keys()) == whole
     for key in KEYS:
-        assert Triple.known({**whole.as_keys(), key: "auto"}) is None
-        assert Triple.known({**whole.as_keys(), key: True}) is None
+        assert Triple.of_config({**whole.as_keys(), key: "auto"}) is None
+        assert Triple.of_config({**whole.as_keys(), key: True}) is None
 
 
 @pytest.mark.parametrize("bad", [0, -4, 2.0, "8", True])

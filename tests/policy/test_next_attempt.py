@@ -192,6 +192,6 @@ def test_what_is_left_out_stays_so_whatever_the_spec_says_later() -> None:
 def test_a_record_of_growth_that_is_not_whole_is_none(record: dict[str, str]) -> None:
     """A ledger may be torn, or another user's."""
     attempt = Attempt(1, decided={"action": REQUEUE, "grow": record})
-    assert next_attempt.grown(attempt) == {}
+    assert next_attempt.growth(attempt) == {}
     if "account" not in record.values():
         assert next_attempt.growth_words(record) == ""

@@ -26,13 +26,13 @@ def test_it_follows_the_measured_save_and_step() -> None:
 
 def test_what_earlier_attempts_have_shown(tmp_path: Path) -> None:
     run = RunPaths(tmp_path / "3")
-    assert stop_lead_time.measured(run) == (None, 0.0)
+    assert stop_lead_time.measure(run) == (None, 0.0)
     for number, seconds in ((1, 9.0), (2, 4.0)):
         attempt = run.attempt(number)
         attempt.directory.mkdir(parents=True)
         files.append(attempt.session, {"event": "saved", "step": 5, "seconds": seconds})
         files.append(attempt.metrics, {"step": 5, "step_seconds": 0.5 * number})
-    assert stop_lead_time.measured(run) == (9.0, 1.0)
+    assert stop_lead_time.measure(run) == (9.0, 1.0)
 
 
 def test_a_limit_that_leaves_too_little() -> None:

@@ -20,7 +20,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_names_are_kept_for_the_cluster_that_they_are_of(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert site_names.known("resources.partition") == []
+    assert site_names.names_of("resources.partition") == []
     machines = made_site.nodes(["g1"], Gres="gpu:a100:4", AvailableFeatures="fast,a100")
     partitions = [
         made_site.partition("gpu", "g1"),
@@ -28,13 +28,15 @@ def test_names_are_kept_for_the_cluster_that_they_are_of(
         made_site.partition("ops", "g1", RootOnly="YES"),
     ]
     site_names.keep(made_site.site(partitions, machines, accounts={"lab": "normal,long"}))
-    found = {key: site_names.known(f"resources.{key}") for key in ("partition", "account", "qos")}
+    found = {
+        key: site_names.names_of(f"resources.{key}") for key in ("partition", "account", "qos")
+    }
     assert found == {"partition": ["gpu"], "account": ["lab"], "qos": ["long", "normal"]}
-    assert site_names.known("resources.constraint") == ["a100", "fast"]
-    assert site_names.known("resources.gpu_type") == ["a100"]
-    assert site_names.known("resources.nodes") == []
+    assert site_names.names_of("resources.constraint") == ["a100", "fast"]
+    assert site_names.names_of("resources.gpu_type") == ["a100"]
+    assert site_names.names_of("resources.nodes") == []
     monkeypatch.setenv("SLURM_CONF", "/etc/other/slurm.conf")
-    assert site_names.known("resources.partition") == []
+    assert site_names.names_of("resources.partition") == []
     assert cache.is_file()
 
 
@@ -42,7 +44,7 @@ def test_names_are_kept_for_the_cluster_that_they_are_of(
 def test_a_broken_cache_is_none(text: str, cache: Path) -> None:
     cache.parent.mkdir(parents=True)
     cache.write_text(text)
-    assert site_names.known("resources.qos") == []
+    assert site_names.names_of("resources.qos") == []
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, cache: Path) -> None:

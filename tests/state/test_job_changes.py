@@ -30,10 +30,10 @@ def test_values(name: str, taken: tuple[str, ...], refused: tuple[str, ...]) -> 
 
 def test_a_spec_is_patched_and_not_changed() -> None:
     changes = {"time": JobChange("5", 1.0), "nice": JobChange("7", 1.0)}
-    found = job_changes.applied(SPEC, {**changes, "priority": JobChange("3", 1.0)})
+    found = job_changes.apply(SPEC, {**changes, "priority": JobChange("3", 1.0)})
     assert found["resources"] == {"time": "5", "sbatch": {"comment": "a", "nice": "7"}}
     assert SPEC["resources"] == {"time": "1:00:00", "sbatch": {"comment": "a"}}
-    assert job_changes.applied(SPEC, {}) is SPEC
+    assert job_changes.apply(SPEC, {}) is SPEC
 
 
 def test_the_newest_limit_of_an_array_counts() -> None:

@@ -31,12 +31,12 @@ for _ in range(20):
 
 def test_nothing_is_left(tmp_path: Path) -> None:
     paths = experiment(tmp_path / "a" / "root", "e")
-    with lock.held(paths, print):
+    with lock.hold(paths, print):
         owners = [path.name.split(":")[1] for path in paths.submit_lock.iterdir()]
         assert owners == [str(os.getpid())]
     assert list(tmp_path.iterdir()) == []
     paths.code.mkdir(parents=True)
-    with lock.held(paths, print):
+    with lock.hold(paths, print):
         pass
     assert list(paths.directory.iterdir()) == [paths.code]
 
@@ -54,7 +54,7 @@ def test_a_lock_that_is_about_to_appear_is_nobodys_file(
         return rename(draft, target)
 
     monkeypatch.setattr(Path, "rename", looked_at)
-    with lock.held(paths, print):
+    with lock.hold(paths, print):
         assert [len(names) for names in seen] == [1]
 
 
@@ -73,7 +73,7 @@ def test_who_is_waited_for(tmp_path: Path) -> None:
     host, ticks = os.uname().nodename, start_ticks(other.pid)
     paths.submit_lock.mkdir(parents=True)
     (paths.submit_lock / f"{host}:{other.pid}:{ticks}").touch()
-    with lock.held(paths, said.append):
+    with lock.hold(paths, said.append):
         assert start_ticks(other.pid) is None
     other.wait()
     assert said == [
@@ -88,7 +88,7 @@ def test_a_lock_whose_owner_is_gone_is_taken_over(tmp_path: Path, host: str, tol
     left = paths.submit_lock / f"{host}:{os.getpid()}:1"
     left.touch()
     os.utime(left, (time.time() - 660,) * 2)
-    with lock.held(paths, said.append):
+    with lock.hold(paths, said.append):
         assert not left.exists()
     assert [line.split(";")[0] for line in said] == [
         f"a submit of e on elsewhere (process {os.getpid()}) began 11 minutes ago and was not "
@@ -100,6 +100,6 @@ def test_a_root_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "e").touch()
     with (
         pytest.raises(UsageError, match="cannot be written"),
-        lock.held(experiment(tmp_path, "e"), print),
+        lock.hold(experiment(tmp_path, "e"), print),
     ):
         pass

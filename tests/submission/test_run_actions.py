@@ -199,9 +199,9 @@ def test_a_process_of_another_host(experiment: ExperimentPaths) -> None:
 def test_a_plan_that_is_gone_is_an_error(experiment: ExperimentPaths) -> None:
     _submitted(experiment, [1, 2, 3], job_id="50")
     plans, jobs = history.plans(experiment), journal.newest_jobs(experiment)
-    assert run_actions.changed(jobs, plans, plans[1]) == set()
+    assert run_actions.changed_runs(jobs, plans, plans[1]) == set()
     experiment.submission(1).plan.unlink()
     with pytest.raises(BrokenFile, match=r"plan\.json is gone"):
         history.plans(experiment)
     with pytest.raises(FileNotFoundError):
-        run_actions.changed(jobs, {}, plans[1])
+        run_actions.changed_runs(jobs, {}, plans[1])

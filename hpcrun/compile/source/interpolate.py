@@ -97,7 +97,7 @@ class _Meter:
         if self.is_over:
             raise InterpolationResolutionError("too many references")
 
-    def expanded(self, value: Any, depth: int = 0) -> Any:
+    def expand(self, value: Any, depth: int = 0) -> Any:
         """Return what a reference led to as plain data, all that it refers to itself copied in."""
         if not isinstance(value, (DictConfig, ListConfig)):
             return value
@@ -111,7 +111,7 @@ class _Meter:
     def _item(self, around: Any, key: Any, depth: int) -> Any:
         plain = around._get_node(key)._value()
         is_final = plain == "???" or not isinstance(plain, (str, dict, list))
-        return plain if is_final else self.expanded(around[key], depth + 1)
+        return plain if is_final else self.expand(around[key], depth + 1)
 
 
 @contextlib.contextmanager
@@ -178,7 +178,7 @@ def _resolve(
     if not isinstance(value, str) or "${" not in value:
         return value
     try:
-        return meter.expanded(_get(config, source, key))
+        return meter.expand(_get(config, source, key))
     except (OmegaConfBaseException, RecursionError) as error:
         if meter.is_over:
             found = "by here, what interpolations refer to refers to others too many times over"

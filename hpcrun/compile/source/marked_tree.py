@@ -92,9 +92,9 @@ class Reporter:
 
     def at(self, key: Key | str, message: str, hint: str | None = None) -> None:
         """Add a problem with the value at ``key``."""
-        self.marked(self.mark(key), key, message, hint)
+        self.at_mark(self.mark(key), key, message, hint)
 
-    def marked(
+    def at_mark(
         self, mark: SourceMark, key: Key | str, message: str, hint: str | None = None
     ) -> None:
         """Add a problem with the value at ``key``, which ``mark`` says was written elsewhere."""

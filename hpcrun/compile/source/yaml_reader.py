@@ -319,7 +319,7 @@ class _Builder:
 
     def _problem(self, key: Key, message: str, hint: str | None, line: int) -> None:
         mark = SourceMark(self.shown, line, self.directory)
-        Reporter(Tree({}), self.problems).marked(mark, key, message, hint)
+        Reporter(Tree({}), self.problems).at_mark(mark, key, message, hint)
 
 
 def _unread(error: yaml.YAMLError | TooMuch, shown: str, text: str = "") -> Problem:

@@ -252,7 +252,7 @@ def check_exists(key: Key, tree: Tree, problems: Problems, place: SourceMark | N
     named = [dotted(one) for one in ShortKeys(tree).meant(key)]
     if len(named) > 1:
         found = f"is short for {plural(len(named), 'key')}: {listing(named, 8)}"
-        Reporter(tree, problems).marked(mark, key, found, "type one of them in full")
+        Reporter(tree, problems).at_mark(mark, key, found, "type one of them in full")
         return False
     message = f"there is no key {dotted(key)}"
     given = (dotted(one) for one in keys(tree.data))
@@ -285,7 +285,7 @@ def check_exists(key: Key, tree: Tree, problems: Problems, place: SourceMark | N
         if hint is None and place is None and schema.find(Spec, key[:1]) is None:
             adds = shlex.quote(added_word(key, "VALUE", tree))
             hint = f"{adds} adds it, where it is the program's"
-    Reporter(tree, problems).marked(mark, key, message, hint)
+    Reporter(tree, problems).at_mark(mark, key, message, hint)
     return False
 
 

@@ -88,7 +88,7 @@ def check_override(
             report.at(key, found, hint)
             return False
         if "," in text and _is_number_at(key, old) and _are_plain(text.split(",")):
-            found = f"found {text!r}; accepted is one value, {_shown(old, key, known)}"
+            found = f"found {text!r}; accepted is one value, {_default_text(old, key, known)}"
             hint = f"to sweep: {sweep}; the text: {name}='\"{text}\"'"
             report.at(key, found, hint)
             return False
@@ -249,17 +249,22 @@ def _change(old: Any, value: Any, key: Key, known: Tree) -> tuple[str, str | Non
         if isinstance(value, str) and value != "auto" and "${" not in value:
             if key[0] not in _FREE:
                 return None
-            return f"is the text {value!r}, and was {_shown(old, key, known)}", _range(key, value)
+            return f"is the text {value!r}, and was {_default_text(old, key, known)}", _range(
+                key, value
+            )
         if isinstance(old, bool) and _is_number(value):
-            return f"is the number {value}, and was {_shown(old, key, known)}", "true or false"
+            return (
+                f"is the number {value}, and was {_default_text(old, key, known)}",
+                "true or false",
+            )
     if isinstance(old, dict) and old and not isinstance(value, dict) and value is not None:
         inside = f"{dotted(key)}.{next(iter(old))}=VALUE sets one of them"
         return f"is {json.dumps(value)}, and was a mapping of {listing(old, 4)}", inside
     if is_whole(old) and isinstance(value, float) and value.is_integer():
-        return f"is {value}, and was {_shown(old, key, known)}", f"type {int(value)}"
+        return f"is {value}, and was {_default_text(old, key, known)}", f"type {int(value)}"
     if is_whole(old) and isinstance(value, float) and abs(old) > 1:
         hint = "whole numbers of a sweep are drawn by {int_uniform: [LOW, HIGH]}"
-        return f"is {value}, and was {_shown(old, key, known)}", hint
+        return f"is {value}, and was {_default_text(old, key, known)}", hint
     return None
 
 
@@ -288,7 +293,7 @@ def _are_plain(words: Iterable[str]) -> bool:
     )
 
 
-def _shown(old: Any, key: Key, known: Tree) -> str:
+def _default_text(old: Any, key: Key, known: Tree) -> str:
     if old is None:
         return "a number"
     mark = known.mark(key)

@@ -59,7 +59,7 @@ def load(name: str, beside: Path, mark: SourceMark, problems: Problems) -> Loade
         elif not site.is_dir():
             hint = f"HPCRUN_CLUSTERS names {site}, and there is no such directory"
         found = f"there is no cluster profile {name!r}; there are {listing(sorted(known))}"
-        Reporter(Tree({}), problems).marked(mark, "cluster", found, hint)
+        Reporter(Tree({}), problems).at_mark(mark, "cluster", found, hint)
         return None
     before = len(problems.found)
     relative = os.path.relpath(known[name])

@@ -185,7 +185,7 @@ class Expansion:
             same = self._name_of(one, place)
             if same in seen:
                 shown = f"the value {text_of(one.value)} is given twice"
-                self._report.marked(one.mark, place, shown, "remove one")
+                self._report.at_mark(one.mark, place, shown, "remove one")
             seen.add(same)
         return found
 
@@ -260,14 +260,14 @@ class Expansion:
         for point, is_matched in zip(points, matched, strict=True):
             if is_matched:
                 self._spend(sum(len(point) + len(one) + len(sets) for one in more), place)
-                found += [self._joined(point, (*one, *sets), place) for one in more]
+                found += [self._join(point, (*one, *sets), place) for one in more]
             else:
                 found.append(point)
             if self._is_too_long(len(found), place):
                 return points
         return found
 
-    def _joined(self, point: Point, more: Point, place: Key) -> Point:
+    def _join(self, point: Point, more: Point, place: Key) -> Point:
         """Return both; a key that a rule sets twice has the later value."""
         again = {one.key for one in more if one.is_set}
         kept = tuple(one for one in point if not (one.is_set and one.key in again))
@@ -317,7 +317,7 @@ class Expansion:
         if len(text) > LONGEST_NAME:
             found = f"a swept value has {len(text):,} characters; accepted are {LONGEST_NAME:,}"
             hint = "name it: {choices: {label: value}}"
-            self._report.marked(one.mark, place, found, hint)
+            self._report.at_mark(one.mark, place, found, hint)
             self._report.problems.check()
         return text
 
@@ -339,7 +339,7 @@ class Expansion:
                     continue
                 where = (*place, dotted(one.key)) if place[-1] in _BLOCKS else place
                 found = f"overlaps with {dotted(other)}, which is swept too"
-                self._report.marked(one.mark, where, found)
+                self._report.at_mark(one.mark, where, found)
                 break
 
     def _check_among(self, point: Sequence[Assignment], place: Key) -> None:
@@ -401,7 +401,7 @@ class _Matcher:
 
     def fits(self, rule: dict[str, Any], point: Point) -> bool:
         """Return whether a point has the rule's value, or one of its list, at each of its keys."""
-        return all(_fits(wanted, self._found(name, point)) for name, wanted in rule.items())
+        return all(_fits(wanted, self._values_at(name, point)) for name, wanted in rule.items())
 
     def check(
         self, rule: dict[str, Any], points: Sequence[Point], place: Key, outside: Collection[Key]
@@ -430,14 +430,14 @@ class _Matcher:
         return len(found) == before
 
     def _check_values(self, name: str, wanted: Any, points: Sequence[Point], place: Key) -> None:
-        found = {text_of(value): value for one in points for value in self._found(name, one)}
+        found = {text_of(value): value for one in points for value in self._values_at(name, one)}
         there = [text for text, value in found.items() if not isinstance(value, dict)]
-        for value in [wanted] if wanted in found.values() else _listed(wanted):
+        for value in [wanted] if wanted in found.values() else _as_list(wanted):
             if not any(_is(value, one) for one in found.values()):
                 message = f"no run has {value!r} here; there are {listing(there, 12)}"
                 self._report.at(place, message, did_you_mean(text_of(value), there))
 
-    def _found(self, name: str, point: Point) -> list[Any]:
+    def _values_at(self, name: str, point: Point) -> list[Any]:
         """Return a key's label at a point, if it has one, and its value."""
         key = tuple(name.split("."))
         around = [one for one in point if overlap(one.key, key)]
@@ -450,10 +450,10 @@ class _Matcher:
 
 
 def _fits(wanted: Any, found: Sequence[Any]) -> bool:
-    return any(_is(value, one) for value in (wanted, *_listed(wanted)) for one in found)
+    return any(_is(value, one) for value in (wanted, *_as_list(wanted)) for one in found)
 
 
-def _listed(wanted: Any) -> list[Any]:
+def _as_list(wanted: Any) -> list[Any]:
     return wanted if isinstance(wanted, list) else [wanted]
 
 

@@ -133,17 +133,17 @@ def _of_mapping(given: dict[str, Any]) -> Form | None:
     if len(given) == 1:
         ((name, bounds),) = given.items()
         own = _PAIRS.get(name, name)
-        return _drawn(own, bounds) if own in _OWN else None
+        return _random_form(own, bounds) if own in _OWN else None
     kind = str(given.get("distribution", given.get("type", ""))).lower()
     if kind == "normal":
-        return _drawn("normal", [given.get("mu", 0), given.get("sigma", 1)])
+        return _random_form("normal", [given.get("mu", 0), given.get("sigma", 1)])
     ends = _ends(given)
     if ends is None or (kind and _PAIRS.get(kind, "normal") == "normal"):
         return None
     return _between(kind, *ends, given)
 
 
-def _drawn(own: str, bounds: Any) -> Form | None:
+def _random_form(own: str, bounds: Any) -> Form | None:
     return None if mistake_of(own, bounds) else ("random", form_text({own: bounds}))
 
 
@@ -166,7 +166,7 @@ def _between(kind: str, low: float, high: float, given: dict[str, Any]) -> Form 
         return "grid", form_text([tidy(low + step * at) for at in range(count)])
     elif step is not None:
         return None
-    return _drawn(own, [low, high])
+    return _random_form(own, [low, high])
 
 
 def _steps_of(drawn: str) -> str | None:

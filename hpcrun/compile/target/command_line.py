@@ -166,7 +166,7 @@ def _flag(name: str, value: Any, style: str, report: Reporter) -> list[str]:
         form = "--key a b" if style == WORDS else "--key=a,b"
         report.at((name,), f"a list becomes {form}: accepted are {accepted}", "use 'args'")
         return []
-    return _written(name, map(str, words), style)
+    return _option_words(name, map(str, words), style)
 
 
 # Not floats: 0.0 and -0.0 are equal.
@@ -180,10 +180,10 @@ def _plain_flag(name: str, value: str | int | None, style: str) -> list[str] | N
         return None
     if value is None or isinstance(value, bool):
         return [f"--{name}"] if value else []
-    return _written(name, [str(value)], style)
+    return _option_words(name, [str(value)], style)
 
 
-def _written(name: str, words: Iterable[str], style: str) -> list[str]:
+def _option_words(name: str, words: Iterable[str], style: str) -> list[str]:
     return [f"--{name}", *words] if style == WORDS else [f"--{name}={','.join(words)}"]
 
 

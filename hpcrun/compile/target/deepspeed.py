@@ -57,7 +57,7 @@ def read_file(value: Any, report: Reporter) -> Tree | None:
     if is_there(path.is_file):
         is_yaml = path.suffix in (".yaml", ".yml")
         read = yaml_reader.read_yaml if is_yaml else yaml_reader.read_json
-        return read(path, _shown(value, mark), report.problems)
+        return read(path, _file_name(value, mark), report.problems)
     if "/" in value or value.endswith((".json", ".yaml", ".yml")):
         report.no_file(key, value, path, "*.json")
         return None
@@ -70,7 +70,7 @@ def read_file(value: Any, report: Reporter) -> Tree | None:
     return yaml_reader.read_yaml(known[value], f"preset {value}", report.problems)
 
 
-def _shown(value: str, mark: SourceMark) -> str:
+def _file_name(value: str, mark: SourceMark) -> str:
     """Return the name of the file in messages, and in the marks of its values."""
     return value if value.startswith(("/", "~")) else str(Path(mark.file).parent / value)
 
@@ -79,7 +79,7 @@ def keys_of_file(value: Any, report: Reporter) -> Callable[[Key], bool]:
     """Return a function that checks whether the file ``deepspeed_config`` alone gives a key."""
     if not isinstance(value, str):
         return lambda _: False
-    names = (_shown(value, report.mark("deepspeed_config")), f"preset {value}")
+    names = (_file_name(value, report.mark("deepspeed_config")), f"preset {value}")
     return lambda key: report.mark(("deepspeed", *key)).file in names
 
 

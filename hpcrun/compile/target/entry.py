@@ -75,12 +75,12 @@ def locate(
     if isinstance(entry, list):
         if _is_script(entry[0]) and is_there((directory / entry[0]).is_file):
             found = f"found a list that begins with a script, {entry[0]}, which is no program"
-            report.at("entry", found, _written(entry))
+            report.at("entry", found, _advice(entry))
             return None
         has_blank = " " in entry[0].strip() and not is_there((directory / entry[0]).exists)
         if has_blank or entry[0] == "-m":
             found = f"the command's first word is {entry[0]!r}; accepted is a program alone"
-            report.at("entry", found, _written([*entry[0].split(), *entry[1:]]))
+            report.at("entry", found, _advice([*entry[0].split(), *entry[1:]]))
             return None
         if entry[0].strip():
             return LocatedEntry("command")
@@ -111,13 +111,13 @@ def _is_script(word: str) -> bool:
 def _meant(entry: str, directory: Path) -> str | None:
     """Return the hint for an entry that is no script, no function and no list."""
     if " " in entry:
-        return _written(entry.split())
+        return _advice(entry.split())
     if entry.endswith(".ipynb"):
         return f"`jupyter nbconvert --to script {entry}` makes a script of it: its name, with .py"
     if is_there((directory / f"{entry}.py").is_file):
         return f"did you mean '{entry}.py'? For a function of it, add the function: {entry}:main"
     if entry.endswith((".sh", ".bash")) or is_there((directory / entry).is_file):
-        return _written(["bash" if entry.endswith("sh") else "PROGRAM", entry])
+        return _advice(["bash" if entry.endswith("sh") else "PROGRAM", entry])
     module = entry.strip("/").replace("/", ".")
     if is_there((directory / module.replace(".", "/")).is_dir):
         return f"add the module and the function, {module}.MODULE:main, or {_as_module(module)}"
@@ -130,7 +130,7 @@ def _as_module(name: str) -> str:
     return f"as `python -m` runs it: [python, -m, {name}]"
 
 
-def _written(words: list[str]) -> str:
+def _advice(words: list[str]) -> str:
     """Return what to write of a command: a script has its arguments in ``args``."""
     if SHELL_SIGNS & {*words}:
         return f"write it for a shell: [sh, -c, {json.dumps(' '.join(words))}]"

@@ -214,7 +214,7 @@ def _launcher(words: Sequence[str]) -> str | None:
 
 def _launcher_inside(words: Sequence[str], directory: Path) -> tuple[str, str] | None:
     """Return the launcher that a command starts by a wrapper or a shell's script, and where."""
-    found, where = _started(words), ""
+    found, where = _launcher_behind(words), ""
     if command_line.is_shell_script(words[:3]):
         found = _started_in(words[2])
     elif not found and words and command_line.SHELL.fullmatch(words[0]):
@@ -232,10 +232,10 @@ def _started_by_file(path: Path, version: tuple[int, int]) -> str | None:
 def _started_in(script: str) -> str | None:
     """Return the first launcher that a shell's script starts."""
     commands = re.split(r"[;&|()\n]+", script.replace("\\\n", " "))
-    return next(filter(None, (_started(command.split()) for command in commands)), None)
+    return next(filter(None, (_launcher_behind(command.split()) for command in commands)), None)
 
 
-def _started(words: Sequence[str]) -> str | None:
+def _launcher_behind(words: Sequence[str]) -> str | None:
     """Return the launcher that a command starts, itself or through words such as ``srun``."""
     words = [*itertools.dropwhile(lambda word: "=" in word, words)]
     if words and PurePath(words[0]).name in _STARTERS:

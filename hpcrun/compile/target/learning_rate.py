@@ -11,7 +11,7 @@ from typing import Any
 from hpcrun.compile.source.marked_tree import Key, Reporter, dotted, get_at
 from hpcrun.compile.target.draft import OWN_LOOPS, SpecDraft
 from hpcrun.policy import batch, training_ways
-from hpcrun.state.spec.parallel_block import divided
+from hpcrun.state.spec.parallel_block import divided_axes
 
 # Parameters of optimizers and schedulers that are learning rates.
 _RATE_NAMES = """
@@ -70,7 +70,7 @@ def _check_average(spec: dict[str, Any], report: Reporter) -> None:
     config, hint = spec["deepspeed"], "leave it out, or use ZeRO 0, 1 or 2"
     if get_at(config, ("zero_optimization", "stage")) == 3:
         report.at(at, "needs whole weights, and with ZeRO 3 no rank has them", hint)
-    axes = [axis for axis in divided(spec["parallel"]) if axis != "sequence"]
+    axes = [axis for axis in divided_axes(spec["parallel"]) if axis != "sequence"]
     autotp = get_at(config, ("tensor_parallel", "autotp_size"))
     if axes or (isinstance(autotp, int) and autotp > 1):
         named = " and ".join(f"parallel.{axis}" for axis in axes) or "tensor_parallel.autotp_size"

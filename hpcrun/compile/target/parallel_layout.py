@@ -8,7 +8,7 @@ from typing import Any
 from hpcrun.compile.source.marked_tree import Reporter, get_at
 from hpcrun.compile.target.draft import SpecDraft
 from hpcrun.policy import batch, training_ways
-from hpcrun.state.spec.parallel_block import EXPERT, divided, laid_out, model_ranks
+from hpcrun.state.spec.parallel_block import EXPERT, divided_axes, laid_out, model_ranks
 
 # DeepSpeed's own keys for two of the axes.
 _DEEPSPEED_KEYS = {
@@ -24,7 +24,11 @@ def data_parallel(draft: SpecDraft, per_node: int) -> int | None:
     """
     spec, report = draft.spec, draft.report
     world_size: int = spec["resources"]["nodes"] * per_node
-    sizes, config, whole = divided(spec["parallel"]), spec["deepspeed"], spec["model_parallel_size"]
+    sizes, config, whole = (
+        divided_axes(spec["parallel"]),
+        spec["deepspeed"],
+        spec["model_parallel_size"],
+    )
     size: int = model_ranks(sizes)
     for axis, key in _DEEPSPEED_KEYS.items():
         given, wanted = get_at(config, key), sizes.get(axis, 1)
@@ -82,7 +86,7 @@ def _check_groups(optimization: Mapping[str, Any], report: Reporter) -> None:
 def tell(draft: SpecDraft, per_node: int) -> None:
     """Note what the user should know about a layout that is accepted, once its batch is solved."""
     parallel, note = draft.spec["parallel"], draft.note
-    sizes = divided(parallel)
+    sizes = divided_axes(parallel)
     if draft.kind != "function" and laid_out(parallel):
         note(
             "parallel: session.initialize divides the model; a program that calls DeepSpeed itself "

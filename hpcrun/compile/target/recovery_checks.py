@@ -32,7 +32,7 @@ def _check_smaller_batches(draft: SpecDraft) -> None:
     if draft.framework in TRAINERS:
         found = f"found {wanted}, and the batch of {draft.framework} is in the program's own flags"
         report.at(_MICRO, found, "leave it out, and give the program a smaller batch by its flag")
-    elif Triple.known(draft.config) is None:
+    elif Triple.of_config(draft.config) is None:
         left = [key for key in batch.KEYS if not isinstance(draft.config.get(key), int)]
         found = f"found {wanted}, and the DeepSpeed configuration leaves {listed(left, 3)} open"
         hint = "give deepspeed.train_batch_size and deepspeed.train_micro_batch_size_per_gpu"

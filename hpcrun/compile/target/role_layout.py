@@ -153,12 +153,12 @@ def config_of_main(spec: dict[str, Any], config: dict[str, Any]) -> dict[str, An
 
 def _config(role: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     own: dict[str, Any] = role["config"]
-    return _merged(config, own) if role["shares"] else own
+    return _merge(config, own) if role["shares"] else own
 
 
-def _merged(config: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+def _merge(config: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     inner = [key for key in own if isinstance(own[key], dict) and isinstance(config.get(key), dict)]
-    both = {key: _merged(config[key], own[key]) for key in inner}
+    both = {key: _merge(config[key], own[key]) for key in inner}
     return {**config, **own, **both}
 
 

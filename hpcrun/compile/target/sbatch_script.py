@@ -141,7 +141,7 @@ def _options(
     found: dict[str, Any] = {
         "job-name": name,
         "array": array,
-        **_asked(cluster, run, wanted, *shape, cpus),
+        **_run_options(cluster, run, wanted, *shape, cpus),
         # The job outlives a lost node where a spare can take its place, or other runs go on.
         "no-kill": True if outlives_nodes else None,
         "requeue": True,
@@ -151,7 +151,7 @@ def _options(
         "chdir": paths.directory.as_posix(),
         "output": paths.batch_log_pattern(array is not None),
     }
-    return _given(found)
+    return _without_unset(found)
 
 
 def _part_options(
@@ -159,16 +159,16 @@ def _part_options(
 ) -> dict[str, Any]:
     """Return sbatch's long options of the part of a role that has nodes of its own."""
     wanted = run.resources_of(role.first_node)
-    return _given(
+    return _without_unset(
         {
             "job-name": name,
-            **_asked(cluster, run, wanted, role.nodes, role.ranks_per_node),
+            **_run_options(cluster, run, wanted, role.nodes, role.ranks_per_node),
             "requeue": True,
         }
     )
 
 
-def _asked(
+def _run_options(
     cluster: dict[str, Any],
     run: RunPlan,
     wanted: Resources,
@@ -217,7 +217,7 @@ def gpu_options(wanted: Resources, others: dict[str, Any]) -> dict[str, Any]:
     return {name: value} if name else {}
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
+def _without_unset(options: dict[str, Any]) -> dict[str, Any]:
     # With dashes it is an option of the site's own plugin.
     given = {name.removeprefix("--"): one for name, one in options.items()}
     return {name: one for name, one in given.items() if one is not None and one is not False}

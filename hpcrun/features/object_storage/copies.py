@@ -65,7 +65,9 @@ class CheckpointCopies:
 
         Raises HpcrunError if the run would have nothing to begin from though there was a copy.
         """
-        if wanted := fetcher.lost(self._run.checkpoints, copy_records.read_records(self._run)):
+        if wanted := fetcher.newer_copies(
+            self._run.checkpoints, copy_records.read_records(self._run)
+        ):
             name, place = wanted[0]["checkpoint"], wanted[0]["place"]
             say(f"the root has lost {name}: its copy is fetched from {place}")
             self._fetch()
@@ -108,14 +110,14 @@ class CheckpointCopies:
     def _tell_missing(self, goes_on: bool) -> None:
         missing = self._missing()
         # A run that has none and is over never had a session that saves.
-        if missing or not (goes_on or self._made()):
+        if missing or not (goes_on or self._copies()):
             message = copy_records.not_copied_message(missing, goes_on)
             say(message)
             self._record(NOT_COPIED, names=missing[:100], message=message)
 
     def _missing(self) -> list[str]:
         """Return the names of complete checkpoints of which no copy is on record, newest first."""
-        made = {one["checkpoint"] for one in self._made()}
+        made = {one["checkpoint"] for one in self._copies()}
         found = [path.name for path, _ in manifest.complete(self._run.checkpoints)]
         return [name for name in found[: self._block.keep] if name not in made]
 
@@ -176,7 +178,7 @@ class CheckpointCopies:
             return
         name = fields.get("checkpoint")
         if what == COPIED:
-            made = {one["checkpoint"]: one for one in self._made()}
+            made = {one["checkpoint"]: one for one in self._copies()}
             mine = made.get(str(name), {})
             if (mine.get("place"), mine.get("digest")) == (fields["place"], fields["digest"]):
                 return
@@ -191,7 +193,7 @@ class CheckpointCopies:
             say(f"the copy of {name} is passed over: {message}")
         self._record(str(what), **fields)
 
-    def _made(self) -> list[copy_records.Record]:
+    def _copies(self) -> list[copy_records.Record]:
         return copy_records.copies(copy_records.read_records(self._run))
 
 

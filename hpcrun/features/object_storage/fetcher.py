@@ -45,7 +45,7 @@ def newest_whole(checkpoints: Path) -> tuple[int, int] | None:
     return None
 
 
-def lost(checkpoints: Path, records: Sequence[Record]) -> list[Record]:
+def newer_copies(checkpoints: Path, records: Sequence[Record]) -> list[Record]:
     """Return the copies that are newer than all that the root has, the newest first."""
     made = copies(records)
     newest = newest_whole(checkpoints) if made else None

@@ -65,7 +65,7 @@ class RunCopies:
     def fetch(self) -> int:
         """Bring back what the root has lost; return the exit code."""
         checkpoints = self._run.checkpoints
-        wanted = fetcher.lost(checkpoints, copy_records.read_records(self._run))
+        wanted = fetcher.newer_copies(checkpoints, copy_records.read_records(self._run))
         try:
             fetcher.fetch_newest(wanted, checkpoints, self._store_at, report)
         except HpcrunError as error:

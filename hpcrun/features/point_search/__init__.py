@@ -87,7 +87,7 @@ class SearchFeature(Feature):
         timeout = _COPIES if has_population else _TAKES
         answer = ask_python.ask(command, timeout=timeout)
         if answer.data is None:
-            raise HpcrunError(f"the search did not give this run its values{answer.said(6)}")
+            raise HpcrunError(f"the search did not give this run its values{answer.last_errors(6)}")
         if isinstance(answer.data, dict):
             raise NotWanted(answer.data["not_wanted"])
         if has_population:

@@ -49,7 +49,7 @@ def look_up(runs: Sequence[CompiledRun], root: Path, say: Say) -> Sequence[Compi
 
         def look(run: RunPlan, experiment: layout.ExperimentPaths = experiment) -> Told:
             try:
-                return _told(run, experiment.run(run.number), runs[0])
+                return _outcome(run, experiment.run(run.number), runs[0])
             except (BrokenFile, OSError):
                 return "cannot be read"
 
@@ -68,7 +68,7 @@ def look_up(runs: Sequence[CompiledRun], root: Path, say: Say) -> Sequence[Compi
     return [replace(run, spec={**run.spec, SEARCH: found}) for run in runs]
 
 
-def _told(run: RunPlan, paths: RunPaths, wanted: CompiledRun) -> Told:
+def _outcome(run: RunPlan, paths: RunPaths, wanted: CompiledRun) -> Told:
     from hpcrun.compile.sweep.search_space import SearchedKey
 
     space = wanted.spec[SEARCH]["space"]

@@ -52,7 +52,7 @@ def give(run: RunPlan, experiment: ExperimentPaths) -> None:
     parent = begin(run, experiment)
     if parent in (None, ANEW):
         point = complete(run, study.choose(run, experiment))
-        point = named(point, parent) if parent else point
+        point = name_parent(point, parent) if parent else point
         chosen_point.write(experiment.run(run.number), point)
 
 
@@ -72,14 +72,14 @@ def begin(run: RunPlan, experiment: ExperimentPaths) -> str | None:
         return None
     gone: dict[Path, str] = {}
     for attempt in range(_TRIES):
-        drawn = functools.partial(_drawn, f"{search['seed']}:{run.number}:{attempt}")
+        drawn = functools.partial(_draw, f"{search['seed']}:{run.number}:{attempt}")
         others = [one for one in plan.runs if one.number != run.number]
         if not (found := best(others, experiment, run, gone)):
             if gone:
                 break
             return ANEW
         parent = found[int(drawn("parent") * len(found))]
-        values = changed(search["space"], parent.run.swept, drawn, population["resample"])
+        values = perturb(search["space"], parent.run.swept, drawn, population["resample"])
         number, step = parent.run.number, parent.entry.step
         origin = {"run": number, "step": step, "checkpoint": parent.checkpoint.name}
         name = f"{number}@{step}"
@@ -87,7 +87,7 @@ def begin(run: RunPlan, experiment: ExperimentPaths) -> str | None:
         taken = {**values, "parent": name}
         if not chosen_point.take(experiment, run.number, taken) and attempt < _TRIES - 1:
             continue
-        point = replace(named(complete(run, values), name), parent=origin)
+        point = replace(name_parent(complete(run, values), name), parent=origin)
         link = functools.partial(inherited.link, parent.checkpoint, parent.entry)
         try:
             chosen_point.write(paths, point, link)
@@ -101,7 +101,7 @@ def begin(run: RunPlan, experiment: ExperimentPaths) -> str | None:
     )
 
 
-def named(point: ChosenPoint, parent: str) -> ChosenPoint:
+def name_parent(point: ChosenPoint, parent: str) -> ChosenPoint:
     """Return a point whose label names the parent."""
     return replace(point, label=f"{point.label},parent={parent}")
 
@@ -164,7 +164,7 @@ def _total(run: RunPaths) -> int | None:
     return None
 
 
-def changed(
+def perturb(
     space: Mapping[str, Any], values: Mapping[str, Any], drawn: Drawn, resample: float
 ) -> dict[str, Any]:
     """Return a parent's values, each changed or drawn anew."""
@@ -201,7 +201,7 @@ def _moved(form: Mapping[str, Any], value: Any, is_up: bool) -> tuple[Any] | Non
     return None
 
 
-def _drawn(seed: str, name: str) -> float:
+def _draw(seed: str, name: str) -> float:
     """Return a number between 0 and 1 that follows from two texts alone."""
     from hpcrun.compile.sweep.draws import inside
 

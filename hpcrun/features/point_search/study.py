@@ -49,7 +49,7 @@ def choose(run: RunPlan, experiment: ExperimentPaths) -> dict[str, Any]:
     Raises HpcrunError without Optuna that it needs.
     """
     search = run.spec[SEARCH]
-    plan = chosen_point.applied(plan_file.of_search(run, experiment), experiment)
+    plan = chosen_point.apply_points(plan_file.of_search(run, experiment), experiment)
     place = [one.number for one in plan.runs].index(run.number)
     others = [one for one in plan.runs if one.number != run.number]
     others = [one for one in others if one.swept and fits(search["space"], one.swept)]
@@ -58,7 +58,7 @@ def choose(run: RunPlan, experiment: ExperimentPaths) -> dict[str, Any]:
     if search["sampler"] in PLACED:
         points = _of_place(search, place)
     else:
-        points = chain(_asked(run, others, experiment), _small_space_points(search["space"]))
+        points = chain(_answers(run, others, experiment), _small_space_points(search["space"]))
     first = [one for one in search["first"] if _text(one) not in taken]
     again: dict[str, Any] = {}
     for values in chain(first, points):
@@ -99,7 +99,7 @@ def _small_space_points(space: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield from islice(placed_points.grid(space), _MOST_LEFT)
 
 
-def _asked(
+def _answers(
     run: RunPlan, others: Sequence[RunPlan], experiment: ExperimentPaths
 ) -> Iterator[dict[str, Any]]:
     """Yield Optuna's answers in view of the other trials, each with another seed."""

@@ -214,7 +214,7 @@ class _Case:
     def plan(self) -> RunPlan:
         one = self.run.selected
         changes = one.submission.changes if one.submission else {}
-        return replace(one.run, spec=job_changes.applied(one.run.spec, changes))
+        return replace(one.run, spec=job_changes.apply(one.run.spec, changes))
 
     @property
     def bad(self) -> Attempt:

@@ -177,7 +177,7 @@ class RunStory:
         return [
             {"attempt": one.attempt.number, **{key: grow[key] for key in ("key", "was", "now")}}
             for one in self.attempts
-            if (grow := next_attempt.grown(one.attempt))
+            if (grow := next_attempt.growth(one.attempt))
         ]
 
     @cached_property
@@ -229,7 +229,7 @@ class RunStory:
             )
             for one in self.attempts
         ]
-        return self._divided(submitted, pairs, now)
+        return self._divide(submitted, pairs, now)
 
     def held(self, now: float) -> list[Span]:
         """Divide the run's time as `spans`, by its ledger alone.
@@ -245,9 +245,9 @@ class RunStory:
             return replace(traces(paths, attempt, 0, 0, False, None, 0), is_program=True)
 
         found = [one.attempt for one in self.attempts]
-        return self._divided({}, [(one, partial(read, one)) for one in found], now)
+        return self._divide({}, [(one, partial(read, one)) for one in found], now)
 
-    def _divided(
+    def _divide(
         self,
         submitted: Mapping[Any, float],
         pairs: Sequence[tuple[Attempt, Callable[[int], Traces]]],
@@ -331,7 +331,7 @@ def stories(
         return RunStory(one, status, _attempts(one, those))
 
     each = [*zip(selected, found, strict=True)]
-    counted = activity.counted(each, "reading attempts")
+    counted = activity.count(each, "reading attempts")
     return [story for _, story in zip(counted, shared_look.each(look, each), strict=True)]
 
 

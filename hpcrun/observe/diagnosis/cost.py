@@ -181,7 +181,7 @@ class CostsOfRuns:
         """How many runs were started and log nothing of where their time went."""
         self._stories: list[tuple[RunStory, Sequence[Span]]] = []
         looks = shared_look.each(lambda story: story.spans(now), stories)
-        counted = activity.counted(stories, "reading where the time went")
+        counted = activity.count(stories, "reading where the time went")
         for story, spans in zip(counted, looks, strict=True):
             one = of_story(story, spans)
             one.grown.extend(story.grown)

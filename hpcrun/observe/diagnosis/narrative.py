@@ -60,7 +60,7 @@ def headline(run: RunStory) -> str:
     return f"{status.name}: {'; '.join(filter(None, parts))}"
 
 
-def changed(run: RunStory) -> str:
+def tell_changes(run: RunStory) -> str:
     """Describe what `hpcrun update` has changed of the run's job; empty of nothing."""
     job = run.selected.submission
     if job is None or not job.changes:
@@ -89,7 +89,7 @@ def attempt(one: AttemptStory, run: RunStory, now: float) -> list[str]:
         bad_batch(one.attempt),
         data_wait(run.selected.paths.attempt(one.attempt.number)) if is_newest else "",
         *_events(one.events),
-        *_kept(one),
+        *_tell_files(one),
         *_roles(one),
         f"Nobody was told: {told}." if (told := one.attempt.not_told) else "",
         _followed(one, run),
@@ -372,7 +372,7 @@ def bad_batch(one: Attempt) -> str:
     return f"Step {step:,} trained on {what}{epoch}."
 
 
-def _kept(one: AttemptStory) -> Iterator[str]:
+def _tell_files(one: AttemptStory) -> Iterator[str]:
     """Tell what the program wrote in its node's copy of the code."""
     if shared := one.attempt.shared_write:
         yield (

@@ -17,7 +17,7 @@ from hpcrun import shared_look
 from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.fields import TIME, WHOLE
 from hpcrun.observe.logs.tail import SizeMark, Source
-from hpcrun.observe.read.selection import Selected, begun
+from hpcrun.observe.read.selection import Selected, have_begun
 from hpcrun.slurm.hostlist import parse_ranges, write_out
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
@@ -51,7 +51,7 @@ NEWEST = LogChoice()
 def sources(selected: Sequence[Selected], choice: LogChoice = NEWEST) -> list[Source]:
     """Return the log files that exist now, by run, attempt and rank."""
     found: list[Source] = []
-    for one, is_there in zip(selected, begun(selected), strict=True):
+    for one, is_there in zip(selected, have_begun(selected), strict=True):
         attempts = one.paths.attempts() if is_there else []
         if choice.attempt is None:
             attempts = attempts[-1:]
@@ -73,7 +73,7 @@ def check(selected: Sequence[Selected], choice: LogChoice, *, follow: bool = Fal
         return None
     lacking: list[str] = []
     most = 0
-    for one, is_there in zip(selected, begun(selected), strict=True):
+    for one, is_there in zip(selected, have_begun(selected), strict=True):
         found, ranks = _lacking(one, choice, is_there, follow)
         if found is None and choice.ranks is None:
             return None

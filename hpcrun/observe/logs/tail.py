@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from hpcrun.policy.log_excerpt import is_bar, shown
+from hpcrun.policy.log_excerpt import is_bar, visible_part
 from hpcrun.state import files
 
 MAX_LINE = 1 << 20
@@ -278,16 +278,16 @@ class LineSplitter:
         end = data.rfind(b"\n") + 1
         block = b""
         if end:
-            block = self._cleaned(self._cut(bytes(self._rest) + data[:end]))
+            block = self._clean(self._cut_lines(bytes(self._rest) + data[:end]))
             self._rest.clear()
         self._rest += data[end:]
         if not self._raw and b"\r" in self._rest:
             # What a last one overwrites is not known yet.
             rest = bytes(self._rest)
-            self._rest[:] = shown(rest) + b"\r" * rest.endswith(b"\r")
+            self._rest[:] = visible_part(rest) + b"\r" * rest.endswith(b"\r")
         if len(self._rest) > self._max:
             *pieces, self._rest[:] = _pieces(bytes(self._rest), self._max)
-            block += self._cleaned(b"".join(piece + b"\n" for piece in pieces))
+            block += self._clean(b"".join(piece + b"\n" for piece in pieces))
         return block
 
     def flush(self) -> bytes:
@@ -295,21 +295,21 @@ class LineSplitter:
         rest, self._rest = bytes(self._rest), bytearray()
         if self._raw:
             return rest
-        return self._cleaned(self._cut(rest + b"\n")) if rest else b""
+        return self._clean(self._cut_lines(rest + b"\n")) if rest else b""
 
-    def _cut(self, block: bytes) -> bytes:
+    def _cut_lines(self, block: bytes) -> bytes:
         if len(block) <= self._max:
             return block
         lines = block[:-1].split(b"\n")
         return b"".join(p + b"\n" for line in lines for p in _pieces(line, self._max))
 
-    def _cleaned(self, block: bytes) -> bytes:
+    def _clean(self, block: bytes) -> bytes:
         if self._raw:
             return block
         if b"\r" in block:
             block = block.replace(b"\r\n", b"\n")
             if b"\r" in block:
-                block = b"\n".join(map(shown, block.split(b"\n")))
+                block = b"\n".join(map(visible_part, block.split(b"\n")))
         if not block.isascii():
             block = block.decode("utf-8", errors="replace").encode()
         return block
@@ -374,7 +374,7 @@ def start_of_folded_tail(stream: BinaryIO, count: int) -> int:
         stream.seek(start)
         begins, offset, in_bar = [], start, False
         for line in stream.read(end - start).removesuffix(b"\n").split(b"\n"):
-            before, in_bar = in_bar, is_bar(shown(line))
+            before, in_bar = in_bar, is_bar(visible_part(line))
             if not (before and in_bar):
                 begins.append(offset)
             offset += len(line) + 1

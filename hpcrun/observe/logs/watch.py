@@ -26,7 +26,7 @@ from hpcrun.observe.logs.log_files import MOST_RANKS, NEWEST, LogChoice, RunLogs
 from hpcrun.observe.logs.log_places import LogPlaces
 from hpcrun.observe.logs.render import Presenter
 from hpcrun.observe.logs.tail import Source, Tail
-from hpcrun.observe.read.selection import Finder, Selected, begun
+from hpcrun.observe.read.selection import Finder, Selected, have_begun
 from hpcrun.observe.status import run_state
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.slurm_cache import LastAnswers
@@ -165,7 +165,7 @@ class Watch:
         if self._not_begun:
             paths = sorted(self._not_begun)
             if self.choice.streams in ("worker", "agent"):
-                there = begun([self._not_begun[path].selected for path in paths])
+                there = have_begun([self._not_begun[path].selected for path in paths])
                 paths = list(itertools.compress(paths, there))
             self._pressing.extend(self._not_begun.pop(path) for path in paths)
         while self._just_ended:
@@ -310,7 +310,7 @@ class Watch:
             return frozenset()
         attempt = source.attempt or 0
         size = run.sizes.get(attempt) or RunLogs(run.selected).seats(attempt)[1]
-        return self._wanted(run) & frozenset(range(size))
+        return self._ranks_of(run) & frozenset(range(size))
 
     def not_completed(self) -> list[RunStatus]:
         """Return the runs that have not completed, as far as their states are known."""
@@ -353,12 +353,12 @@ class Watch:
             # Attempts before the newest create no more files.
             run.first = max(run.first, newest)
         ranks = [one for one in found if one.attempt == newest and one.rank is not None]
-        if choice.streams == "worker" and len(ranks) >= len(self._wanted(run)):
+        if choice.streams == "worker" and len(ranks) >= len(self._ranks_of(run)):
             run.full = newest
         run.closed = final
         return found
 
-    def _wanted(self, run: _Run) -> frozenset[int]:
+    def _ranks_of(self, run: _Run) -> frozenset[int]:
         ranks = frozenset(range(min(run.selected.run.world_size, MOST_RANKS)))
         return ranks if self.choice.ranks is None else ranks & self.choice.ranks
 

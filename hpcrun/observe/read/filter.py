@@ -131,7 +131,7 @@ def needs_facts(selected: Sequence[Candidate], conditions: Sequence[str]) -> boo
     found = (each.key for one in conditions for each in grammar.comparisons(grammar.parse(one)))
     return any(
         _is_fact(full) or full in SAID
-        for full in (_resolved(selected, key)[0] for key in set(found))
+        for full in (_resolve(selected, key)[0] for key in set(found))
     )
 
 
@@ -145,7 +145,7 @@ def _is_fact(key: str) -> bool:
     return key in FACTS or key.startswith(METRIC)
 
 
-def _resolved(selected: Sequence[Candidate], key: str) -> tuple[str, UnknownKey | None]:
+def _resolve(selected: Sequence[Candidate], key: str) -> tuple[str, UnknownKey | None]:
     """Return the full key, or ``metric.NAME``; and the error if it is not logged either."""
     if key.startswith(METRIC) and len(key) > len(METRIC):
         return key, None
@@ -178,7 +178,7 @@ class _Filtering(Generic[Narrowed]):
 
     def resolve(self, key: str) -> str:
         """Return the full key, or ``metric.NAME``."""
-        found, error = _resolved(self.selected, key)
+        found, error = _resolve(self.selected, key)
         if error and self._look is None:
             raise error
         if error:
@@ -317,7 +317,7 @@ class _Filtering(Generic[Narrowed]):
         if not any(_is_number(value) for one in runs for value in self._values(one, key)):
             raise UsageError(
                 f"{self.option} {str(each)!r}: {each.sign} compares numbers; {_short(key)} is "
-                f"{self._shown(key, runs)}",
+                f"{self._values_text(key, runs)}",
                 hint=f"such as {each.key}=VALUE",
             )
         return bound
@@ -366,7 +366,7 @@ class _Filtering(Generic[Narrowed]):
         else:
             yield from values_of(one, key)
 
-    def _shown(self, key: str, runs: Sequence[Narrowed]) -> str:
+    def _values_text(self, key: str, runs: Sequence[Narrowed]) -> str:
         """Return the values of a key, as the user would write them."""
         if key == AGE:
             ages = [value for one in runs for value in self._values(one, key) if value is not None]
@@ -390,11 +390,11 @@ class _Filtering(Generic[Narrowed]):
             alike = [one for one in alike if part.sign == "=" and self.keys[one.key] == key]
             either = shlex.quote(" or ".join(map(str, alike)))
             hint = f"for runs with either: {either}" if rest and len(alike) > 1 else None
-            return NothingMatches(f"{none} has {what} {self._shown(key, runs)}", hint=hint)
+            return NothingMatches(f"{none} has {what} {self._values_text(key, runs)}", hint=hint)
         if isinstance(part, SearchedWord):
             return NothingMatches(f"{none} is called {shortened(part.text, 200)!r}")
         keys = dict.fromkeys(self.keys[each.key] for each in grammar.comparisons(part))
-        shown = "; ".join(f"{_short(key)} is {self._shown(key, runs)}" for key in keys)
+        shown = "; ".join(f"{_short(key)} is {self._values_text(key, runs)}" for key in keys)
         return NothingMatches(f"{self.option}: {none} meets it; {shown}")
 
 

@@ -60,7 +60,7 @@ class JournalCache(RootCache[JournalWords]):
     def words(self, experiments: Sequence[ExperimentPaths]) -> list[JournalWords | BrokenFile]:
         """Return the words of each, or why a journal of it cannot be read; keep what may be."""
         looks = shared_look.each(self._look, experiments)
-        pairs = zip(activity.counted(experiments, "reading journals"), looks, strict=True)
+        pairs = zip(activity.count(experiments, "reading journals"), looks, strict=True)
         found = [words for _, words in pairs]
         self.write()
         return found

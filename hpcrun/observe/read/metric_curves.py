@@ -127,7 +127,7 @@ def read(run: RunPaths) -> Curve:
                     newest = times[step] = when
         except OSError as error:
             raise BrokenFile.of(attempt.metrics, error) from None
-        kept = metrics_file.kept(log.restored_step, min(own, default=None))
+        kept = metrics_file.last_kept_step(log.restored_step, min(own, default=None))
         if kept is not None:
             steps = {step: values for step, values in steps.items() if step <= kept}
         for step, values in own.items():
@@ -136,7 +136,7 @@ def read(run: RunPaths) -> Curve:
     return Curve(ordered, newest, {step: times[step] for step in ordered if step in times})
 
 
-def recorded(attempts: Sequence[Attempt]) -> Latest | None:
+def read_recorded(attempts: Sequence[Attempt]) -> Latest | None:
     """Return the progress that the ledger records with the last attempt's end.
 
     None without, and where that attempt logged no metric but earlier ones may have.
@@ -173,7 +173,7 @@ def latest(run: RunPaths, attempts: Iterable[int], *, patience: int = PATIENCE) 
         total = log.total_steps if total is None else total
         found = _newest(attempt.metrics, limit, patience)
         if from_step is None and fallback is None:
-            found = _shown(found, attempt, log)
+            found = _with_signs(found, attempt, log)
         alive = alive or found.time
         if found.step is not None:
             step = found.step if fallback is None else fallback
@@ -186,7 +186,7 @@ def latest(run: RunPaths, attempts: Iterable[int], *, patience: int = PATIENCE) 
     return Latest(fallback, total, time=alive)
 
 
-def _shown(found: Latest, attempt: AttemptPaths, log: SessionLog) -> Latest:
+def _with_signs(found: Latest, attempt: AttemptPaths, log: SessionLog) -> Latest:
     """Add what a script or command needs: its signs of life, and the pace of timeless lines."""
     sightings = log.sightings
     pace = found.seconds_per_step

@@ -249,7 +249,7 @@ def column_value(one: Selected, key: str) -> Any:
         return separator.join(annotation_texts(one, _ANNOTATION_KEYS[key])) or None
     is_open = not one.run.swept and key in one.run.spec.get(SEARCH, {}).get("space", ())
     changes = one.submission.changes if one.submission else {}
-    spec = job_changes.applied(one.run.spec, changes)
+    spec = job_changes.apply(one.run.spec, changes)
     found = MISSING if is_open else one.run.swept.get(key, lookup(spec, key))
     return None if found is MISSING else found
 

@@ -108,7 +108,7 @@ class Selected:
         return found
 
 
-def begun(selected: Sequence[Selected]) -> list[bool]:
+def have_begun(selected: Sequence[Selected]) -> list[bool]:
     """Check whether each run's directory exists, with one listing per experiment."""
     numbers: dict[int, set[int]] = {}
     for key, experiment in {id(one.experiment): one.experiment for one in selected}.items():

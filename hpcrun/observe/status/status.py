@@ -16,7 +16,7 @@ from hpcrun.errors import BrokenFile, HpcrunError
 from hpcrun.fields import TIME, WHOLE, Kinds, wrong
 from hpcrun.observe.read import metric_curves
 from hpcrun.observe.read.metric_curves import Latest
-from hpcrun.observe.read.selection import Selected, begun
+from hpcrun.observe.read.selection import Selected, have_begun
 from hpcrun.observe.status import run_state, slurm_cache
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.run_state import RunEvidence, Verdict
@@ -154,18 +154,18 @@ def observe(
     ``warn`` is called when Slurm does not answer; the states are then those on disk, and Slurm's
     last answers. ``values`` reads steps and metrics too.
     """
-    there = [*zip(selected, begun(selected), strict=True)]
+    there = [*zip(selected, have_begun(selected), strict=True)]
     looks = shared_look.each(_read, [one for one, is_there in there if is_there])
     found = [
         next(looks) if is_there else RunEvidence(one.submission, [])
-        for one, is_there in activity.counted(there, "reading ledgers")
+        for one, is_there in activity.count(there, "reading ledgers")
     ]
     refs = [_ref(one, evidence) for one, evidence in zip(selected, found, strict=True)]
     answers = ask([ref for ref in refs if ref is not None])
     patience = metric_curves.PATIENCE if len(found) <= _MANY else _LITTLE_PATIENCE
     result = []
     each = [*zip(selected, found, refs, strict=True)]
-    for one, evidence, ref in activity.counted(each, "reading runs"):
+    for one, evidence, ref in activity.count(each, "reading runs"):
         latest, problem = Latest(), None
         if values and evidence.attempts:
             try:
@@ -200,7 +200,7 @@ def _read(selected: Selected) -> RunEvidence:
 
 def _latest(selected: Selected, attempts: Sequence[Attempt], patience: int) -> Latest:
     numbers = [attempt.number for attempt in attempts]
-    found = metric_curves.recorded(attempts) or metric_curves.latest(
+    found = metric_curves.read_recorded(attempts) or metric_curves.latest(
         selected.paths, numbers, patience=patience
     )
     return found.bounded()

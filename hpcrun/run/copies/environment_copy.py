@@ -207,13 +207,13 @@ def _place(target: Path, member: tarfile.TarInfo, made: set[str]) -> str:
     return f"{target}/{name}"
 
 
-def _opened(place: str, member: tarfile.TarInfo) -> int:
+def _open_new(place: str, member: tarfile.TarInfo) -> int:
     mode = 0o400 | member.mode & 0o100
     return os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
 
 
 def _write(place: str, content: bytes, member: tarfile.TarInfo) -> None:
-    with open(_opened(place, member), "wb", buffering=0) as writer:
+    with open(_open_new(place, member), "wb", buffering=0) as writer:
         part = memoryview(content)
         while part:
             part = part[writer.write(part) :]
@@ -222,7 +222,7 @@ def _write(place: str, content: bytes, member: tarfile.TarInfo) -> None:
 
 
 def _write_large(source: IO[bytes], member: tarfile.TarInfo, place: str, meter: CopyMeter) -> None:
-    with open(_opened(place, member), "wb") as writer:
+    with open(_open_new(place, member), "wb") as writer:
         left = member.size
         while left and (part := source.read(min(left, _PART))):
             writer.write(part)

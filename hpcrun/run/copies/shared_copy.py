@@ -60,7 +60,7 @@ class SharedCopy:
                 # Two agents that both hold it, to copy, must not take turns at once for ever.
                 meter.stop.wait(secrets.randbelow(tried + 1) * _PAUSE)
             if self._lock is None:
-                self._lock = self._opened(meter, waits)
+                self._lock = self._open_lock(meter, waits)
             is_complete = self._paths.complete.exists()
             if is_complete and not self._missing():
                 meter.add(sum(file.size for file in self._files), copied=False)
@@ -117,7 +117,7 @@ class SharedCopy:
         """Copy the files that are missing, with nobody else in the directory."""
         copied_files.copy(self._source, lacking, self.path, meter)
 
-    def _opened(self, meter: CopyMeter, waits: Callable[[], None]) -> int:
+    def _open_lock(self, meter: CopyMeter, waits: Callable[[], None]) -> int:
         """Return the lock, held together with others, of a directory that is there."""
         told = False
         while True:

@@ -91,9 +91,9 @@ class SampleLoader:
             _check_temporary()
         if session.rank == 0:
             _tell_of_processors(num_workers, session.local_world_size)
-        self._loader = self._made(dataset, num_workers, dict(options))
+        self._loader = self._make(dataset, num_workers, dict(options))
 
-    def _made(self, dataset: Any, num_workers: int, options: dict[str, Any]) -> Any:
+    def _make(self, dataset: Any, num_workers: int, options: dict[str, Any]) -> Any:
         import torch
 
         options.setdefault("pin_memory", self._device.type == "cuda")

@@ -39,7 +39,7 @@ def near_gpus(reading: AdapterReading) -> tuple[HcaPort, ...]:
     return tuple(port for port in reading.ports if port.gpus)
 
 
-def named(names: Sequence[str], ports: Sequence[HcaPort]) -> tuple[HcaPort, ...]:
+def ports_of(names: Sequence[str], ports: Sequence[HcaPort]) -> tuple[HcaPort, ...]:
     """Return the ports that names such as ``mlx5_1`` and ``mlx5_1:1`` stand for, exactly."""
     wanted = set(names)
     return tuple(port for port in ports if wanted & {port.hca, port.name})

@@ -37,7 +37,7 @@ def report(fabric: dict[str, Any], reading: AdapterReading) -> dict[str, Any] | 
     else:
         source = "profile" if of_profile else "node"
     ports = (
-        compute_ports.named(of_profile, reading.ports)
+        compute_ports.ports_of(of_profile, reading.ports)
         if of_profile
         else compute_ports.choose(reading)
     )
@@ -127,7 +127,7 @@ def compare(reports: Mapping[str, Mapping[str, Any] | None]) -> list[Finding]:
     for node, picture in pictures.items():
         if picture != usual:
             rest = f"{listed(others, 3)} {'has' if len(others) == 1 else 'have'}"
-            message = f"it has {_told(picture)} for NCCL, {rest} {_told(usual)}"
+            message = f"it has {_ports_text(picture)} for NCCL, {rest} {_ports_text(usual)}"
             found.append({"node": node, "kind": DIFFERS, "message": message})
     return found
 
@@ -145,7 +145,7 @@ def _total(picture: _Picture) -> float:
     return sum(float(rate) for rate in rates if rate.replace(".", "", 1).isdecimal())
 
 
-def _told(picture: _Picture) -> str:
+def _ports_text(picture: _Picture) -> str:
     """Return ``8 InfiniBand ports at 400 Gb/sec (4X NDR)``."""
     kinds = Counter(picture).items()
     parts = [

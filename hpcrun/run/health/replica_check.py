@@ -80,7 +80,7 @@ class ReplicaCheck:
             seconds = (began - self._since[1]) / (step - self._since[0])
         cost = self._cost or time.perf_counter() - began
         self._ranks.doing = f"comparing replicas after step {step}"
-        found = self._ranks.reduce(([(self._node, own)], seconds, cost), _merged)
+        found = self._ranks.reduce(([(self._node, own)], seconds, cost), _merge)
 
         def judge() -> tuple[str | None, float, float]:
             held, pace, cost = found
@@ -104,7 +104,7 @@ class ReplicaCheck:
         return max(1, math.ceil(cost / MOST_COST / pace)) if pace > 0 else 1
 
 
-def _merged(one: _Answers, other: _Answers) -> _Answers:
+def _merge(one: _Answers, other: _Answers) -> _Answers:
     (held, pace, cost), (others, its_pace, its_cost) = one, other
     return held + others, min(pace, its_pace), max(cost, its_cost)
 
@@ -122,7 +122,7 @@ def digests(engine: Any, layout: RankLayout, rank: int) -> dict[str, int]:
         # Each tensor tells its own place, and the rest is the same on all ranks.
         place = ""
     sums: dict[str, list[Any]] = defaultdict(list)
-    for kind, part, tensor in _held(engine, rank, layout):
+    for kind, part, tensor in _replicated_tensors(engine, rank, layout):
         sums[f"{kind} {place} {part}"].append(_sum_of_bits(torch, tensor))
     found: dict[str, int] = {}
     for name, tensors in sums.items():
@@ -157,13 +157,13 @@ def difference(held: list[tuple[str, Mapping[str, int]]], agreed: int) -> str | 
         if all(len(ranks) < len(largest) for ranks in others):
             odd = sorted(rank for ranks in others for rank in ranks)
             rest = f"{len(largest)} other ranks that hold the same"
-            return f"the {what} of {_named(odd, held)} are not those of {rest}; {since}"
-        shown = ", ".join(_named(ranks, held) for ranks in sorted(groups.values()))
+            return f"the {what} of {_ranks_text(odd, held)} are not those of {rest}; {since}"
+        shown = ", ".join(_ranks_text(ranks, held) for ranks in sorted(groups.values()))
         return f"the {what} of ranks that should hold the same differ: {shown}; {since}"
     return None
 
 
-def _named(ranks: list[int], held: list[tuple[str, Mapping[str, int]]]) -> str:
+def _ranks_text(ranks: list[int], held: list[tuple[str, Mapping[str, int]]]) -> str:
     shown = [f"rank {rank} ({held[rank][0]})" for rank in ranks[:4]]
     more = len(ranks) - len(shown)
     return " and ".join(shown) + (f" and {more} more" if more > 0 else "")
@@ -182,7 +182,9 @@ def _is_known(engine: Any, layout: RankLayout) -> bool:
     return deepspeed_io.model_division(engine) is None
 
 
-def _held(engine: Any, rank: int, layout: RankLayout) -> Iterator[tuple[str, str, Any]]:
+def _replicated_tensors(
+    engine: Any, rank: int, layout: RankLayout
+) -> Iterator[tuple[str, str, Any]]:
     """Yield the kind, the part and a tensor of all that other ranks may hold, too."""
     parameters = list(engine.module.parameters())
     for parameter in parameters:

@@ -192,7 +192,9 @@ class Agents:
         have_built(hello, nodes, build, is_anywhere=self._launcher.compiles_alike)
         devices = {node: self._launcher.devices(node, self._run) for node in nodes}
         fabric = self.links.choose(self._launcher.fabric, nodes)
-        self.shown_code = links.shown([self._directories[n] for n in nodes], self._alias, attempt)
+        self.shown_code = links.code_path(
+            [self._directories[n] for n in nodes], self._alias, attempt
+        )
         question = {"type": "prepare", "alone": len(nodes) == 1, "code": str(self.shown_code)}
         for node in nodes:
             asked = {"fabric": fabric[node], "devices": devices[node], "first": node == nodes[0]}
@@ -456,7 +458,7 @@ class Agents:
             if self.copies.take_in(node, message):
                 answers(kind, {})[node] = None
         elif kind in ("kept", "built"):
-            answers(kind, {})[node] = messages.kept(message) if kind == "kept" else None
+            answers(kind, {})[node] = messages.failed_files(message) if kind == "kept" else None
         else:
             raise messages.BadMessage("type")
 

@@ -130,7 +130,7 @@ class AttemptEnd:
         attempts[-1].ended = fields
         if not concluded:
             self._record_suspects(attempts[-1])
-        planned, growth = Triple.known(self._run.deepspeed), self._growth(attempts)
+        planned, growth = Triple.of_config(self._run.deepspeed), self._growth(attempts)
         policy = self._run.recovery
         action = recovery.decide(attempts, policy, here=here, planned=planned, growth=growth)
         action = self._bearable(attempts, action)

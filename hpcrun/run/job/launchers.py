@@ -341,18 +341,18 @@ class _SlurmWorkers(Workers):
     def kill(self, *, nodes_are_lost: bool = False) -> None:
         if nodes_are_lost:
             self._send(signal.SIGKILL)
-            self._ended(2)
+            self._has_ended(2)
             return
-        if self._ended(_AGENTS_TURN):
+        if self._has_ended(_AGENTS_TURN):
             return
         step = client.step_ids(self._job_id).get(self._name)
-        if step is None or not client.signal_step(step, "KILL") or not self._ended(10):
+        if step is None or not client.signal_step(step, "KILL") or not self._has_ended(10):
             for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
-                if not self._ended(0):
+                if not self._has_ended(0):
                     self._send(number)
-                    self._ended(2)
+                    self._has_ended(2)
 
-    def _ended(self, timeout: float) -> bool:
+    def _has_ended(self, timeout: float) -> bool:
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:

@@ -68,7 +68,7 @@ def decided(launch: Launch) -> Launch:
     try:
         source, number, message = _source(found, launch, earlier)
     except _Nothing as nothing:
-        reached = max(_known(map(_last_step, earlier)), default=None)
+        reached = max(_without_none(map(_last_step, earlier)), default=None)
         message = f"starts from nothing: {nothing}"
         if reached is not None:
             message += f"; step {reached:,} had been reached"
@@ -114,11 +114,11 @@ def _source(
             later = next((one for one in matches[index + 1 :] if one.place.kind == STEP), None)
             if later is not None and match.place.kind != STEP:
                 step = later.place.numbers[0]
-                damaged.append(f"newer than {_shown(later.path, directory)} of step {step:,}")
+                damaged.append(f"newer than {_relative(later.path, directory)} of step {step:,}")
             more = f" ({listed(damaged, 3, '; ')})" if damaged else ""
-            shown = _shown(path.parent if is_directory else path, directory)
+            shown = _relative(path.parent if is_directory else path, directory)
             return path, _number(match, matches), f"resumes from {shown}{more}"
-        damaged.append(f"{_shown(path, directory)} {why}")
+        damaged.append(f"{_relative(path, directory)} {why}")
     patterns = " or ".join(found.when)
     if damaged:
         raise _Nothing(f"of {patterns} {listed(damaged, 3, '; ')}")
@@ -230,9 +230,12 @@ def _trace(launch: Launch, earlier: Sequence[AttemptPaths]) -> str:
     places = [launch.run_paths.work]
     with os.scandir(launch.directory) as entries:
         places += [Path(entry.path) for entry in entries if entry.name not in _OWN]
-    for place, since in [*((one, 0.0) for one in places), *((p, began) for p in _named(launch))]:
-        if (left := _left(place, since)) is not None:
-            return f"an earlier attempt left {_shown(left, launch.directory_of())}"
+    for place, since in [
+        *((one, 0.0) for one in places),
+        *((p, began) for p in _argument_paths(launch)),
+    ]:
+        if (left := _find_save(place, since)) is not None:
+            return f"an earlier attempt left {_relative(left, launch.directory_of())}"
     stepped = next((one for one in earlier if _last_step(one) is not None), None)
     if stepped is not None and not _own_directories(launch):
         # It writes nothing here, and so elsewhere.
@@ -250,7 +253,7 @@ def _began(attempt: AttemptPaths) -> float:
         return time.time()
 
 
-def _left(place: Path, since: float) -> Path | None:
+def _find_save(place: Path, since: float) -> Path | None:
     """Return a file, of this time or later, that may be something saved: neither link nor log."""
     if not place.is_dir():
         return place if _is_saved(place, since) else None
@@ -277,7 +280,7 @@ def _is_saved(path: Path, since: float) -> bool:
         return False
 
 
-def _named(launch: Launch) -> list[Path]:
+def _argument_paths(launch: Launch) -> list[Path]:
     """Return the absolute paths among the arguments and the variables."""
     words = [*launch.entry.argv, *launch.environment.variables.values()]
     values = {value for word in words for value in (word, word.partition("=")[2])}
@@ -300,7 +303,7 @@ def _own_directories(launch: Launch) -> list[str]:
     return [name for name in found if not name.startswith(".") and name not in of_code]
 
 
-def _shown(path: Path, directory: Path) -> str:
+def _relative(path: Path, directory: Path) -> str:
     return str(path.relative_to(directory) if path.is_relative_to(directory) else path)
 
 
@@ -308,7 +311,7 @@ def _last_step(attempt: AttemptPaths) -> int | None:
     return metrics_file.last_step(attempt.metrics)
 
 
-def _known(steps: Iterable[int | None]) -> list[int]:
+def _without_none(steps: Iterable[int | None]) -> list[int]:
     return [step for step in steps if step is not None]
 
 
@@ -345,8 +348,10 @@ class StartOver:
             for one in self._earlier
             if log.unit is None or session_log.read_any(one).unit in units
         ]
-        first = min(_known(metrics_file.first_step(one.metrics) for one in alike), default=None)
-        reached = max(_known(map(_last_step, alike)), default=0)
+        first = min(
+            _without_none(metrics_file.first_step(one.metrics) for one in alike), default=None
+        )
+        reached = max(_without_none(map(_last_step, alike)), default=0)
         # It may have saved before it first logged.
         is_first = step == first == reached and told.get("resumes")
         # A session knows by itself where it began.

@@ -170,6 +170,6 @@ class StopRequest:
     def _lead(self, end_time: float) -> float:
         """Return how many seconds before the limit the ranks are asked to stop."""
         wanted = self._run.recovery.stop_before
-        save, step = stop_lead_time.measured(self._paths)
+        save, step = stop_lead_time.measure(self._paths)
         asked, limit = parse_duration(wanted) if wanted else None, end_time - self._began
         return stop_lead_time.seconds(limit, asked=asked, save=save, step=step)

@@ -139,7 +139,7 @@ def _ports(hca: str | None, sysfs: Path) -> list[Path]:
     names, ports = (hca or "").lstrip("=").split(","), adapters.read(sysfs, only_states=True).ports
     found = [
         sysfs / "class/infiniband" / port.hca / "ports" / str(port.number) / "counters"
-        for port in compute_ports.named(names, ports)
+        for port in compute_ports.ports_of(names, ports)
     ]
     return [path for path in found if (path / "port_rcv_data").exists()]
 

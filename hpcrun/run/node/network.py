@@ -72,7 +72,7 @@ def management(fabric: dict[str, Any]) -> tuple[str, str]:
 
     Raises HpcrunError, as does `fast`, if this node lacks the interface that the profile names.
     """
-    if named := _named(fabric.get("management_interface"), "management_interface"):
+    if named := _find_interface(fabric.get("management_interface"), "management_interface"):
         return named
     name = default_interface()
     found = address(name) if name else None
@@ -85,7 +85,7 @@ def fast(fabric: dict[str, Any], sysfs: Path = Path("/sys")) -> tuple[str, str]:
     The profile's ``fabric.fast_interface``; else the first interface of type InfiniBand that has an
     address, or is named as one; else the management interface.
     """
-    if named := _named(fabric.get("fast_interface"), "fast_interface"):
+    if named := _find_interface(fabric.get("fast_interface"), "fast_interface"):
         return named
     best = next((one for one in candidates(sysfs) if one.sign), None)
     return best[:2] if best else management(fabric)
@@ -154,7 +154,7 @@ def agree(
         return choice, f"ranks talk over {best.name}, for its {why}: {write}"
     if all(signs.values()):
         choice = {node: own[0].name for node, own in found.items()}
-        return choice, f"ranks talk over {_told(choice)}, which differ in name: {write}"
+        return choice, f"ranks talk over {_interfaces_text(choice)}, which differ in name: {write}"
     lacking = listed([node for node, has in signs.items() if not has], 4)
     plain = fabric.get("management_interface") or next(
         (one.name for one in common if not one.sign), None
@@ -164,10 +164,13 @@ def agree(
         for node, own in found.items()
     }
     fast_name = next(own[0].name for own in found.values() if own[0].sign)
-    return choice, f"ranks talk over {_told(choice)}: {lacking} has no {fast_name}; {write}"
+    return (
+        choice,
+        f"ranks talk over {_interfaces_text(choice)}: {lacking} has no {fast_name}; {write}",
+    )
 
 
-def _told(choice: Mapping[str, str]) -> str:
+def _interfaces_text(choice: Mapping[str, str]) -> str:
     """Return ``eth0``, or ``ib0 (n1), ib1 (n2)``."""
     nodes: dict[str, list[str]] = {}
     for node, name in choice.items():
@@ -202,11 +205,11 @@ def usable(hca: str | None, sysfs: Path = Path("/sys")) -> str | None:
 def _adapters(hca: str, sysfs: Path) -> dict[str, bool]:
     """Return, for each name in a filter, whether a port is active; True for an unknown name."""
     ports = adapters.read(sysfs, only_states=True).ports
-    of_name = {name: compute_ports.named([name], ports) for name in hca.lstrip("=").split(",")}
+    of_name = {name: compute_ports.ports_of([name], ports) for name in hca.lstrip("=").split(",")}
     return {name: not own or any(port.active for port in own) for name, own in of_name.items()}
 
 
-def _named(interface: str | None, key: str) -> tuple[str, str] | None:
+def _find_interface(interface: str | None, key: str) -> tuple[str, str] | None:
     if not interface:
         return None
     found = address(interface)

@@ -84,11 +84,11 @@ def with_groups(model: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     given = arguments.get("model_parameters")
     if given is None:
         given = [one for one in model.parameters() if one.requires_grad]
-    groups = split_params_into_different_moe_groups_for_optimizer(_named(list(given)))
+    groups = split_params_into_different_moe_groups_for_optimizer(_with_names(list(given)))
     return {**arguments, "model_parameters": groups}
 
 
-def _named(given: Sequence[Any]) -> list[dict[str, Any]]:
+def _with_names(given: Sequence[Any]) -> list[dict[str, Any]]:
     """Return groups of parameters that have names, as DeepSpeed's split wants them."""
     if not any(isinstance(one, Mapping) for one in given):
         return [{"params": list(given), "name": "parameters"}]

@@ -92,7 +92,7 @@ def _tied(layers: list[Any]) -> list[Any]:
     for first in set(shared.values()):
         names = [name for name, _ in layers[first].named_parameters()]
         key = f"layer{first}"
-        given = _given(layers[first])
+        given = _class_of(layers[first])
         made[first] = TiedLayerSpec(key, given, tied_weight_attr=names)
         for place in (one for one, owner in shared.items() if owner == first):
             through = _Through(layers[place])
@@ -100,7 +100,7 @@ def _tied(layers: list[Any]) -> list[Any]:
     return made
 
 
-def _given(layer: Any) -> type:
+def _class_of(layer: Any) -> type:
     """Return a class of modules whose only instance is there already, as DeepSpeed wants one."""
     import torch
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcrun.errors import UsageError
-from hpcrun.state.spec.parallel_block import AXES, EXPERT, divided, laid_out, model_ranks
+from hpcrun.state.spec.parallel_block import AXES, EXPERT, divided_axes, laid_out, model_ranks
 
 # Groups by name -> the axes along which their ranks differ.
 _GROUPS = {
@@ -34,10 +34,10 @@ class RankLayout:
                 f"{model_ranks(parallel)} ranks hold one copy of the model (parallel), which do "
                 f"not divide the {world_size} ranks of this program"
             )
-        sizes = {**divided(parallel), "data": world_size // model_ranks(parallel)}
+        sizes = {**divided_axes(parallel), "data": world_size // model_ranks(parallel)}
         self.size = {axis: sizes.get(axis, 1) for axis in AXES}
         self.asked = laid_out(parallel)
-        self.divided = divided(parallel)
+        self.divided = divided_axes(parallel)
         self.experts = self.asked.get(EXPERT, 1)
         self._places = list(itertools.product(*(range(self.size[axis]) for axis in AXES)))
 

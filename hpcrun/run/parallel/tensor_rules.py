@@ -99,17 +99,17 @@ def divide(model: Any, config: dict[str, Any], group: Any, stages: Any) -> None:
     found: list[dict[str, Any]] = [{}] * stages.size()
     own = layers.collect_autotp_universal_checkpoint_info(model)
     torch.distributed.all_gather_object(found, own, group=stages)
-    rules = functools.reduce(_merged, found)
+    rules = functools.reduce(_merge, found)
     setattr(
         model, UNIVERSAL_CHECKPOINT_INFO, {**getattr(model, UNIVERSAL_CHECKPOINT_INFO, {}), **rules}
     )
 
 
-def _merged(one: Any, other: Any) -> Any:
+def _merge(one: Any, other: Any) -> Any:
     """Return the rules of two stages together."""
     if isinstance(one, dict) and isinstance(other, dict):
         return {
-            key: _merged(one[key], other[key]) if key in one and key in other else value
+            key: _merge(one[key], other[key]) if key in one and key in other else value
             for key, value in {**one, **other}.items()
         }
     if isinstance(one, list) and isinstance(other, list):

@@ -32,10 +32,10 @@ class MemoryCensus:
         groups = [one for group in optimizer.param_groups for one in group["params"]]
         if engine is not None:
             module = list(engine.module.parameters())
-            parameters = [*module, *self._named(module, "ds_tensor")]
+            parameters = [*module, *self._tensors_at(module, "ds_tensor")]
         else:
             parameters = [one for one in tensors if isinstance(one, torch.nn.Parameter)]
-        gradients = [*self._named([*parameters, *groups], "grad")]
+        gradients = [*self._tensors_at([*parameters, *groups], "grad")]
         wrapper = getattr(engine, "optimizer", None)
         if wrapper is not None and wrapper is not optimizer:
             # In what DeepSpeed's optimizer calls a gradient: its buffers.
@@ -58,7 +58,7 @@ class MemoryCensus:
                 if kind == GRADIENTS:
                     self.gradients.append(storage)
 
-    def _named(self, tensors: Iterable[Any], name: str) -> Iterator[Any]:
+    def _tensors_at(self, tensors: Iterable[Any], name: str) -> Iterator[Any]:
         for one in tensors:
             found = getattr(one, name, None)
             if isinstance(found, self._tensor):

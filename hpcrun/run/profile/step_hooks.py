@@ -63,7 +63,7 @@ class StepHooks:
 
         setattr(kind, _TAKES_STEP, take_step)
         for name, mark in (("forward", trace_parts.FORWARD), ("backward", trace_parts.BACKWARD)):
-            setattr(kind, name, _marked(getattr(kind, name), mark, listener))
+            setattr(kind, name, _with_mark(getattr(kind, name), mark, listener))
 
     def _before_optimizer(self, optimizer: Any, *_: Any) -> None:
         if self._counts(optimizer) or self._engine is not None:
@@ -83,7 +83,7 @@ class StepHooks:
         return optimizer is self._first
 
 
-def _marked(function: Any, mark: str, listener: StepRecorder) -> Any:
+def _with_mark(function: Any, mark: str, listener: StepRecorder) -> Any:
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         with listener.range(mark):

@@ -241,12 +241,12 @@ def begin() -> None:
     _current = recorder
 
 
-def marked(batches: Iterator[list[int]]) -> Iterator[list[int]]:
+def mark_each(batches: Iterator[list[int]]) -> Iterator[list[int]]:
     """Return the same batches; in a profile, what is done to fetch each is marked in the trace."""
-    return batches if _current is None else _marked(batches, _current)
+    return batches if _current is None else _mark_fetches(batches, _current)
 
 
-def _marked(batches: Iterator[list[int]], recorder: StepRecorder) -> Iterator[list[int]]:
+def _mark_fetches(batches: Iterator[list[int]], recorder: StepRecorder) -> Iterator[list[int]]:
     for one in batches:
         recorder.fetch_batch()
         yield one

@@ -63,13 +63,13 @@ def search(
                     is_directory = entry.is_dir(follow_symlinks=False)
                     if is_directory and level < DEEPEST:
                         waiting.append((entry.path, level + 1))
-                    if (one := _found(entry, is_directory)) is not None:
+                    if (one := _look_at(entry, is_directory)) is not None:
                         yield one
         except OSError:
             continue
 
 
-def _found(entry: os.DirEntry[str], is_directory: bool) -> FoundFile | None:
+def _look_at(entry: os.DirEntry[str], is_directory: bool) -> FoundFile | None:
     try:
         if entry.is_symlink() and leads_to_code(entry.path):
             return None

@@ -140,13 +140,13 @@ class ProgramReader:
         wanted, run = self._run.progress, self._paths.run
         self._roots = [run.work, run.directory]
         if wanted.directory:
-            self._roots.insert(0, self._directory / self._filled(wanted.directory))
+            self._roots.insert(0, self._directory / self._fill(wanted.directory))
         chosen = [wanted.saved] if isinstance(wanted.saved, str) else wanted.saved
         if chosen is None and wanted.source != frameworks.NONE:
             resumes = resume.of_run(self._run)
             chosen = [*resumes.when] if resumes else None
         if chosen:
-            globs, below = [self._filled(one) for one in chosen], [self._directory]
+            globs, below = [self._fill(one) for one in chosen], [self._directory]
         else:
             globs, below = [*USUAL] if wanted.source != frameworks.NONE else [], self._roots
         self._bases = SaveWatch(globs, below, ()).bases
@@ -154,13 +154,13 @@ class ProgramReader:
         there = self._search()
         self._saves = SaveWatch(globs, below, there)
         self._steps = OneUnit(earlier_progress(self._paths))
-        self._sources = self._chosen(there)
+        self._sources = self._choose_sources(there)
 
-    def _filled(self, text: str) -> str:
+    def _fill(self, text: str) -> str:
         text = text.replace("${hpcrun:directory}", str(self._paths.run.directory))
         return text.replace("${hpcrun:attempt}", str(self._paths.number))
 
-    def _chosen(self, there: Sequence[FoundFile]) -> dict[str, ProgressSource]:
+    def _choose_sources(self, there: Sequence[FoundFile]) -> dict[str, ProgressSource]:
         """Return the sources that are tried, in order.
 
         A run is read in one unit: that of the pattern, else that of the source which had its steps

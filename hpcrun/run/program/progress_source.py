@@ -285,7 +285,7 @@ def spread(
         yield Line(step, since + part * (until - since), values)
 
 
-def named(values: Iterable[tuple[str, float]]) -> dict[str, float]:
+def name_values(values: Iterable[tuple[str, float]]) -> dict[str, float]:
     """Return values by names that a line of metrics may have."""
     found: dict[str, float] = {}
     for name, value in values:
@@ -298,7 +298,7 @@ def named(values: Iterable[tuple[str, float]]) -> dict[str, float]:
 def numbers(texts: Iterable[tuple[str, str]]) -> dict[str, float]:
     """Return the numbers among texts, by names that a line of metrics may have."""
     found = ((name, number(text)) for name, text in texts)
-    return named((name, value) for name, value in found if value is not None)
+    return name_values((name, value) for name, value in found if value is not None)
 
 
 def number(text: str) -> float | None:

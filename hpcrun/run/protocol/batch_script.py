@@ -81,7 +81,7 @@ class BatchScript:
             # The script may have set another path.
             f"export PYTHONPATH={shlex.quote(package)}${{PYTHONPATH:+:$PYTHONPATH}}",
             f"{shlex.join(ranks)} || exit",
-            f": >{shlex.quote(str(self._ended))}",
+            f": >{shlex.quote(str(self._end_mark))}",
         )
         files.write_bytes(starter, "".join(f"{line}\n" for line in lines).encode())
         given = {**self.variables, RANKS: str(starter)}
@@ -93,7 +93,7 @@ class BatchScript:
         return ["env", *gone, *new, *enter, *self._shell(Path(directory)), f"./{self.name}"]
 
     @property
-    def _ended(self) -> Path:
+    def _end_mark(self) -> Path:
         """The file that is there once the ranks have ended well."""
         return self.attempt.directory / "ranks-ended"
 
@@ -111,7 +111,7 @@ class BatchScript:
 
         A run is done when its ranks are: what follows them may end badly, which is said.
         """
-        if code is None or (code != 0) != self._ended.exists():
+        if code is None or (code != 0) != self._end_mark.exists():
             return code
         if code:
             say(f"batch_script: {self.name} ended with exit code {code}, after its ranks were done")

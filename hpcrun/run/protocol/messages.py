@@ -172,7 +172,7 @@ def directory(message: Mapping[str, Any], start: str) -> Path:
     return path
 
 
-def kept(message: Mapping[str, Any]) -> list[str]:
+def failed_files(message: Mapping[str, Any]) -> list[str]:
     """Return the files that an agent could not keep, and why."""
     found = message.get("failed")
     _require(isinstance(found, list), "failed")

@@ -43,7 +43,7 @@ def check(spec: Mapping[str, Any], config: Any, device: Any) -> None:
     if torch.version.hip is not None:
         return
     capability = torch.cuda.get_device_capability(device)
-    for key, wanted in _wanted(spec, config).items():
+    for key, wanted in _precision_keys(spec, config).items():
         least = _CAPABILITY.get(wanted)
         if least is not None and capability < least:
             raise UsageError(
@@ -54,7 +54,7 @@ def check(spec: Mapping[str, Any], config: Any, device: Any) -> None:
             )
 
 
-def _wanted(spec: Mapping[str, Any], config: Any) -> dict[str, str]:
+def _precision_keys(spec: Mapping[str, Any], config: Any) -> dict[str, str]:
     """Return the keys that ask for a precision, and which."""
     found = {"precision": str(spec.get("precision"))}
     for block in ("bf16", "bfloat16", "torch_autocast") if isinstance(config, Mapping) else ():

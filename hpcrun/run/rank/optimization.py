@@ -185,7 +185,7 @@ def _grouped(
     return [group for group in groups if group["params"]]
 
 
-def made(
+def make(
     model: Any, config: Mapping[str, Any], wanted: Optimization, optimizer: Any, lr_scheduler: Any
 ) -> tuple[Any, Any]:
     """Return the optimizer and the schedule of an engine without DeepSpeed, as `fill` has them.

@@ -154,7 +154,7 @@ class RankView:
         process_groups.begin(self.world_size, self.device)
         check_model(model, ReplicaEngine.made_by, {})
         model_blocks.compile_each(model, wanted, self.device)
-        optimizer, schedule = optimization.made(model, config, wanted, optimizer, lr_scheduler)
+        optimizer, schedule = optimization.make(model, config, wanted, optimizer, lr_scheduler)
         engine = ReplicaEngine(model, optimizer, lr_scheduler=schedule, **options)
         self._engine = engine
         return engine
@@ -204,7 +204,7 @@ class RankView:
         left_out = self._launch.left_out if self._launch else ()
         number = samples.batch_number(step, sizes.train, left_out)
         place, _ = self._data_place()
-        return step_recorder.marked(samples.micro_batches(sizes, number, place))
+        return step_recorder.mark_each(samples.micro_batches(sizes, number, place))
 
     def record_bad_step(self, step: int, cause: str, message: str) -> None:
         """Record from which step on a training went bad, and that step's batch where it is known.

@@ -31,7 +31,7 @@ def batch_sizes(deepspeed: Mapping[str, Any], engine: Any) -> Triple:
 
     A script's configuration may have ``auto``, or fewer of them. Raises HpcrunError without either.
     """
-    if (known := Triple.known(deepspeed)) is not None:
+    if (known := Triple.of_config(deepspeed)) is not None:
         return known
     # An engine without DeepSpeed has 0 where nothing told it.
     if deepspeed and engine is not None and engine.train_batch_size():

@@ -352,7 +352,7 @@ def make(
     if hasattr(optimizer, "param_groups"):
         parameters = dict(model.named_parameters())
         _replace(optimizer, {key: parameters[name] for name, key in before.items()})
-    optimizer, schedule = optimization.made(model, config, wanted, optimizer, lr_scheduler)
+    optimizer, schedule = optimization.make(model, config, wanted, optimizer, lr_scheduler)
     return ShardedEngine(model, optimizer, half=half, lr_scheduler=schedule, **options)
 
 

@@ -274,7 +274,7 @@ def check_model(
 def batch_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a `TorchEngine` by a DeepSpeed configuration: batch and clipping."""
     found: dict[str, Any] = {}
-    if (batch := Triple.known(config)) is not None:
+    if (batch := Triple.of_config(config)) is not None:
         found.update(accumulation=batch.accumulation, train_batch=batch.train)
     if isinstance(clipping := config.get("gradient_clipping"), (int, float)):
         found["gradient_clipping"] = float(clipping)

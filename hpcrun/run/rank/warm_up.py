@@ -281,7 +281,7 @@ def import_all(noted: Path, variables: dict[str, str], code: Path, paths: Sequen
         for name, *changed in lines:
             if name in sys.modules:
                 continue
-            by_program = {*changed} - _changed(variables, places)
+            by_program = {*changed} - _changes(variables, places)
             if by_program := {one for one in by_program if not _READ_LATER.fullmatch(one)}:
                 tell(f"the program sets {listed(sorted(by_program), 3)} before it imports {name}")
                 break
@@ -301,7 +301,7 @@ def _read_noted(path: Path) -> str:
     return ""
 
 
-def _changed(variables: Mapping[str, str], places: Sequence[str]) -> set[str]:
+def _changes(variables: Mapping[str, str], places: Sequence[str]) -> set[str]:
     """Return which environment variables, and whether ``sys.path``, are others by now."""
     now = dict(os.environ)
     found = {name for name in {*now, *variables} if now.get(name) != variables.get(name)}

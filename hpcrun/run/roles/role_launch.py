@@ -48,7 +48,7 @@ class RoleLaunches:
             taken = [*self._places.values()]
             self._places[rank] = min(left, key=taken.count)
         for role in self._run.role_plans[1:]:
-            self._launches[role.name] = self._placed(role, self._launches[role.name])
+            self._launches[role.name] = self._place(role, self._launches[role.name])
         self._tell()
         self.write()
         return {rank: self.node_of(rank) for rank in ranks}
@@ -88,9 +88,9 @@ class RoleLaunches:
         )
         if role.is_main:
             return replace(found, nodes=self._nodes[: role.nodes])
-        return self._placed(role, found)
+        return self._place(role, found)
 
-    def _placed(self, role: RolePlan, launch: Launch) -> Launch:
+    def _place(self, role: RolePlan, launch: Launch) -> Launch:
         """Return a role's launch with its nodes in the order of its ranks."""
         places = [self._places[rank] for rank in role.ranks]
         order = [*dict.fromkeys(places)]

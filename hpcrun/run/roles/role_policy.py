@@ -41,7 +41,7 @@ def after_bad_end(role: RolePlan, state: RoleState, *, saved: bool = False) -> R
         return Response(END_RUN)
     if state.asked or state.stopping:
         return Response(LEAVE)
-    return _wanted(role, state)
+    return _response(role, state)
 
 
 def after_lost_node(role: RolePlan, state: RoleState, *, others: bool) -> Response:
@@ -58,7 +58,7 @@ def after_lost_node(role: RolePlan, state: RoleState, *, others: bool) -> Respon
         return Response(GO_ON)
     if not role.may_move or not others:
         return Response(END_RUN)
-    return _wanted(role, state)
+    return _response(role, state)
 
 
 def delay(restarts: int) -> float:
@@ -68,7 +68,7 @@ def delay(restarts: int) -> float:
     return min(_LONGEST_DELAY, _FIRST_DELAY * 2.0 ** min(restarts - 1, 10))
 
 
-def _wanted(role: RolePlan, state: RoleState) -> Response:
+def _response(role: RolePlan, state: RoleState) -> Response:
     action = role.restart if role.restart in (RANK, ROLE, IGNORE) else END_RUN
     if action in (RESTART_RANK, RESTART_ROLE) and state.restarts >= role.budget:
         times = plural(state.restarts, "time")

@@ -48,7 +48,9 @@ def read_after(run: RunPaths, position: FeedPosition) -> Iterator[NewLines]:
             position = replace(position, offset=offset)
             kept = None
             if lines and not position.begun:
-                stands = metrics_file.kept(session_log.read(attempt).restored_step, lines[0].step)
+                stands = metrics_file.last_kept_step(
+                    session_log.read(attempt).restored_step, lines[0].step
+                )
                 kept = stands if stands is not None and stands < position.step else None
                 step = position.step if kept is None else kept
                 position = replace(position, begun=True, step=step)

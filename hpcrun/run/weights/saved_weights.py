@@ -77,7 +77,7 @@ def collect(directory: Path, names: Iterable[str], *, masters: bool = True) -> S
             hint="an engine with another writer than torch's (checkpoint.writer, datastates) saves "
             "in a form of its own, which is not read",
         )
-    return parts[0] if len(parts) == 1 else _merged(parts)
+    return parts[0] if len(parts) == 1 else _merge_parts(parts)
 
 
 def _of_shards(directory: Path) -> SavedWeights:
@@ -212,7 +212,7 @@ def _states(models: Mapping[int, Path]) -> list[Mapping[str, Any]]:
     return states
 
 
-def _merged(parts: Sequence[SavedWeights]) -> SavedWeights:
+def _merge_parts(parts: Sequence[SavedWeights]) -> SavedWeights:
     """Return the whole of what tensor parallel ranks hold."""
     first = parts[0]
     info = _checked_info(first.info)

@@ -46,7 +46,7 @@ def way(directory: str, entry: Entry) -> frozenset[str]:
     return frozenset(str(one) for place in places for one in (place, *place.parents))
 
 
-def shown(directories: Collection[Path], secret: str, attempt: int) -> Path:
+def code_path(directories: Collection[Path], secret: str, attempt: int) -> Path:
     """Return a path of the code that is to be there on all nodes of an attempt.
 
     ``directories`` are the agents' own. Where their paths differ, it is one with ``secret`` in its

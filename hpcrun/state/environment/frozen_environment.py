@@ -112,7 +112,7 @@ def building(place: Path, digest: str) -> Path:
     return place / f".{digest}.building"
 
 
-def recorded(submission: SubmissionPaths) -> FrozenEnvironment | None:
+def read_record(submission: SubmissionPaths) -> FrozenEnvironment | None:
     """Return what a submission recorded of its environment; None if that was not frozen."""
     try:
         return FrozenEnvironment.of(files.read_json(submission.submission).get(KEY))
@@ -144,7 +144,7 @@ def of_submission(submission: SubmissionPaths) -> tuple[FrozenEnvironment, Path]
 
     Raises HpcrunError if it was removed, is another user's, or is not what was frozen.
     """
-    found = recorded(submission)
+    found = read_record(submission)
     if found is None:
         raise HpcrunError(f"{submission.submission} names no frozen environment", hint=_AGAIN)
     directory = find(submission.experiment, found.digest)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcrun import feature
 from hpcrun.extensions import attribute_at
-from hpcrun.fields import shown
+from hpcrun.fields import brief
 from hpcrun.shared_dataclass import asdict
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class SpecBlocks:
             given = self.spec.get(name)
             last = _LAST.get(name)
             if last is None or last[0] is not given or last[1] != given:
-                last = _LAST[name] = given, copy(given), _typed(name, given)
+                last = _LAST[name] = given, copy(given), _make_block(name, given)
             self.__dict__[name] = last[2]
             return last[2]
 
@@ -127,7 +127,7 @@ class SpecBlocks:
 _LAST: dict[str, tuple[Any, Any, Any]] = {}
 
 
-def _typed(name: str, given: dict[str, Any] | None) -> Any:
+def _make_block(name: str, given: dict[str, Any] | None) -> Any:
     if given is None and name in _OPTIONAL:
         return None
     return _block(_kind(name), {**_ABSENT.get(name, {}), **(given or {})})
@@ -288,7 +288,7 @@ def check(spec: Mapping[str, Any], blocks: Collection[str] = BLOCKS) -> None:
         types = kind.__annotations__
         for key, value in given[name].items():
             if key in types and value is not None and not _fits(value, types[key]):
-                raise ValueError(f"{name}.{key} is {shown(value)}, not {types[key]}")
+                raise ValueError(f"{name}.{key} is {brief(value)}, not {types[key]}")
 
 
 _TYPES: dict[str, tuple[type, ...]] = {

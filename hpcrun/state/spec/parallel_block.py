@@ -41,13 +41,13 @@ class Parallel:
     it."""
 
 
-def divided(parallel: Mapping[str, Any] | None) -> dict[str, int]:
+def divided_axes(parallel: Mapping[str, Any] | None) -> dict[str, int]:
     """Return the axes of `DIVIDING` with more than one rank, of a block or of a manifest."""
     return _of_several(parallel, DIVIDING)
 
 
 def laid_out(parallel: Mapping[str, Any] | None) -> dict[str, int]:
-    """Return the axes that a checkpoint is bound to: those of `divided`, and the experts'."""
+    """Return the axes that a checkpoint is bound to: those of `divided_axes`, and the experts'."""
     return _of_several(parallel, (*DIVIDING, EXPERT))
 
 
@@ -59,4 +59,4 @@ def _of_several(parallel: Mapping[str, Any] | None, axes: Sequence[str]) -> dict
 
 def model_ranks(parallel: Mapping[str, Any] | None) -> int:
     """Return the number of ranks that hold one copy of the model together."""
-    return math.prod(divided(parallel).values())
+    return math.prod(divided_axes(parallel).values())

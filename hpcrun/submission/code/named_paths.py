@@ -122,7 +122,7 @@ def _strings(key: str, value: Any) -> Iterator[tuple[str, str]]:
 
 def _here(base: Path, key: str, text: str) -> str | None:
     """Return the path in a text, seen from ``base``, if it is here and seems to be read."""
-    path = path_literals.cleaned(text)
+    path = path_literals.clean(text)
     if path is None or (key and path_literals.is_bare(path) and not path_literals.says_path(key)):
         return None
     return path if _is_read(base / path, key, path) else None
@@ -168,7 +168,7 @@ class ProgramPaths:
                     self._take(file, files.read_bytes(self._root / file, MOST_PARSED))
         found: dict[str, NamedPath] = {}
         for file, one in self._literals:
-            path = path_literals.cleaned(one.text)
+            path = path_literals.clean(one.text)
             if path is None or path in self._written or (one.option and one.key in self._given):
                 continue
             for inside in self._places(file, path, anchored=one.is_anchored):
@@ -219,7 +219,7 @@ class ProgramPaths:
 
     def _add_settings(self, file: str, literal: path_literals.PathLiteral) -> None:
         """Have the YAML files of a directory read that the program names as Hydra's."""
-        path = path_literals.cleaned(literal.text)
+        path = path_literals.clean(literal.text)
         words = path_literals.words_of(f"{literal.key} {path}")
         if path is None or words.isdisjoint(("config", "configs", "conf")):
             return
@@ -237,7 +237,7 @@ class ProgramPaths:
             self._bytes += len(source)
             found = path_literals.read(source)
             self._literals += [(file, one) for one in found.literals]
-            self._written |= {path_literals.cleaned(text) or "" for text in found.written}
+            self._written |= {path_literals.clean(text) or "" for text in found.written}
             for one in found.literals:
                 self._add_settings(file, one)
         above = os.path.dirname(file)  # noqa: PTH120 - relative, as text

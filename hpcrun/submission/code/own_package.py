@@ -105,7 +105,7 @@ def added_files(plan: Plan) -> dict[str, bytes]:
 
     Raise UsageError for a package that has compiled parts, or that jobs cannot import from a zip.
     """
-    named = [one for run in plan.runs for one in _named(run)]
+    named = [one for run in plan.runs for one in _entries_of(run)]
     # Package -> the key of the spec that names one of its entries.
     used = {package: key for kind, key, name in named if (package := kind.package(name))}
     found: dict[str, bytes] = {}
@@ -114,7 +114,7 @@ def added_files(plan: Plan) -> dict[str, bytes]:
     return found
 
 
-def _named(run: RunPlan) -> Iterator[tuple[Registry[Any], str, str]]:
+def _entries_of(run: RunPlan) -> Iterator[tuple[Registry[Any], str, str]]:
     """Yield the kind, the key of the spec and the name of each entry that a run's jobs load."""
     for name in run.trackers:
         yield TRACKERS, f"tracking.{name}", name

@@ -117,7 +117,7 @@ def in_text(text: str) -> Iterator[tuple[int, str, str]]:
             yield from ((number, *pair) for pair in in_words(words))
 
 
-def cleaned(text: str) -> str | None:
+def clean(text: str) -> str | None:
     """Return a relative path as it may lie here; None for what is none.
 
     Of a path that is filled in later, the directories before that.
@@ -238,11 +238,11 @@ class _Reader:
         elif isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 name = key.value if isinstance(key, ast.Constant) else None
-                self.visit(value, self._named(name if isinstance(name, str) else ""))
+                self.visit(value, self._place_of(name if isinstance(name, str) else ""))
         elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if node.value is not None:
-                self.visit(node.value, self._named(_name(targets[-1]), option=True))
+                self.visit(node.value, self._place_of(_name(targets[-1]), option=True))
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             self._function(node)
         elif isinstance(node, ast.Subscript):
@@ -254,7 +254,7 @@ class _Reader:
             for child in ast.iter_child_nodes(node):
                 self.visit(child, at if is_same_place else _Place())
 
-    def _named(self, name: str, *, option: bool = False) -> _Place:
+    def _place_of(self, name: str, *, option: bool = False) -> _Place:
         return _Place(name, says_path(name, surely=True), name in self._written, option)
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
@@ -263,7 +263,7 @@ class _Reader:
         pairs = [*zip(plain[len(plain) - len(given.defaults) :], given.defaults, strict=True)]
         pairs += [(a, d) for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True) if d]
         for parameter, default in pairs:
-            self.visit(default, self._named(parameter.arg, option=True))
+            self.visit(default, self._place_of(parameter.arg, option=True))
         body = node.body if isinstance(node.body, list) else [node.body]
         for child in (*getattr(node, "decorator_list", ()), *body):
             self.visit(child, _Place())
@@ -288,7 +288,7 @@ class _Reader:
         for argument in node.args[name in _WITH_DEFAULT :]:
             self.visit(argument, inner)
         for word in node.keywords:
-            own = self._named(word.arg or "")
+            own = self._place_of(word.arg or "")
             default = word.arg in ("default", "default_factory")
             place = replace(at, option=True) if default and name == "field" else own
             self.visit(word.value, replace(place, writes=place.writes or writes))
@@ -301,7 +301,7 @@ class _Reader:
         )
         for word in node.keywords:
             if word.arg == "default":
-                self.visit(word.value, self._named(key.replace("-", "_"), option=True))
+                self.visit(word.value, self._place_of(key.replace("-", "_"), option=True))
 
     def _join(self, parts: list[ast.expr], line: int, at: _Place) -> None:
         """Take a path of several parts: as far as it is known from where the program lies."""
@@ -322,7 +322,7 @@ class _Reader:
 
     def _binary(self, node: ast.BinOp, at: _Place) -> None:
         if isinstance(node.op, ast.Div):
-            self._join(_divided(node), node.lineno, at)
+            self._join(_parts_of(node), node.lineno, at)
             return
         if isinstance(node.op, ast.Add) and isinstance(node.left, ast.Constant):
             self._take_start(node.left, at)
@@ -347,10 +347,10 @@ class _Reader:
             self.found.literals.append(PathLiteral(text, line, at.key, at.option, at.is_anchored))
 
 
-def _divided(node: ast.expr) -> list[ast.expr]:
+def _parts_of(node: ast.expr) -> list[ast.expr]:
     """Return the parts of ``Path("a") / b / "c"``: ``"a"``, ``b``, ``"c"``."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-        return [*_divided(node.left), node.right]
+        return [*_parts_of(node.left), node.right]
     if isinstance(node, ast.Call) and _name(node.func) in _JOINS and len(node.args) == 1:
         return [node.args[0]]
     return [node]

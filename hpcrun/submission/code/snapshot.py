@@ -204,7 +204,7 @@ def read(archive: Path) -> dict[str, bytes]:
     return {info.name: _data(info, data) for info, data in frozen_code.members(archive)}
 
 
-def recorded(submission: SubmissionPaths) -> dict[str, Any]:
+def read_record(submission: SubmissionPaths) -> dict[str, Any]:
     """Return the ``code`` of a submission's ``submission.json``, as `Snapshot.to_data` wrote it.
 
     Raise UsageError if it names no archive, or the archive is gone.

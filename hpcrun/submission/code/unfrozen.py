@@ -250,8 +250,8 @@ class _Remedies:
         every = {run.number for run in self._plan.runs}
         for one, why, parts in lacking:
             runs = () if not one.runs or one.runs == every else tuple(sorted(one.runs))
-            shown = self._written(one.path)
-            missing = tuple(map(self._written, parts))
+            shown = self._relative(one.path)
+            missing = tuple(map(self._relative, parts))
             paths.append(UnfrozenPath(shown, one.where, why, missing, runs))
             if one.path.startswith(".."):
                 self._absolute[str(one.place.absolute())] = None
@@ -266,7 +266,7 @@ class _Remedies:
     def _add(self, one: NamedPath, parts: list[str]) -> None:
         if len(parts) > _MOST_PARTS:
             common = os.path.commonpath([str(PurePosixPath(part).parent) for part in parts])
-            self._link[self._written(common)] = None
+            self._link[self._relative(common)] = None
         elif parts:
             for part in parts:
                 self._add_one(part, self._root / part)
@@ -280,17 +280,17 @@ class _Remedies:
         is_elsewhere = os.path.normpath(place) != str(self._root / path)
         stays = is_elsewhere or place.is_symlink() or secret_names.is_file(path)
         if stays or place.is_dir():
-            self._link[self._written(path)] = None
+            self._link[self._relative(path)] = None
         elif _bytes(place if is_alone else place.parent) <= _SMALL:
-            self._include[self._written(path)] = None
+            self._include[self._relative(path)] = None
         else:
-            self._link[self._written(path if is_alone else str(beside))] = None
+            self._link[self._relative(path if is_alone else str(beside))] = None
 
     def _is_linked(self, path: str) -> bool:
         """Check whether a directory around a path is to be a link."""
         return any(up in self._link for up in around(path)[1:])
 
-    def _written(self, path: str) -> str:
+    def _relative(self, path: str) -> str:
         return os.path.relpath(path, self._plan.directory)
 
 

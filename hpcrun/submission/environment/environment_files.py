@@ -181,7 +181,7 @@ class EnvironmentFiles:
         return sum(one.size if one.content is None else len(one.content) for one in self.files)
 
 
-def listed(
+def list_files(
     place: PythonPlace, without: Sequence[Path] = (), count: Callable[[int], object] = int
 ) -> EnvironmentFiles:
     """List the files of a Python's environment; nothing below ``without`` belongs to it.
@@ -227,8 +227,8 @@ class _Listing:
             self._rewrite_scripts()
         first = next((i for i, each in enumerate(place.paths) if self._is_standard(each)), 0)
         before, after = place.paths[:first], place.paths[first:]
-        moved = {path: self._placed(path) for path in before}
-        later = [self._placed(path) for path in after if not self._is_standard(path)]
+        moved = {path: self._place_in_archive(path) for path in before}
+        later = [self._place_in_archive(path) for path in after if not self._is_standard(path)]
         sites = [path for path in after if self._is_site(path)]
         for path in sites:
             self._settle_site(path)
@@ -276,7 +276,7 @@ class _Listing:
     def _is_site(path: str) -> bool:
         return posixpath.basename(path) in ("site-packages", "dist-packages")
 
-    def _placed(self, path: str) -> str:
+    def _place_in_archive(self, path: str) -> str:
         """Return where a directory of the import path is in the archive, and list it once."""
         real = os.path.realpath(path)
         for above in (real, *map(str, Path(real).parents)):
@@ -385,7 +385,7 @@ class _Listing:
 
         The directories that they name are in ``hpcrun-environment.pth``; what they import stays.
         """
-        where = self._placed(path)
+        where = self._place_in_archive(path)
         finders: set[str] = set()
         for name in [one for one in self._files if posixpath.dirname(one) == where]:
             if found := _FINDER.fullmatch(posixpath.basename(name)):

@@ -37,7 +37,7 @@ from hpcrun.submission.environment.environment_files import (
     FrozenFile,
     PythonPlace,
 )
-from hpcrun.submission.environment.environment_files import listed as listed_files
+from hpcrun.submission.environment.environment_files import list_files as listed_files
 from hpcrun.submission.python_probe import Probe
 from hpcrun.text import Say, plural, size, time_spent
 
@@ -50,7 +50,7 @@ _SMALL, _AHEAD, _READERS = 1 << 20, 64, 16
 _TRIES = 3
 
 
-def told(run: RunPlan) -> str | None:
+def description(run: RunPlan) -> str | None:
     """Return what would be frozen for a run, in words; None if nothing is."""
     own = run.environment
     if not own.is_frozen:
@@ -107,9 +107,9 @@ def _of_files(
     """Return the environment of what a Python has now, and whether it was copied now."""
     left = _TRIES
     while True:
-        listed = _listed(place, experiment)
+        listed = _list_files(place, experiment)
         try:
-            return _kept(listed.digest, COPY, place, listed, experiment, say)
+            return _keep(listed.digest, COPY, place, listed, experiment, say)
         except FilesChanged as error:
             left -= 1
             if not left:
@@ -130,18 +130,18 @@ def _of_lock(
     if (found := existing(experiment, digest)) is not None:
         return found, False
     with lock_build.built(lock, place, setup, variables, say) as built:
-        listed = _listed(built, experiment)
-        found, is_new = _kept(digest, LOCK, built, listed, experiment, say, str(path))
+        listed = _list_files(built, experiment)
+        found, is_new = _keep(digest, LOCK, built, listed, experiment, say, str(path))
     return found, is_new
 
 
-def _listed(place: PythonPlace, experiment: ExperimentPaths) -> EnvironmentFiles:
+def _list_files(place: PythonPlace, experiment: ExperimentPaths) -> EnvironmentFiles:
     counts = [0]
     with activity.doing(lambda: f"listing the files of {place.prefix}: {counts[-1]:,} so far"):
         return listed_files(place, [experiment.root], counts.append)
 
 
-def _kept(
+def _keep(
     digest: str,
     form: str,
     place: PythonPlace,
@@ -229,7 +229,7 @@ def provide(experiment: ExperimentPaths, digest: str, make: Make, say: Say) -> F
             while (found := existing(experiment, digest)) is None:
                 building = frozen_environment.building(place, digest)
                 if _is_taken(building, say):
-                    return _made(experiment, place, digest, make)
+                    return _make_once(experiment, place, digest, make)
     except OSError as error:
         raise UsageError(
             f"{error.filename or place}: the environment cannot be frozen there: "
@@ -239,7 +239,9 @@ def provide(experiment: ExperimentPaths, digest: str, make: Make, say: Say) -> F
     return found
 
 
-def _made(experiment: ExperimentPaths, place: Path, digest: str, make: Make) -> FrozenEnvironment:
+def _make_once(
+    experiment: ExperimentPaths, place: Path, digest: str, make: Make
+) -> FrozenEnvironment:
     building, target = frozen_environment.building(place, digest), place / digest
     owner = building / owner_lock.myself()
     try:
@@ -358,7 +360,7 @@ def _read(one: FrozenFile) -> bytes:
         found = os.fstat(source.fileno())
         content = source.read(one.size + 1)
     if (found.st_mtime_ns, len(content)) != (one.mtime_ns, one.size):
-        raise _changed(one)
+        raise _change_error(one)
     return content
 
 
@@ -376,18 +378,18 @@ def _put(tar: tarfile.TarFile, one: FrozenFile, content: bytes | None) -> None:
         with open(one.source, "rb") as source:
             before = os.fstat(source.fileno())
             if (before.st_size, before.st_mtime_ns) != (one.size, one.mtime_ns):
-                raise _changed(one)
+                raise _change_error(one)
             info.size = one.size
             try:
                 tar.addfile(info, source)
             except OSError:
                 # It was cut short meanwhile; anything else is of the archive, or of the disk.
                 if os.fstat(source.fileno()).st_size < one.size:
-                    raise _changed(one) from None
+                    raise _change_error(one) from None
                 raise
 
 
-def _changed(one: FrozenFile) -> FilesChanged:
+def _change_error(one: FrozenFile) -> FilesChanged:
     return FilesChanged(
         f"{one.source} changed while the environment was frozen",
         hint="repeat the command once nobody installs packages any more",

@@ -233,7 +233,7 @@ class Runner:
             if found != dependencies.WAITING:
                 waiting.remove(number)
                 self._say(f"run {number} is not started: {found}")
-                self._ended(number, EXIT_FAILED, found)
+                self._note_end(number, EXIT_FAILED, found)
         self._look_again = time.monotonic() + LOOK_EVERY
         return None
 
@@ -267,7 +267,7 @@ class Runner:
         except OSError as error:
             with open(log, "ab") as stream:
                 stream.write(entry(f"error: {argv[0]}: {error.strerror}").encode() + b"\n")
-            self._ended(run.number, EXIT_USAGE)
+            self._note_end(run.number, EXIT_USAGE)
 
     def _is_to_start(self, before: Callable[[int], bool], run: int) -> bool:
         """Ask whether a run is to start, which may wait for a lock: Ctrl-C ends that."""
@@ -283,9 +283,9 @@ class Runner:
             if code is not None:
                 del self._running[number]
                 processes.kill_all(self.submission.directory, {number})
-                self._ended(number, code)
+                self._note_end(number, code)
 
-    def _ended(self, number: int, code: int, message: str | None = None) -> None:
+    def _note_end(self, number: int, code: int, message: str | None = None) -> None:
         if self._goes_on(number, code):
             self._again.append(number)
             self._say(f"run {number} ended with exit code {code}; it is started again")

@@ -10,7 +10,7 @@ from hpcrun.observe.read import run_values
 from hpcrun.observe.read.expression import is_condition
 from hpcrun.observe.read.filter import AGE, ATTEMPTS, FACTS, METRIC, STEP, words_of
 from hpcrun.observe.read.run_values import show
-from hpcrun.observe.read.selection import Finder, Selected, begun
+from hpcrun.observe.read.selection import Finder, Selected, have_begun
 from hpcrun.state import job_changes
 from hpcrun.tools.completion.completion_answers import PART, TypedLine, Word
 from hpcrun.tools.completion.run_names import complete_names, root_of
@@ -120,7 +120,7 @@ def _metrics(selected: Sequence[Selected]) -> list[str]:
     from hpcrun.observe.read import metric_curves
 
     names: dict[str, None] = {}
-    there = [one for one, is_begun in zip(selected, begun(selected), strict=True) if is_begun]
+    there = [one for one, is_begun in zip(selected, have_begun(selected), strict=True) if is_begun]
     for one in there[:: max(1, len(there) // _MOST_LOGS)]:
         try:
             attempts = [attempt.number for attempt in one.paths.attempts()]

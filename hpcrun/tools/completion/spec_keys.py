@@ -78,10 +78,10 @@ class _Keys:
             path = resources.configs("experiments").get(name, path)
         self.path, self.directory = path, path.parent
         self.overrides = more
-        self.given = _given(path)
+        self.given = _written_keys(path)
         self.given.update(
             (f"deepspeed.{key}", value)
-            for key, value in _given(self._deepspeed()).items()
+            for key, value in _written_keys(self._deepspeed()).items()
             if f"deepspeed.{key}" not in self.given
         )
         every = [*self.given, *schema.fields(Spec)]
@@ -137,7 +137,7 @@ class _Keys:
             found += resources.configs("deepspeed")
         if key in _OF_THE_SITE:
             found += filter(None, [given, self._profile().get(key)])
-            found += site_names.known(key)
+            found += site_names.names_of(key)
         if not found and given:
             found = [given]
         for value in dict.fromkeys(found):
@@ -155,14 +155,14 @@ class _Keys:
         named = [one.partition("=")[2] for one in self.overrides if one.startswith("cluster=")]
         name = named[-1] if named else self.given.get("cluster")
         path = profile_files.available(self.directory).get(name or "slurm")
-        return _given(path) if path else {}
+        return _written_keys(path) if path else {}
 
 
 def _parts(key: str) -> Key:
     return tuple(key.split("."))
 
 
-def _given(path: Path, opened: int = 0) -> dict[str, str | None]:
+def _written_keys(path: Path, opened: int = 0) -> dict[str, str | None]:
     """Return full key -> scalar of a spec's file and of those that it extends; None for a block."""
     import yaml
 
@@ -192,7 +192,7 @@ def _given(path: Path, opened: int = 0) -> dict[str, str | None]:
         if isinstance(node, yaml.MappingNode):
             walk(node, "")
     for base in bases[:_MOST_FILES] if opened < _MOST_FILES else ():
-        found = {**_given(path.parent / expand_home(base), opened + 1), **found}
+        found = {**_written_keys(path.parent / expand_home(base), opened + 1), **found}
     return found
 
 

@@ -115,8 +115,8 @@ def _shared(facts: StorageFacts, on_cluster: bool) -> Judgement:
 def _speed(facts: StorageFacts, others: Sequence[StorageFacts]) -> Judgement:
     if facts.sync is None:
         return unknown(f"{facts.path} was not measured" + (f": {facts.error}" * bool(facts.error)))
-    beside = [f"{one.path}: {_measured(one)}" for one in others if one.sync is not None]
-    found = "; ".join([_measured(facts), *beside])
+    beside = [f"{one.path}: {_rates_text(one)}" for one in others if one.sync is not None]
+    found = "; ".join([_rates_text(facts), *beside])
     if facts.sync > _SLOW_SYNC:
         return less(
             f"{found}: every record of every run costs that",
@@ -133,7 +133,7 @@ def _speed(facts: StorageFacts, others: Sequence[StorageFacts]) -> Judgement:
     return works(found)
 
 
-def _measured(facts: StorageFacts) -> str:
+def _rates_text(facts: StorageFacts) -> str:
     rate = "" if facts.write is None else f", one file with {size(int(facts.write))}/s"
     return f"fsync and rename take {(facts.sync or 0.0) * 1000:.3g} ms{rate}"
 

@@ -151,7 +151,7 @@ def examine_nodes(profile: DoctorProfile, test: NodeTest, say: Say) -> NodeExami
     baseline = None if test.saves else site_baseline.read(file, choice.partition)
     request = NodeJobRequest(choice, test, baseline_rate=baseline.link if baseline else None)
     result = node_job.run(profile, request, say)
-    verdict = _judged(result, baseline, site.nodes, choice.gpus)
+    verdict = _judge(result, baseline, site.nodes, choice.gpus)
     notes = _notes(result, baseline)
     notes += record_suspects(profile.root, verdict)
     if test.saves:
@@ -163,7 +163,7 @@ def examine_nodes(profile: DoctorProfile, test: NodeTest, say: Say) -> NodeExami
     return NodeExamination(choice.partition, result["job"], result, verdict, baseline, notes)
 
 
-def _judged(
+def _judge(
     result: Mapping[str, Any],
     baseline: NodeBaseline | None,
     slurm: Mapping[str, SlurmNode],

@@ -135,7 +135,7 @@ class EarlierRun:
     @cached_property
     def save_seconds(self) -> float | None:
         """Its longest save."""
-        return stop_lead_time.measured(self.experiment.run(self.plan.number))[0]
+        return stop_lead_time.measure(self.experiment.run(self.plan.number))[0]
 
     @cached_property
     def taken(self) -> MemoryTaken | None:
@@ -188,7 +188,7 @@ class EarlierRun:
         )
 
 
-def known(root: Path, name: str) -> Iterator[EarlierRun]:
+def submitted_runs(root: Path, name: str) -> Iterator[EarlierRun]:
     """Yield the runs that were submitted: of this experiment first, the newest runs first."""
     own = experiment(root, name)
     others = [one for one in experiments(root) if one.name != name]

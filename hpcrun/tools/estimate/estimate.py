@@ -23,7 +23,7 @@ from hpcrun.slurm import client, patience, queue, site_queries
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.slurm.queue import LargestTask
 from hpcrun.state.plan import Plan, RunPlan
-from hpcrun.state.spec.parallel_block import EXPERT, divided, laid_out
+from hpcrun.state.spec.parallel_block import EXPERT, divided_axes, laid_out
 from hpcrun.text import one_line, runs_text
 from hpcrun.tools.estimate import (
     earlier_runs,
@@ -190,7 +190,7 @@ def estimate(compiled: Compiled, plan: Plan, wishes: Wishes) -> EstimateReport:
     runs = {run.number: run for run in plan.runs}
     found: list[ShapeEstimate] = []
     with activity.doing("reading what earlier runs measured"):
-        earlier = [*earlier_runs.known(compiled.root, plan.name)]
+        earlier = [*earlier_runs.submitted_runs(compiled.root, plan.name)]
         for group in shapes.values():
             numbers = tuple(number for one in group for number in one.runs)
             shape = replace(group[0], runs=numbers, label=_label([runs[one] for one in numbers]))
@@ -227,7 +227,7 @@ def _memory(
     setup = training_setup.of_run(run)
     if EXPERT in laid_out(run.spec.get("parallel")):
         notes.append("all experts are counted on each rank, and parallel.expert divides them")
-    if "sequence" in divided(run.spec.get("parallel")):
+    if "sequence" in divided_axes(run.spec.get("parallel")):
         notes.append("activations are those of whole sequences, which parallel.sequence divides")
     elif training_setup.whole(run.deepspeed.get("sequence_parallel_size")) > 1:
         notes.append("activations are those of whole sequences, which their ranks divide")
@@ -250,14 +250,14 @@ def _memory(
         model = source.of(run, setup.precision)
     except UsageError as error:
         return replace(shape, problem=error.message, hint=error.hint)
-    return _judged(replace(shape, model=model), model, wishes)
+    return _judge(replace(shape, model=model), model, wishes)
 
 
-def _judged(shape: ShapeEstimate, model: ModelFacts, wishes: Wishes) -> ShapeEstimate:
+def _judge(shape: ShapeEstimate, model: ModelFacts, wishes: Wishes) -> ShapeEstimate:
     """Add what fits."""
     setup, gpu, host = shape.setup, shape.gpu, shape.host_memory
     notes = [*shape.notes, *model.notes]
-    memory = memory_formulas.held(model, setup)
+    memory = memory_formulas.rank_memory(model, setup)
     if memory.least is not None:
         notes.append(
             f"how {setup.model_ranks} ranks divide the model is not known "

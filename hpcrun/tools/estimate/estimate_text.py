@@ -61,7 +61,7 @@ def overview(report: EstimateReport) -> Table:
 def lines(one: ShapeEstimate) -> Iterator[str]:
     """Yield all about one shape."""
     yield _head(one)
-    yield from _taken(one)
+    yield from _earlier_lines(one)
     if one.model is None or one.memory is None:
         yield f"  {one.problem}"
         if one.hint:
@@ -78,7 +78,7 @@ def lines(one: ShapeEstimate) -> Iterator[str]:
         yield f"  note: {note}"
 
 
-def _taken(one: ShapeEstimate) -> Iterator[str]:
+def _earlier_lines(one: ShapeEstimate) -> Iterator[str]:
     """Yield what an earlier run took, and what follows for what is asked now."""
     taken = one.taken
     if one.taken_note:
@@ -132,7 +132,7 @@ def taken_of_all(report: EstimateReport) -> Iterator[str]:
     """Yield a line for each shape of which a measurement tells more than its row."""
     for one in report.shapes:
         if one.taken and (one.model is None or any(_following(one, one.taken))):
-            told = "; ".join(line.strip() for line in _taken(one))
+            told = "; ".join(line.strip() for line in _earlier_lines(one))
             yield f"{runs_text(one.runs)}: {told}"
 
 
@@ -178,13 +178,13 @@ def _memory(one: ShapeEstimate) -> Iterator[str]:
     else:
         verdict = "fits" if one.fits else "does not fit"
         yield f"  memory of a GPU: {_needed(one)} of {size(one.gpu.memory)}: {verdict}"
-    yield from _held(memory.gpu)
+    yield from _memory_lines(memory.gpu)
     if not one.on_cpu:
         own = memory.on_gpu - memory.gpu.peak
         yield f"    {size(round(own)):>8}  CUDA, NCCL, fragmentation (a guess)"
     if memory.host.peak:
         yield f"  memory of a rank in its node's, by offload: {size(round(memory.host.peak))}"
-        yield from _held(memory.host)
+        yield from _memory_lines(memory.host)
     if memory.nvme:
         yield f"  on NVMe, of a rank: {size(round(memory.nvme))}"
     of_node = memory.host.peak + (memory.gpu.peak if one.on_cpu else 0)
@@ -198,7 +198,7 @@ def _memory(one: ShapeEstimate) -> Iterator[str]:
         yield f"  memory of a node: {total}; {asked}"
 
 
-def _held(held: Held) -> Iterator[str]:
+def _memory_lines(held: Held) -> Iterator[str]:
     in_step = held.step > held.backward
     for name in _NAMES:
         value = getattr(held, name)

@@ -74,7 +74,7 @@ def largest_micro(model: ModelFacts, setup: TrainingSetup, gpu: Gpu) -> int:
     """
     least = _MOST_MICRO
     for part, own in memory_formulas.parts(model, replace(setup, micro=1)):
-        one = memory_formulas.held(part, own)
+        one = memory_formulas.rank_memory(part, own)
         if not fits(one, gpu):
             return 0
         peaks = memory_formulas.activation_peaks(part, own)
@@ -90,7 +90,7 @@ def setting(
 ) -> Setting:
     """Return a setting judged on a GPU, and in nodes with ``host`` bytes (None: not known)."""
     alone = replace(setup, micro=1)
-    memory = memory_formulas.held(model, alone)
+    memory = memory_formulas.rank_memory(model, alone)
     of_node = memory.host.peak * ranks_per_node
     micro = largest_micro(model, alone, gpu)
     return Setting(alone, memory, micro, of_node, host is None or of_node <= host)
@@ -138,7 +138,7 @@ def ranks_that_fit(model: ModelFacts, setup: TrainingSetup, gpu: Gpu) -> int | N
     """Return the least power-of-two multiple of the ranks at which a setup fits; None if none."""
     ranks = setup.ranks
     while ranks <= _MOST_RANKS:
-        memory = memory_formulas.held(model, replace(setup, ranks=ranks, micro=1))
+        memory = memory_formulas.rank_memory(model, replace(setup, ranks=ranks, micro=1))
         if fits(memory, gpu):
             return ranks * setup.model_ranks
         ranks *= 2

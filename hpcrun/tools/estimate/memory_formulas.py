@@ -7,7 +7,7 @@ gradients too, ZeRO 3 all (Rajbhandari et al., arXiv:1910.02054); buckets, and a
 gathered, come on top. Activations: Korthikanti et al., arXiv:2205.05198, equation 2; operations:
 Chowdhery et al., arXiv:2204.02311, appendix B.
 
-`held` is what DeepSpeed 0.19.8 does, which differs in places from the ZeRO paper: it was measured
+`rank_memory` is what DeepSpeed 0.19.8 does, which differs in places from the ZeRO paper: it was measured
 on CPU ranks (``bench/estimate.py``), and `tests.tools.estimate` holds it to that. Where it is not
 known how model-parallel ranks divide a model, `share` is the most that one may have.
 """
@@ -223,18 +223,18 @@ def with_context(peak: float) -> float:
     return peak * (1 + FRAGMENTATION) + CONTEXT
 
 
-def held(model: ModelFacts, setup: TrainingSetup) -> Memory:
+def rank_memory(model: ModelFacts, setup: TrainingSetup) -> Memory:
     """Return what a rank holds, that with the most of it."""
     each = parts(model, setup)
-    found = [_held(part, own) for part, own in each]
+    found = [_memory_of(part, own) for part, own in each]
     most = max(found, key=lambda one: one.gpu.peak)
     if not is_known(model, setup):
-        least = max(_held(part, own, even=True).gpu.peak for part, own in each)
+        least = max(_memory_of(part, own, even=True).gpu.peak for part, own in each)
         most = replace(most, least=least)
     return replace(most, stage=found.index(most)) if len(found) > 1 else most
 
 
-def _held(model: ModelFacts, setup: TrainingSetup, *, even: bool = False) -> Memory:
+def _memory_of(model: ModelFacts, setup: TrainingSetup, *, even: bool = False) -> Memory:
     own = share(model, setup, even=even)
     w, a = setup.width, BYTES[setup.accumulation_dtype]
     master = (w if setup.low_master else 4) * own.part
@@ -247,7 +247,7 @@ def _held(model: ModelFacts, setup: TrainingSetup, *, even: bool = False) -> Mem
     gpu = Held(
         parameters=_parameters(own, setup),
         buffers=model.buffer_bytes + _dead_states(own, setup),
-        gathered=_gathered(own, setup),
+        gathered=_gathered_bytes(own, setup),
         activations=activations or 0,
     )
     if setup.stage == 0:
@@ -283,7 +283,7 @@ def _parameters(own: Share, setup: TrainingSetup) -> float:
     return setup.width * (kept + own.persistent)
 
 
-def _gathered(own: Share, setup: TrainingSetup) -> float:
+def _gathered_bytes(own: Share, setup: TrainingSetup) -> float:
     """Return the bytes of parameters that stage 3 has at hand, beyond those that it keeps."""
     if setup.stage < 3 or setup.ranks == 1:
         return 0

@@ -90,7 +90,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
         loss = None
     else:
         model, sample, loss, more = _built(question, config, torch)
-    found = {"torch": torch.__version__, **more, **_counted(model)}
+    found = {"torch": torch.__version__, **more, **_count(model)}
     try:
         found.update(_followed(model, sample, loss, question, torch))
     except Exception as error:  # the count stands without it
@@ -186,7 +186,7 @@ def _pretrained(question: dict[str, Any], torch: Any) -> tuple[Any, Any, dict[st
     return model, sample, found
 
 
-def _counted(model: Any) -> dict[str, Any]:
+def _count(model: Any) -> dict[str, Any]:
     """Count parameters; tied ones once, as ``model.parameters()`` yields them."""
     sizes = [(one.numel(), one.requires_grad) for one in model.parameters()]
     every = sum(1 for _ in model.named_parameters(remove_duplicate=False))
@@ -215,7 +215,7 @@ def _followed(
     """
     follower = _beside("step_follower")
     plan = follower.tensor_plan(model, question.get("tensor_parallel") or {}, torch)
-    found: dict[str, Any] = {} if plan is None else _divided(model, plan)
+    found: dict[str, Any] = {} if plan is None else _divisions(model, plan)
     model = model.to(getattr(torch, question["dtype"]))
     model.train()
     parts = [found]
@@ -227,10 +227,12 @@ def _followed(
         parts = found["stages"] = []
         for first, last in itertools.pairwise(bounds):
             part = torch.nn.Sequential(*[*model][first:last])
-            parts.append(_counted(part))
+            parts.append(_count(part))
             if plan is not None:
                 named = [(name, names[id(one)]) for name, one in part.named_parameters()]
-                parts[-1].update(_divided(part, {one: plan[of] for one, of in named if of in plan}))
+                parts[-1].update(
+                    _divisions(part, {one: plan[of] for one, of in named if of in plan})
+                )
     if sample is not None:
         try:
             with torch.device("meta"):
@@ -286,7 +288,7 @@ def balanced(weights: Sequence[int], parts: int) -> list[int]:
     return bounds[::-1]
 
 
-def _divided(model: Any, plan: Mapping[str, str]) -> dict[str, Any]:
+def _divisions(model: Any, plan: Mapping[str, str]) -> dict[str, Any]:
     """Return which parameters a tensor group divides, 1 or 0, in the order of their sizes."""
     flags = [(int(name in plan), one.requires_grad) for name, one in model.named_parameters()]
     return {

@@ -17,7 +17,7 @@ from hpcrun.slurm.parse import parse_duration
 from hpcrun.state import permissions
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.state.spec.blocks import early, is_late
-from hpcrun.state.spec.parallel_block import divided
+from hpcrun.state.spec.parallel_block import divided_axes
 from hpcrun.submission.python_probe import Unchecked, in_job_environment, probe
 from hpcrun.text import duration, one_line, shortened
 from hpcrun.tools.estimate import model_facts, model_program, training_setup
@@ -83,7 +83,7 @@ class ModelSource:
                 count = model_facts.parameter_count(value, key)
                 return model_facts.of_number(count, f"given by {key}", given)
         question = {**self._question(run, block, given), **_division(run)}
-        return self._counted(run, question, precision, given)
+        return self._count(run, question, precision, given)
 
     def same_model(self, run: RunPlan) -> Callable[[RunPlan], bool]:
         """Return a test of other runs: whether they train the same model, as far as is known."""
@@ -164,7 +164,7 @@ class ModelSource:
             return {**found, "function": function, "paths": [*found["paths"], *paths]}
         return {**module_of(None, module), "function": function, "paths": paths}
 
-    def _counted(
+    def _count(
         self, run: RunPlan, question: dict[str, Any], precision: str, given: Mapping[str, Any]
     ) -> ModelFacts:
         key = json.dumps([question, precision, run.spec["environment"]], default=str)
@@ -280,7 +280,7 @@ def _division(run: RunPlan) -> dict[str, Any]:
     rules = training_setup.block(run.deepspeed, "tensor_parallel")
     if rules.keys() & {"partition_config", "preset_model"}:
         found["tensor_parallel"] = rules
-    stages = divided(run.spec.get("parallel")).get("pipeline", 1)
+    stages = divided_axes(run.spec.get("parallel")).get("pipeline", 1)
     if stages > 1:
         given = training_setup.block(run.deepspeed, "pipeline")
         found["pipeline"] = {
@@ -339,7 +339,9 @@ def count_model(
             hint=f"{GIVE}; or more time, estimate.timeout",
         )
     if found.data is None:
-        why = f"the model was not made: its Python ended with code {found.code}{found.said(3)}"
+        why = (
+            f"the model was not made: its Python ended with code {found.code}{found.last_errors(3)}"
+        )
     elif not isinstance(found.data, dict):
         why = "the program that counts the model gave no answer that can be read"
     elif "problem" in found.data:

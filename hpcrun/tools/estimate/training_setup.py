@@ -11,7 +11,7 @@ from typing import Any
 
 from hpcrun.policy.batch import ACCUMULATION, AUTO, MICRO, TRAIN
 from hpcrun.state.plan import RunPlan
-from hpcrun.state.spec.parallel_block import divided
+from hpcrun.state.spec.parallel_block import divided_axes
 
 FP32, BF16, FP16 = "fp32", "bf16", "fp16"
 BYTES = {FP32: 4, BF16: 2, FP16: 2}
@@ -108,7 +108,7 @@ def of_run(run: RunPlan) -> TrainingSetup:
     """Return the setup of a run, as its plan has it."""
     per_node = run.resources.gpus_per_node or run.ranks_per_node
     return read(
-        _filled(run.deepspeed, run.config),
+        _fill(run.deepspeed, run.config),
         run.nodes * per_node,
         **_layout(run),
         checkpointing=_checkpointing(run),
@@ -118,7 +118,7 @@ def of_run(run: RunPlan) -> TrainingSetup:
 def _layout(run: RunPlan) -> dict[str, int]:
     """Return the number of ranks that hold a model together, and the axes by which they do."""
     # Ranks of a sequence hold whole weights, and ZeRO divides its states between them.
-    axes = divided(run.spec.get("parallel"))
+    axes = divided_axes(run.spec.get("parallel"))
     tensor, stages = axes.get("tensor", 1), axes.get("pipeline", 1)
     if not axes:
         tensor = whole(block(run.deepspeed, "tensor_parallel").get("autotp_size"))
@@ -136,12 +136,12 @@ def _checkpointing(run: RunPlan) -> bool:
     told = block(run.spec, "estimate").get("activation_checkpointing")
     if told is not None:
         return bool(told)
-    if "pipeline" in divided(run.spec.get("parallel")):
+    if "pipeline" in divided_axes(run.spec.get("parallel")):
         return bool(block(run.deepspeed, "pipeline").get("activation_checkpoint_interval"))
     return run.config.get("gradient_checkpointing") is True
 
 
-def _filled(deepspeed: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def _fill(deepspeed: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """Fill in what a Trainer takes from its own flags, where the configuration says auto."""
     found = dict(deepspeed)
     for name in ("bf16", "fp16"):

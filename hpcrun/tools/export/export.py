@@ -112,7 +112,7 @@ def write(
                 read(member.bytes)
             # As `sha256sum --check` reads them.
             sums = "".join(f"{digest}  {member.name}\n" for member, digest in mine)
-            one = _made(mine[0][0].experiment, "SHA256SUMS", sums, mine[0][0].time)
+            one = _make_member(mine[0][0].experiment, "SHA256SUMS", sums, mine[0][0].time)
             written += [*mine, (one, _add(archive, one)[0])]
         os.fchmod(stream.fileno(), granted & (0o600 | readers))
     return written
@@ -122,7 +122,7 @@ def _add(archive: tarfile.TarFile, member: Member) -> tuple[str, int]:
     """Add a file, and return its SHA-256 and its mode."""
     info = tarfile.TarInfo(member.path)
     info.mtime = member.time
-    with _opened(member) as (stream, mode):
+    with _open_member(member) as (stream, mode):
         info.size = stream.seek(0, os.SEEK_END)
         stream.seek(0)
         hashing = HashingStream(stream)
@@ -133,7 +133,7 @@ def _add(archive: tarfile.TarFile, member: Member) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def _opened(member: Member) -> Iterator[tuple[BinaryIO, int]]:
+def _open_member(member: Member) -> Iterator[tuple[BinaryIO, int]]:
     if isinstance(member.source, bytes):
         yield io.BytesIO(member.source), READERS
         return
@@ -174,9 +174,9 @@ def _of_experiment(
         **{f"configurations/{one.run.number}.json": _json(one.run.spec) for one in runs},
     }
     newest = max((member.time for member in copies), default=0)
-    found = [*copies, *(_made(experiment.name, *item, newest) for item in made.items())]
+    found = [*copies, *(_make_member(experiment.name, *item, newest) for item in made.items())]
     about = text.visible(_readme(experiment.name, runs, facts, logs))
-    readme = _made(experiment.name, "README.txt", about, newest)
+    readme = _make_member(experiment.name, "README.txt", about, newest)
     return [readme, *sorted(found, key=lambda member: member.name)]
 
 
@@ -199,7 +199,7 @@ def _copied(experiment: ExperimentPaths, paths: Collection[Path], say: Say) -> I
         say(f"left out: {listed(names, _SHOWN)} of {experiment.name}, {what}")
 
 
-def _made(experiment: str, name: str, content: str, time: int) -> Member:
+def _make_member(experiment: str, name: str, content: str, time: int) -> Member:
     data = content.encode(errors="surrogateescape")
     return Member(experiment, name, data, len(data), time)
 

@@ -71,7 +71,7 @@ def command(
     with _compiled(spec, overrides, sweeps, output) as compiled:
         compiled = profile_run.with_profile(compiled, steps, warmup)
         if dry_run:
-            return _told(compiled, steps, warmup, output)
+            return _tell_plan(compiled, steps, warmup, output)
         patience.act()
         request = Request(command_line(), output.say, new=True)
         try:
@@ -119,7 +119,7 @@ def _compiled(
         yield found
 
 
-def _told(compiled: Compiled, steps: int, warmup: int, output: Output) -> int:
+def _tell_plan(compiled: Compiled, steps: int, warmup: int, output: Output) -> int:
     needed = profiling.needed(steps, warmup)
     if output.json:
         told = {"experiment": compiled.name, "steps": steps, "warmup": warmup, "needed": needed}

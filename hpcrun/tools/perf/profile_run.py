@@ -74,7 +74,7 @@ def frozen(selected: Selected) -> Iterator[Compiled]:
     """
     permissions.check_mine(selected.experiment, [selected.run.number], "profile")
     plan, run, source = selected.plan, selected.run, selected.planned.paths
-    archive = source.experiment.frozen_code(snapshot.recorded(source))
+    archive = source.experiment.frozen_code(snapshot.read_record(source))
     assert archive is not None
     with tempfile.TemporaryDirectory(prefix="hpcrun-profile-") as directory:
         root = Path(directory)

@@ -90,17 +90,17 @@ def _rows(found: Scaling) -> list[tuple[str, ...]]:
     for one in sorted(found.points, key=lambda point: (point.kind, point.ranks)):
         sizes = map(str, (one.nodes, one.ranks, one.train, one.micro))
         measured = (
-            _shown(one.step_seconds, ".4g"),
-            _shown(one.rate, ",.4g"),
-            _shown(found.speed_up(one), ".2f"),
-            _shown(found.efficiency(one), ".0%"),
+            _number_text(one.step_seconds, ".4g"),
+            _number_text(one.rate, ",.4g"),
+            _number_text(found.speed_up(one), ".2f"),
+            _number_text(found.efficiency(one), ".0%"),
         )
         problem = (one.problem or "") if found.names or one.refused else ""
         rows.append((one.kind, *sizes, *measured, problem))
     return rows
 
 
-def _shown(value: float | None, form: str) -> str:
+def _number_text(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 

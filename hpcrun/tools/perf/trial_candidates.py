@@ -184,7 +184,7 @@ def compiled(
     fixed = fixed_batch(first)
     found = [SpacePoint({}, first)]
     known: dict[str, int] = {_content(first): 0}
-    for one in activity.counted(list(values), "compiling combinations"):
+    for one in activity.count(list(values), "compiling combinations"):
         typed = [f"{key}={value}" for key, value in one.items()]
         try:
             run = compile_spec(spec, [*overrides, *fixed, *typed], root=root).runs[0]

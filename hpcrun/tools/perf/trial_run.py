@@ -129,7 +129,7 @@ def bring_to_end(compiled: Compiled, argv: Sequence[str], say: Say, told: Told) 
                 announce=lambda run: None,
                 say=say,
             )
-        found.append(_done(prepared.experiment, numbers, code == EXIT_INTERRUPTED))
+        found.append(_read_trials(prepared.experiment, numbers, code == EXIT_INTERRUPTED))
         return EXIT_OK
 
     run_chain([compiled], request, LOCAL if inside is None else SLURM, to_end)
@@ -150,7 +150,7 @@ def _as_jobs(compiled: Compiled, request: Request, told: Told) -> TrialsDone:
         names = [f"{experiment.name}/{number}" for number in numbers]
         cancel(Finder(experiment.root).resolve(names), request.say)
         left = _not_over(experiment, numbers, request.say)
-    return dataclasses.replace(_done(experiment, numbers, interrupted), left=left)
+    return dataclasses.replace(_read_trials(experiment, numbers, interrupted), left=left)
 
 
 def _not_over(experiment: ExperimentPaths, numbers: tuple[int, ...], say: Say) -> tuple[str, ...]:
@@ -176,7 +176,9 @@ def after_interrupt(left: Sequence[str]) -> str:
     return f"interrupted; job {jobs} {are} cancelled, and not known to be over: squeue -j {jobs}"
 
 
-def _done(experiment: ExperimentPaths, numbers: tuple[int, ...], interrupted: bool) -> TrialsDone:
+def _read_trials(
+    experiment: ExperimentPaths, numbers: tuple[int, ...], interrupted: bool
+) -> TrialsDone:
     runs = [experiment.run(number) for number in numbers]
     completed = all(_is_finished(run) for run in runs)
     records = tuple(tuple(trial_log.read(run.trials)) for run in runs)

@@ -160,7 +160,7 @@ def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) ->
     name, mode = (objective.metric, objective.better) if objective else ("", "min")
     ranked = _ranked(table, name, mode)
     looks = shared_look.each(lambda story: _run(story, thinned, bases, len(selected), now), found)
-    counted = activity.counted(found, "reading logs and telemetry")
+    counted = activity.count(found, "reading logs and telemetry")
     return Report(
         made=now,
         runs=tuple(run for _, run in zip(counted, looks, strict=True)),
@@ -168,7 +168,7 @@ def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) ->
         objective=name,
         mode=mode,
         ranked=ranked,
-        shown=_shown(selected, ranked),
+        shown=_choose_curves(selected, ranked),
         bases=bases,
         code=tuple(_code(selected)),
     )
@@ -209,7 +209,7 @@ def _ranked(found: Results, objective: str, mode: str) -> tuple[int, ...]:
     return tuple(place for _, place in known)
 
 
-def _shown(selected: Sequence[Selected], ranked: Sequence[int]) -> tuple[int, ...]:
+def _choose_curves(selected: Sequence[Selected], ranked: Sequence[int]) -> tuple[int, ...]:
     """Choose all runs if they are few, else the best of each experiment by turns, else the first.
 
     templates/report/report.js chooses by the same rule of those that a filter leaves.
@@ -266,7 +266,7 @@ def _log_tail(story: RunStory, runs: int) -> LogTail | None:
     if bad and isinstance(tail, list) and tail:
         rank = bad.attempt.cause.get("rank")
         lines = [str(line) for line in tail[-2 * LINES :]]
-        return _cut(f"rank {rank} of attempt {bad.attempt.number}", lines, runs)
+        return _cut_log(f"rank {rank} of attempt {bad.attempt.number}", lines, runs)
     if runs > _MOST_RUNS or not story.attempts:
         return None
     number = story.attempts[-1].attempt.number
@@ -275,10 +275,10 @@ def _log_tail(story: RunStory, runs: int) -> LogTail | None:
         lines = log_excerpt.excerpt(files.read_tail(path, _READ))[-_FEW:]
     except OSError:
         return None
-    return _cut(f"rank 0 of attempt {number}", lines, runs) if any(lines) else None
+    return _cut_log(f"rank 0 of attempt {number}", lines, runs) if any(lines) else None
 
 
-def _cut(title: str, lines: list[str], runs: int) -> LogTail:
+def _cut_log(title: str, lines: list[str], runs: int) -> LogTail:
     """Keep the last lines that there is room for, each once and without what colours it."""
     plain = [_plain(line) for line in lines]
     room = min(_MOST, max(_LEAST, _ALL // max(1, runs)))

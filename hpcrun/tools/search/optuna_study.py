@@ -65,7 +65,7 @@ def store(view: SearchView, url: str, name: str, say: Say) -> int:
         study = optuna.create_study(storage=url, study_name=name, directions=_directions(view))
         study.set_user_attr("experiment", str(view.trials[0].selected.experiment.directory))
         study.set_metric_names([one.metric for one in view.objectives])
-        for trial in activity.counted(trials, "writing trials"):
+        for trial in activity.count(trials, "writing trials"):
             study.add_trial(trial)
     except optuna.exceptions.DuplicatedStudyError:
         raise UsageError(

@@ -124,7 +124,7 @@ def read(selected: Sequence[Selected], say: Say) -> SearchView:
     observed = observe(mine, warn=say)
     pairs = [*zip(mine, observed, strict=True)]
     looks = shared_look.each(lambda pair: _trial(*pair, objectives, say), pairs)
-    counted = activity.counted(pairs, "reading metrics")
+    counted = activity.count(pairs, "reading metrics")
     return SearchView([one for _, one in zip(counted, looks, strict=True)], objectives)
 
 

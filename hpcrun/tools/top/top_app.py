@@ -395,26 +395,26 @@ class TopApp(App[BaseException]):
 
     def action_logs(self) -> None:
         """Follow the logs of the chosen runs."""
-        with self._told():
+        with self._telling_why():
             chosen = self.model.chosen(self._list.cursor)
             arguments = self.model.command("logs", chosen, "-f", "--tail", "500")
             self.push_screen(CommandPage(arguments, follows=True))
 
     def action_why(self) -> None:
         """Show what ended the attempts of the chosen runs."""
-        with self._told():
+        with self._telling_why():
             chosen = self.model.chosen(self._list.cursor)
             self.push_screen(CommandPage(self.model.command("why", chosen)))
 
     def action_facts(self, *options: str) -> None:
         """Show one run."""
-        with self._told():
+        with self._telling_why():
             places = self.model.places(self._list.cursor)[:1]
             self.push_screen(CommandPage(self.model.command("show", places, *options)))
 
     def action_act(self, verb: str) -> None:
         """Ask, then cancel or requeue the chosen runs."""
-        with self._told():
+        with self._telling_why():
             places = self.model.acts_on(verb, self.model.chosen(self._list.cursor))
             arguments = self.model.command(verb, places, "--yes")
             question = self.model.question(verb, places)
@@ -426,7 +426,7 @@ class TopApp(App[BaseException]):
             self.push_screen(page, lambda _: self.action_now())
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _telling_why(self) -> Iterator[None]:
         """Show why a key does nothing."""
         try:
             yield

@@ -192,7 +192,7 @@ def _ask(wanted: WeightsRequest, target: Path | None) -> dict[str, Any]:
     doing = "starting the run's Python"
     said: collections.deque[str] = collections.deque(maxlen=_TAIL)
     with activity.doing(lambda: doing):
-        process = _started(argv, environment)
+        process = _start(argv, environment)
         try:
             assert process.stdin is not None
             assert process.stdout is not None
@@ -240,7 +240,7 @@ def _doing(answer: Mapping[str, Any]) -> str | None:
     return one_line(doing)
 
 
-def _started(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+def _start(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
     try:
         return host.start_piped(argv, cwd="/", env=dict(environment), stdin=subprocess.PIPE)
     except OSError as error:

@@ -8,7 +8,7 @@ import pytest
 
 from hpcrun.compile import compile_spec
 from hpcrun.errors import SpecError
-from hpcrun.state.spec.parallel_block import divided, model_ranks
+from hpcrun.state.spec.parallel_block import divided_axes, model_ranks
 
 BASE = """cluster: local
 entry: [program]
@@ -122,5 +122,7 @@ def test_axes_are_swept(project: Any) -> None:
 
 
 def test_sizes_of_another_kind_divide_nothing() -> None:
-    assert divided(None) == divided({}) == divided({"tensor": 1, "pipeline": "2"}) == {}
+    assert (
+        divided_axes(None) == divided_axes({}) == divided_axes({"tensor": 1, "pipeline": "2"}) == {}
+    )
     assert model_ranks({"tensor": 2, "sequence": 3, "data": 7}) == 6

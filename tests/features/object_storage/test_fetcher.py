@@ -37,7 +37,7 @@ def records(storage: Storage, run: Path) -> list[dict[str, Any]]:
 
 
 def _fetch(storage: Storage, run: Path, records: Sequence[Record], reports: Reports) -> None:
-    wanted = fetcher.lost(run, records)
+    wanted = fetcher.newer_copies(run, records)
     fetcher.fetch_newest(wanted, run, lambda place: Store(place, storage.options), reports, 1.0)
 
 
@@ -48,10 +48,10 @@ def _names(run: Path) -> list[str]:
 def test_nothing_is_lost_and_nothing_asked(
     run: Path, records: list[dict[str, Any]], reports: Reports
 ) -> None:
-    assert fetcher.lost(run, records) == []
+    assert fetcher.newer_copies(run, records) == []
     shutil.rmtree(run / ONE)
-    assert fetcher.lost(run, records) == []
-    assert fetcher.lost(run, []) == []
+    assert fetcher.newer_copies(run, records) == []
+    assert fetcher.newer_copies(run, []) == []
 
 
 def test_the_newest_comes_back_whole(
@@ -64,7 +64,7 @@ def test_the_newest_comes_back_whole(
     assert {name: (run / TWO / name).read_bytes() for name in FILES} == FILES
     [told] = reports.of(FETCHED)
     assert (told["checkpoint"], told["step"]) == (TWO, 2)
-    assert fetcher.lost(run, records) == []
+    assert fetcher.newer_copies(run, records) == []
 
 
 def test_what_a_site_has_left_of_a_checkpoint_is_put_aside(
@@ -121,7 +121,7 @@ def test_a_store_that_cannot_be_read_is_an_error(
         raise OSError("no route to host")
 
     monkeypatch.setattr(fetcher, "PAUSE", 0.1)
-    wanted = fetcher.lost(run, records)
+    wanted = fetcher.newer_copies(run, records)
     with pytest.raises(HpcrunError, match=f"has lost {TWO}, and its copy in .* no route") as found:
         fetcher.fetch_newest(wanted, run, down, reports, 0.3)
     assert "hpcrun requeue" in str(found.value)
@@ -141,7 +141,7 @@ def test_a_fetch_that_was_cut_short_goes_on(
                 raise OSError("the server is gone")
             super().fetch(name, file, target)
 
-    wanted = fetcher.lost(run, records)
+    wanted = fetcher.newer_copies(run, records)
     for patience in (-1.0, 1.0):
         try:
             fetcher.fetch_newest(

@@ -57,7 +57,7 @@ def _same(number: float) -> population.Drawn:
 def test_a_neighbour_of_a_value(form: dict[str, Any], value: Any, down: Any, up: Any) -> None:
     space = {"config.x": form}
     for drawn, expected in ((0.9, down), (0.1, up)):
-        found = population.changed(space, {"config.x": value}, _same(drawn), 0.0)
+        found = population.perturb(space, {"config.x": value}, _same(drawn), 0.0)
         assert json.dumps(found) == json.dumps({"config.x": expected})
 
 
@@ -73,12 +73,12 @@ def test_a_neighbour_of_a_value(form: dict[str, Any], value: Any, down: Any, up:
 def test_values_are_changed_or_drawn_anew(
     values: dict[str, Any], drawn: float, resample: float, expected: dict[str, Any]
 ) -> None:
-    found = population.changed(SPACE, values, _same(drawn), resample)
+    found = population.perturb(SPACE, values, _same(drawn), resample)
     assert found == {f"config.{key}": value for key, value in expected.items()}
 
 
 def test_a_value_that_no_factor_moves_is_drawn_anew() -> None:
-    found = population.changed(
+    found = population.perturb(
         {"config.x": {"uniform": [0.0, 1.0]}}, {"config.x": 0.0}, _same(0.3), 0
     )
     assert found == {"config.x": 0.3}

@@ -55,4 +55,4 @@ def test_paths_are_absolute_in_the_plan(tmp_path: Path) -> None:
 )
 def test_a_run_asks_for_it_by_its_paths(block: object, is_asked: int) -> None:
     spec = {"staging": block, "object_storage": None}
-    assert feature.asked(spec) == [feature.every()["staging"]] * is_asked
+    assert feature.features_of(spec) == [feature.every()["staging"]] * is_asked

@@ -96,7 +96,7 @@ def rewrite(path: Path, old: str, new: str) -> None:
 
 def locked(study: Experiment, change: Callable[[], object] = lambda: None) -> None:
     """What a command does that holds the submit lock."""
-    with lock.held(study.paths, lambda message: None):
+    with lock.hold(study.paths, lambda message: None):
         change()
 
 
@@ -293,7 +293,7 @@ def test_another_root_has_rows_of_its_own(study: Experiment, tmp_path: Path) -> 
 
 def test_nothing_is_kept_under_a_submit(study: Experiment) -> None:
     """Which may have begun long ago, and is about to change more than its lock."""
-    with lock.held(study.paths, lambda message: None):
+    with lock.hold(study.paths, lambda message: None):
         age(study.paths.root)
         listed(study)
         assert not is_kept(study)

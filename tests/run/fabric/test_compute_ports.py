@@ -210,7 +210,7 @@ def test_mlx5_1_is_not_mlx5_10(tmp_path: Path) -> None:
     _names(tmp_path)
     ports = adapters.read(tmp_path, patience=60).ports
     assert [port.name for port in ports] == ["mlx5_1:1", "mlx5_2:1", "mlx5_10:1"]
-    assert [port.name for port in compute_ports.named(["mlx5_1"], ports)] == ["mlx5_1:1"]
+    assert [port.name for port in compute_ports.ports_of(["mlx5_1"], ports)] == ["mlx5_1:1"]
 
 
 def test_what_the_job_sets_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def test_what_sound_agents_say() -> None:
     assert messages.interfaces({}) == []
     assert messages.interfaces({"interfaces": [["ib0", "10.9.0.1", "type"]]})[0].name == "ib0"
     assert str(messages.directory({"directory": f"/tmp/hpcrun-{START}-n1"}, START)).endswith("-n1")
-    assert messages.kept({"failed": ["a: No space left"]}) == ["a: No space left"]
+    assert messages.failed_files({"failed": ["a: No space left"]}) == ["a: No space left"]
     assert messages.writes({"files": {"a": [4, 7]}}, RANKS) == [("a", 4), ("a", 7)]
 
 
@@ -185,7 +185,7 @@ def test_nonsense_is_never_an_exception_of_another_kind() -> None:
             *(messages.progress, messages.log_sizes, messages.stacks, messages.gone),
             *(messages.activity, messages.traffic, messages.locks),
             *(messages.signal_name, messages.extensions, messages.link_trouble),
-            *(messages.interfaces, messages.kept, messages.room, messages.writes),
+            *(messages.interfaces, messages.failed_files, messages.room, messages.writes),
             lambda said, _: messages.directory(said, START),
             lambda said, _: messages.ready(said, "n1", START, 2, first=True),
         ):

@@ -216,11 +216,11 @@ def test_of_very_many_files_those_in_place_of_the_codes_are_found(
 
 def test_a_path_that_all_nodes_can_have() -> None:
     one = Path("/scratch", START)
-    assert links.shown([one, one], "secret", 3) == one / "attempt-3" / "code"
+    assert links.code_path([one, one], "secret", 3) == one / "attempt-3" / "code"
     named = [one, Path(f"{one}-n2")]
-    assert links.shown(named, "secret", 1) == Path(f"{one}-secret/attempt-1/code")
+    assert links.code_path(named, "secret", 1) == Path(f"{one}-secret/attempt-1/code")
     others = [Path("/scratch/n1", START), Path("/scratch/n2", START)]
-    assert links.shown(others, "secret", 1) == Path(f"/tmp/{START}-secret/attempt-1/code")
+    assert links.code_path(others, "secret", 1) == Path(f"/tmp/{START}-secret/attempt-1/code")
 
 
 def test_what_another_node_has_just_made_in_a_mirror(

@@ -98,8 +98,8 @@ def test_one_that_everybody_may_change(submission: SubmissionPaths) -> None:
 
 def test_a_submission_without_one(submission: SubmissionPaths) -> None:
     files.write_json(submission.submission, {"packages": {}})
-    assert frozen_environment.recorded(submission) is None
+    assert frozen_environment.read_record(submission) is None
     with pytest.raises(HpcrunError, match="names no frozen environment"):
         frozen_environment.of_submission(submission)
     submission.submission.unlink()
-    assert frozen_environment.recorded(submission) is None
+    assert frozen_environment.read_record(submission) is None

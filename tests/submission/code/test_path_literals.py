@@ -142,7 +142,7 @@ def test_lines_of_settings_and_scripts() -> None:
     ],
 )
 def test_a_path_as_it_may_lie_here(text: str, path: str | None) -> None:
-    assert path_literals.cleaned(text) == path
+    assert path_literals.clean(text) == path
 
 
 @pytest.mark.parametrize(

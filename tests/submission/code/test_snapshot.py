@@ -214,7 +214,7 @@ def test_it_says_how_much_of_the_code_is_read(
     monkeypatch.setattr(snapshot, "_read", slowly)
     monkeypatch.setattr(activity, "SILENCE", 0.0)
     monkeypatch.delenv(activity.VARIABLE, raising=False)
-    with activity.reported(stream):
+    with activity.tell_on(stream):
         snapshot.freeze(CodeScope(code), tmp_path / "a")
     assert next(told, None) is None
 

@@ -26,7 +26,7 @@ def venv(tmp_path: Path) -> MadeVenv:
 
 
 def _listed(venv: MadeVenv, **variables: str) -> EnvironmentFiles:
-    return environment_files.listed(environment_files.ask_place(venv.python, (), variables))
+    return environment_files.list_files(environment_files.ask_place(venv.python, (), variables))
 
 
 def _by_name(listed: EnvironmentFiles) -> Mapping[str, FrozenFile]:
@@ -162,9 +162,9 @@ def test_what_is_below_the_root_of_experiments_is_left_out(venv: MadeVenv) -> No
     root.mkdir()
     (root / "checkpoint").write_text("large")
     place = environment_files.ask_place(venv.python, (), {})
-    names = {one.name for one in environment_files.listed(place, [root]).files}
+    names = {one.name for one in environment_files.list_files(place, [root]).files}
     assert "runs/checkpoint" not in names
-    assert "runs/checkpoint" in {one.name for one in environment_files.listed(place).files}
+    assert "runs/checkpoint" in {one.name for one in environment_files.list_files(place).files}
 
 
 def test_a_file_that_cannot_be_read(venv: MadeVenv, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_a_file_that_cannot_be_read(venv: MadeVenv, monkeypatch: pytest.MonkeyPa
     place = environment_files.ask_place(venv.python, (), {})
     monkeypatch.setattr("os.scandir", refused)
     with pytest.raises(UsageError, match=r"venv: cannot be frozen .*: Permission denied"):
-        environment_files.listed(place)
+        environment_files.list_files(place)
 
 
 def test_a_virtual_environment_after_setup_lines(tmp_path: Path) -> None:

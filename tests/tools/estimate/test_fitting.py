@@ -27,8 +27,8 @@ def test_the_largest_micro_batch_fits_and_one_more_does_not(
     known = model(billions)
     most = fitting.largest_micro(known, setup, H100)
     if most:
-        assert fitting.fits(memory_formulas.held(known, replace(setup, micro=most)), H100)
-    more = memory_formulas.held(known, replace(setup, micro=most + 1))
+        assert fitting.fits(memory_formulas.rank_memory(known, replace(setup, micro=most)), H100)
+    more = memory_formulas.rank_memory(known, replace(setup, micro=most + 1))
     assert not fitting.fits(more, H100)
 
 
@@ -60,9 +60,9 @@ def test_the_nearest_where_nothing_fits() -> None:
     assert near.ranks is not None
     assert near.ranks > 8
     fitting_ranks = replace(near.setting.setup, ranks=near.ranks)
-    assert fitting.fits(memory_formulas.held(known, fitting_ranks), H100)
+    assert fitting.fits(memory_formulas.rank_memory(known, fitting_ranks), H100)
     half = replace(near.setting.setup, ranks=near.ranks // 2)
-    assert not fitting.fits(memory_formulas.held(known, half), H100)
+    assert not fitting.fits(memory_formulas.rank_memory(known, half), H100)
     small = model(1)
     fine = fitting.settings(small, SETUP, H100, 8, None)
     assert fitting.nearest(small, fine, H100, gpu_catalogue.GPUS) is None

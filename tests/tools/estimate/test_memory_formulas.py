@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcrun.tools.estimate import memory_formulas, training_setup
-from hpcrun.tools.estimate.memory_formulas import held, is_known, share
+from hpcrun.tools.estimate.memory_formulas import is_known, rank_memory, share
 from hpcrun.tools.estimate.model_facts import FollowedModel, FollowedStep, ModelFacts, of_number
 from hpcrun.tools.estimate.training_setup import TrainingSetup
 
@@ -80,7 +80,7 @@ def test_what_deepspeed_holds_is_the_papers_where_they_agree(stage: int, ranks: 
     """bf16, no accumulation, Adam. Stage 1 of DeepSpeed divides the gradients at the end, too."""
     model = of_number(int(7.5 * B), "given", {})
     setup = TrainingSetup(stage, ranks, precision="bf16", accumulation_dtype="bf16", overlap=False)
-    memory = held(model, setup)
+    memory = rank_memory(model, setup)
     as_stage = max(stage, 2)
     assert memory.gpu.states == pytest.approx(zero_paper(7.5 * B, ranks, as_stage), rel=1e-6)
 
@@ -94,7 +94,7 @@ def test_frozen_parameters_have_neither_gradients_nor_states() -> None:
     half = replace(whole, trainable=500)
     for stage in (0, 1, 2, 3):
         setup = _setup(stage=stage)
-        a, b = held(whole, setup).gpu, held(half, setup).gpu
+        a, b = rank_memory(whole, setup).gpu, rank_memory(half, setup).gpu
         assert b.parameters == a.parameters
         assert b.gradients == pytest.approx(a.gradients / 2, abs=8)
         assert b.optimizer == pytest.approx(a.optimizer / 2, abs=24)
@@ -104,14 +104,14 @@ def test_offload_moves_the_optimizer_to_the_node() -> None:
     model = of_number(10**9, "given", {})
     for stage in (1, 2, 3):
         setup = _setup(stage=stage, ranks=8, precision="bf16", accumulation_dtype="bf16")
-        here = held(model, setup)
-        away = held(model, replace(setup, offload_optimizer="cpu"))
+        here = rank_memory(model, setup)
+        away = rank_memory(model, replace(setup, offload_optimizer="cpu"))
         assert away.gpu.optimizer == 0
         assert away.host.optimizer == here.gpu.optimizer
         assert away.gpu.peak < here.gpu.peak
-        nvme = held(model, replace(setup, offload_optimizer="nvme"))
+        nvme = rank_memory(model, replace(setup, offload_optimizer="nvme"))
         assert nvme.nvme == here.gpu.optimizer
-    both = held(model, replace(setup, offload_optimizer="cpu", offload_param="cpu"))
+    both = rank_memory(model, replace(setup, offload_optimizer="cpu", offload_param="cpu"))
     assert both.gpu.parameters == 0
     assert both.host.parameters == 2 * 10**9 / 8
 
@@ -119,9 +119,9 @@ def test_offload_moves_the_optimizer_to_the_node() -> None:
 def test_stage_3_gathers_no_more_than_it_may() -> None:
     model = of_number(10**9, "given", {})
     setup = _setup(stage=3, ranks=8, precision="bf16")
-    assert held(model, setup).gpu.gathered == 2 * 10**9
+    assert rank_memory(model, setup).gpu.gathered == 2 * 10**9
     less = replace(setup, max_live=10**8, prefetch_bucket=10**7)
-    assert held(model, less).gpu.gathered == 2 * (10**8 + 10**7)
+    assert rank_memory(model, less).gpu.gathered == 2 * (10**8 + 10**7)
 
 
 def test_activations_by_formula_and_by_what_was_followed() -> None:
@@ -176,7 +176,7 @@ def test_logits_are_whole_and_of_the_last_stage() -> None:
 def test_what_ranks_divide_in_a_way_that_is_not_known_is_a_range() -> None:
     model = of_number(7 * B, "given", {"hidden_size": 4096, "vocabulary": 32000})
     setup = _setup(stage=0, precision="bf16", model_ranks=8, tensor=8)
-    memory = held(model, setup)
+    memory = rank_memory(model, setup)
     assert memory.least is not None
     whole = 2 * 4096 * 32000
     assert memory.gpu.parameters == pytest.approx(2 * ((7 * B - whole) / 8 + whole), rel=1e-6)
@@ -184,9 +184,9 @@ def test_what_ranks_divide_in_a_way_that_is_not_known_is_a_range() -> None:
     # Activations that were followed are between a part and all.
     steps = FollowedStep([(10**12, 0)], (0, 0)), FollowedStep([(2 * 10**12, 0)], (0, 0))
     followed = replace(model, whole=FollowedModel(*steps))
-    assert held(followed, setup).gpu.activations == 10**12
+    assert rank_memory(followed, setup).gpu.activations == 10**12
     assert memory_formulas.activation_bytes(followed, setup, even=True) == 10**12 / 8
-    assert held(model, replace(setup, model_ranks=1, tensor=1)).least is None
+    assert rank_memory(model, replace(setup, model_ranks=1, tensor=1)).least is None
 
 
 def test_the_stage_that_holds_most_is_told() -> None:
@@ -196,20 +196,20 @@ def test_the_stage_that_holds_most_is_told() -> None:
 
     model = ModelFacts(600, 600, "", stages=(stage(200, 10**6), stage(300, 0), stage(100, 0)))
     setup = _setup(stage=0, model_ranks=3, stages=3, accumulation=8)
-    memory = held(model, setup)
+    memory = rank_memory(model, setup)
     assert (memory.stage, memory.gpu.activations, memory.least) == (0, 3 * 10**6 + 5, None)
     assert memory.gpu.parameters == 4 * 200
-    memory = held(model, replace(setup, accumulation=2))
+    memory = rank_memory(model, replace(setup, accumulation=2))
     assert memory.gpu.activations == 2 * 10**6 + 5
     # Of a model whose stages are not known it is a range.
-    assert held(replace(model, stages=()), setup).least is not None
+    assert rank_memory(replace(model, stages=()), setup).least is not None
 
 
 def test_buckets_have_their_full_size() -> None:
     model = of_number(10**6, "given", {})
     setup = _setup(precision="bf16", accumulation_dtype="bf16")
-    assert held(model, setup).gpu.buffers == 10**9
-    assert held(model, replace(setup, overlap=True)).gpu.buffers == 2 * 10**9
+    assert rank_memory(model, setup).gpu.buffers == 10**9
+    assert rank_memory(model, replace(setup, overlap=True)).gpu.buffers == 2 * 10**9
 
 
 @pytest.fixture(scope="module")

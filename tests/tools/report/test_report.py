@@ -308,7 +308,7 @@ def test_it_says_how_far_it_is(
     monkeypatch.setattr(metric_curves, "read", slowly)
     monkeypatch.setattr(activity, "SILENCE", 0.0)
     monkeypatch.delenv(activity.VARIABLE, raising=False)
-    with activity.reported(stream):
+    with activity.tell_on(stream):
         observed.collect(Finder(tmp_path / "root").resolve(["study"]))
     assert slow == []
 

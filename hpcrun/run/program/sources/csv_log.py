@@ -14,7 +14,7 @@ from hpcrun.run.program.progress_source import (
     Found,
     Look,
     ReaderStart,
-    named,
+    name_values,
     number,
     spread,
 )
@@ -73,7 +73,7 @@ class CsvFile:
         step = values.pop("step", None)
         if step is None or not step.is_integer() or abs(step) >= 1 << 53 or not values:
             return None
-        return int(step), named(values.items())
+        return int(step), name_values(values.items())
 
 
 def _cells(row: bytes) -> list[str]:
@@ -132,7 +132,7 @@ class LightningCsv:
             found.is_more |= is_more
             if rows:
                 found.path = one.path
-                found.lines += self._timed(rows, min(one.modified, look.time))
+                found.lines += self._with_times(rows, min(one.modified, look.time))
         if look.files is not None:
             self._searched = look.time
         waits = self._last is not None and look.time - self._last[1] >= BAR_WAITS
@@ -144,7 +144,7 @@ class LightningCsv:
         found.total = self._bars.total
         return found
 
-    def _timed(self, rows: list[tuple[int, dict[str, float]]], written: float) -> list[Line]:
+    def _with_times(self, rows: list[tuple[int, dict[str, float]]], written: float) -> list[Line]:
         own = self._bars.main.own_total if self._bars.main else 0
         ends = ((step + 1, own * (values.get("epoch", -1.0) + 1)) for step, values in rows)
         self._agrees |= any(steps == end for steps, end in ends)

@@ -52,13 +52,13 @@ class KerasBars:
         for at, raw in enumerate(look.text, 1):
             text = plain(raw[:MOST_LINE])
             if (header := _EPOCH.fullmatch(text.strip())) is not None:
-                found.lines += self._kept()
+                found.lines += self._take_newest()
                 self._begin(int(header[1]), int(header[2]))
             elif self._epoch is not None and (match := _BAR.match(text)) is not None:
                 moment = look.since + at / len(look.text) * (look.time - look.since)
                 found.lines += self._update(match, text, moment)
         if look.is_last:
-            found.lines += self._kept()
+            found.lines += self._take_newest()
         if self._epoch is not None and self._length:
             left = self._epochs - self._epoch + 1
             found.total = self._before + left * self._length
@@ -90,9 +90,9 @@ class KerasBars:
         values = numbers(_VALUE.findall(text[match.end(1) :]))
         self._newest = Line(self._before + done, moment, values)
         is_due = done == length or moment - self._told >= _EVERY
-        return self._kept() if is_due else []
+        return self._take_newest() if is_due else []
 
-    def _kept(self) -> list[Line]:
+    def _take_newest(self) -> list[Line]:
         """Return the newest update, if it was not returned yet."""
         newest, self._newest = self._newest, None
         if newest is None:

@@ -17,7 +17,7 @@ from hpcrun.run.program.progress_source import (
     Found,
     Look,
     StepNumbers,
-    named,
+    name_values,
     number,
     plain,
 )
@@ -120,7 +120,7 @@ class LogPattern:
             step = self._counted
         elif self._unit == EPOCHS:
             total = epochs or total
-            step = None if epoch is None else self._ended(epoch, total)
+            step = None if epoch is None else self._count_ended(epoch, total)
         elif step is not None and in_epoch and (number_of := _whole(epoch)) is not None:
             step += in_epoch * self._epochs.before(number_of, epochs)
             total = total or (epochs and epochs * in_epoch)
@@ -130,9 +130,9 @@ class LogPattern:
                 # It was the end of an epoch.
                 total = found.total = total and epochs and epochs * total
         found.total = total or found.total
-        return None if step is None else (step, named(values.items()))
+        return None if step is None else (step, name_values(values.items()))
 
-    def _ended(self, epoch: float, epochs: int | None) -> int | None:
+    def _count_ended(self, epoch: float, epochs: int | None) -> int | None:
         """Return how many epochs have ended, once one prints its number or a part of it."""
         whole = _whole(epoch)
         if whole is None or whole == epoch:

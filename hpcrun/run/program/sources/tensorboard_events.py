@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from hpcrun.fields import LAST_TIME, MOST
 from hpcrun.run.program.file_search import FoundFile
-from hpcrun.run.program.progress_source import MOST_BYTES, Found, Look, ReaderStart, named
+from hpcrun.run.program.progress_source import MOST_BYTES, Found, Look, ReaderStart, name_values
 from hpcrun.state import files
 from hpcrun.state.metrics_file import Line
 
@@ -91,7 +91,9 @@ class TensorBoardEvents:
                 if any(tag.startswith(_BY_SAMPLES) for tag in values):
                     step = self._in_steps(step)
                 if step >= 0 and (step, values) != _PLACEHOLDER:
-                    events.append(Line(step, time or look.time, self._named(path.parent, values)))
+                    events.append(
+                        Line(step, time or look.time, self._name_values(path.parent, values))
+                    )
             found.path = path if new else found.path
         events.sort(key=lambda line: line.time or 0.0)
         found.lines = [self._at_scale(line) for line in events]
@@ -104,9 +106,9 @@ class TensorBoardEvents:
         self._samples = samples
         return samples // self._batch if self._batch else -1
 
-    def _named(self, directory: Path, values: dict[str, float]) -> dict[str, float]:
+    def _name_values(self, directory: Path, values: dict[str, float]) -> dict[str, float]:
         own = {tag: self._owners.setdefault(tag, directory) == directory for tag in values}
-        return named(
+        return name_values(
             (tag if own[tag] else f"{directory.name}/{tag}", value) for tag, value in values.items()
         )
 

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from hpcrun.run.program.file_search import FoundFile
-from hpcrun.run.program.progress_source import Found, Look, ReaderStart, named, numbers, spread
+from hpcrun.run.program.progress_source import (
+    Found,
+    Look,
+    ReaderStart,
+    name_values,
+    numbers,
+    spread,
+)
 from hpcrun.run.program.sources.progress_bars import ProgressBars, bar
 from hpcrun.state import files
 from hpcrun.state.metrics_file import Line
@@ -149,4 +156,4 @@ def _entry(entry: Any) -> tuple[int, dict[str, float]]:
         return -1, {}
     pairs = ((str(name), value) for name, value in islice(entry.items(), 200))
     values = ((name, float(value)) for name, value in pairs if type(value) in (int, float))
-    return step, named(values)
+    return step, name_values(values)

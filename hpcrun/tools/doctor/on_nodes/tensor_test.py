@@ -104,11 +104,11 @@ def all_reduce(torch: Any, dist: Any, device: Any) -> list[dict[str, float]]:
         if on_gpu and torch.cuda.mem_get_info()[0] < 3 * size:
             break
         data = torch.zeros(size // 4, device=device)
-        seconds = _timed(dist, torch, data, _WARM)
+        seconds = _time_all_reduces(dist, torch, data, _WARM)
         wanted = min(_MOST_TIMES, max(3, int(_SIZE_SECONDS / seconds)))
         times = torch.tensor([wanted], device=device)
         dist.broadcast(times, 0)
-        seconds = _timed(dist, torch, data, int(times[0]))
+        seconds = _time_all_reduces(dist, torch, data, int(times[0]))
         found = {"bytes": size, "seconds": seconds, "algbw": size / seconds}
         rows.append({**found, "busbw": _busbw(size, seconds, dist.get_world_size())})
     return rows
@@ -131,8 +131,8 @@ def pair_bandwidths(
         for place, ranks in enumerate(pairs):
             if dist.get_rank() in ranks:
                 group = groups[number][place]
-                _timed(dist, torch, data, _WARM, group)
-                seconds = _timed(dist, torch, data, _PAIR_TIMES, group)
+                _time_all_reduces(dist, torch, data, _WARM, group)
+                seconds = _time_all_reduces(dist, torch, data, _PAIR_TIMES, group)
                 found.append([number, place, _busbw(size, seconds, len(ranks))])
     dist.barrier()
     return found
@@ -142,7 +142,7 @@ def _busbw(size: int, seconds: float, ranks: int) -> float:
     return size / seconds * 2 * (ranks - 1) / ranks
 
 
-def _timed(dist: Any, torch: Any, data: Any, times: int, group: Any = None) -> float:
+def _time_all_reduces(dist: Any, torch: Any, data: Any, times: int, group: Any = None) -> float:
     """Return the mean seconds of so many all-reduces on the slowest rank."""
     dist.barrier(group=group)
     began = time.perf_counter()

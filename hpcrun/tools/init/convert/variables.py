@@ -40,9 +40,9 @@ class Variables:
             names = re.findall(r"[A-Za-z_]\w*", match[1][:2000])
             self._times.update(2 * names)
             self._set |= dict.fromkeys(names, 0)
-        self._values = dict(self._given())
+        self._values = dict(self._constants())
 
-    def _given(self) -> dict[str, ShellWord]:
+    def _constants(self) -> dict[str, ShellWord]:
         """Return what plain statements of the script's own level set once, and nobody may change.
 
         A file that is sourced, and `eval`, may change all that was set before.

@@ -135,7 +135,7 @@ def _on_slurm(request: InitRequest, found: Survey, site: SlurmSite, root: RootCh
     kept = None if request.force else profiles.get(name)
     given: Mapping[str, Any] = {}
     if kept is not None:
-        path, given, root = _kept(kept, name, request.directory)
+        path, given, root = _keep_profile(kept, name, request.directory)
     python = found.python
     on_gpus = python is None or python.build != CPU
     with activity.doing("choosing a partition"):
@@ -166,7 +166,9 @@ def _on_slurm(request: InitRequest, found: Survey, site: SlurmSite, root: RootCh
     return plan
 
 
-def _kept(there: Path, name: str, directory: Path) -> tuple[Path, Mapping[str, Any], RootChoice]:
+def _keep_profile(
+    there: Path, name: str, directory: Path
+) -> tuple[Path, Mapping[str, Any], RootChoice]:
     """Return a profile's path, its defaults for jobs, and its root."""
     problems = Problems()
     mark = SourceMark(COMMAND_LINE, None, directory)

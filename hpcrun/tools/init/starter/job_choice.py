@@ -147,7 +147,7 @@ def choose(
     for gpus in (1, 0) if on_gpus else (0,):
         for nodes in (NODES, 1):
             for use in usable:
-                choice = _sized(site, use, nodes, gpus, named)
+                choice = _choose_size(site, use, nodes, gpus, named)
                 if choice is None:
                     continue
                 if not choice.doubts:
@@ -158,7 +158,7 @@ def choose(
     return None
 
 
-def _sized(
+def _choose_size(
     site: SlurmSite, use: PartitionUse, nodes: int, gpus: int, named: Sequence[str]
 ) -> JobChoice | None:
     """Return a job of so many nodes and GPUs; None where the partition does not take it."""

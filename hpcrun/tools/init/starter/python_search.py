@@ -222,7 +222,7 @@ def _not_started(python: FoundPython, why: str) -> FoundPython:
     return replace(python, problem=why, is_unchecked=True)
 
 
-def chosen(found: Iterable[FoundPython]) -> FoundPython | None:
+def choose(found: Iterable[FoundPython]) -> FoundPython | None:
     """Return the first that can train, those that were started before the others."""
     usable = [one for one in found if one.trains]
     return min(usable, key=lambda one: one.is_unchecked, default=None)

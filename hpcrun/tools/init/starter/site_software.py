@@ -53,7 +53,7 @@ def read(environ: Mapping[str, str], directories: Sequence[Path]) -> SiteSoftwar
             found[name] = None
     return SiteSoftware(
         modules=tuple([*found][:_MOST_FOUND]),
-        loaded=_loaded(environ),
+        loaded=_loaded_modules(environ),
         images=tuple(_images(directories))[:_MOST_FOUND],
         is_cut=is_cut or len(found) > _MOST_FOUND,
     )
@@ -83,7 +83,7 @@ def _by_name(entry: os.DirEntry[str]) -> list[tuple[int, str]]:
     return [(int(part), "") if part[0].isdecimal() else (-1, part) for part in parts]
 
 
-def _loaded(environ: Mapping[str, str]) -> dict[str, str]:
+def _loaded_modules(environ: Mapping[str, str]) -> dict[str, str]:
     names = [one for one in environ.get("LOADEDMODULES", "").split(":") if one]
     paths = [one for one in environ.get("_LMFILES_", "").split(":") if one]
     if len(paths) != len(names):

@@ -227,11 +227,11 @@ def profile(
     out.line("# fabric: {}", "found out on the nodes; this login node may have other networks")
     out.comment("", "What else was found; nothing below changes anything.")
     out.section(
-        "partitions (scontrol show partition):", _cut(_partition(one, site) for one in uses)
+        "partitions (scontrol show partition):", _cut_rows(_partition(one, site) for one in uses)
     )
-    out.section("accounts (sacctmgr show associations):", _cut(_accounts(site)))
+    out.section("accounts (sacctmgr show associations):", _cut_rows(_accounts(site)))
     out.section("requeue, preemption and limits (scontrol show config):", _settings(site))
-    out.section("reservations (scontrol show reservation):", _cut(sorted(site.reservations)))
+    out.section("reservations (scontrol show reservation):", _cut_rows(sorted(site.reservations)))
     _machine(out, survey)
     return out.text()
 
@@ -363,7 +363,7 @@ def _settings(site: SlurmSite) -> Iterator[str]:
     yield f"so a requeued job waits for {seconds + 1} s at least (AuthInfo: cred_expire={seconds})"
 
 
-def _cut(rows: Iterable[str]) -> list[str]:
+def _cut_rows(rows: Iterable[str]) -> list[str]:
     found = list(rows)
     left = len(found) - _MOST_ROWS
     return found[:_MOST_ROWS] + ([f"and {left} more"] if left > 0 else [])

@@ -69,7 +69,7 @@ class Survey:
     @property
     def python(self) -> FoundPython | None:
         """Return the Python for training; None where none can."""
-        return python_search.chosen(self.pythons)
+        return python_search.choose(self.pythons)
 
 
 def take(
@@ -90,7 +90,7 @@ def take(
     with activity.doing("asking Pythons for torch and deepspeed"):
         found = pythons.result()
     host = socket.gethostname().partition(".")[0]
-    best = python_search.chosen(found)
+    best = python_search.choose(found)
     has_compiler = best is None or _has_compiler(Path(best.executable), environ)
     return Survey(host, user, slurm, seen[0], found, seen[1], seen[2], has_compiler)
 

@@ -161,7 +161,7 @@ def test_a_python_of_somebody_else_is_told_of_by_its_files(
 
     monkeypatch.setattr(python_probe, "probe", probe)
     found = _search(home)
-    chosen = python_search.chosen(found)
+    chosen = python_search.choose(found)
     assert chosen is not None
     assert (chosen.executable, chosen.is_unchecked) == (str(theirs), True)
     assert "belongs to swadmin" in chosen.problem
@@ -171,8 +171,8 @@ def test_a_python_of_somebody_else_is_told_of_by_its_files(
 def test_those_that_answered_come_before_those_that_were_not_asked() -> None:
     asked = FoundPython("/b", "PATH", "3.11", "2", "0.19")
     unasked = FoundPython("/a", "conda", None, "2", "0.19", is_unchecked=True)
-    assert python_search.chosen([unasked, asked]) == asked
-    assert python_search.chosen([FoundPython("/c", "PATH", "3.11", "2")]) is None
+    assert python_search.choose([unasked, asked]) == asked
+    assert python_search.choose([FoundPython("/c", "PATH", "3.11", "2")]) is None
 
 
 def test_many_are_not_all_started(home: Path, started: list[str]) -> None:
