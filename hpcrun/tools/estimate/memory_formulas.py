@@ -7,9 +7,9 @@ gradients too, ZeRO 3 all (Rajbhandari et al., arXiv:1910.02054); buckets, and a
 gathered, come on top. Activations: Korthikanti et al., arXiv:2205.05198, equation 2; operations:
 Chowdhery et al., arXiv:2204.02311, appendix B.
 
-`rank_memory` is what DeepSpeed 0.19.8 does, which differs in places from the ZeRO paper: it was measured
-on CPU ranks (``bench/estimate.py``), and `tests.tools.estimate` holds it to that. Where it is not
-known how model-parallel ranks divide a model, `share` is the most that one may have.
+`rank_memory` is what DeepSpeed 0.19.8 does, which differs in places from the ZeRO paper: it was
+measured on CPU ranks (``bench/estimate.py``), and `tests.tools.estimate` holds it to that. Where it
+is not known how model-parallel ranks divide a model, `share` is the most that one may have.
 """
 
 from __future__ import annotations
