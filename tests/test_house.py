@@ -218,7 +218,7 @@ BUDGETS = {
     # And a file of messages between ranks, by which who waits is told from who fails, and replicas
     # that are compared up a tree. And what a tracker was not sent, left where `why` reads it; what
     # ranks do as they speak, by which one that does another thing is told.
-    "run": 31_076,
+    "run": 30_536,
     # With what is active in all experiments, totals of what they cost (which cli and the report had
     # twice), what is kept of experiments in which nothing changed (rows of `list`, journals), and
     # the looks of many runs at once, with how long a line of many logs may go unseen; the Pareto
@@ -227,7 +227,7 @@ BUDGETS = {
     # And which tracker lacks metrics, and what sends them; libraries that do not fit, refused
     # tokens and ranks that never met, and other troubles by their words; held and suspended jobs,
     # cancels that Slurm was not told, why others of several runs wait.
-    "observe": 10_570,
+    "observe": 10_441,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
     # And with searches, whose runs are completed on compute nodes: also conditions and samplers.
@@ -239,64 +239,64 @@ BUDGETS = {
     # values typed for keys that some trials lack; a notify.command that is not there.
     # And what was meant by pasted signs, shell words in lists, rows of numbers, another program's
     # shapes and names: each told with what works when it is typed.
-    "compile": 12_335,
+    "compile": 12_207,
     # With what `hpcrun update` reaches, and a default cluster that is another.
     # And what features look up of other experiments, and the hours of jobs that runs share; the
     # listing of code that is frozen next.
-    "submission": 7_089,
+    "submission": 7_015,
     # With the default root and the one of before, and what is changed of queued jobs.
     # And what removes a checkpoint of thousands of files; names of what is sent to nodes.
     # And the values that runs of a search were given, and which keys a point of one has;
     # how a run shares its job; a population, and a parent's checkpoint beside the values;
     # the one writer at a time of a journal; the plan of a whole search, which tools ask for, too.
-    "state": 6_618,
+    "state": 6_525,
     # With the search of `hpcrun help`, what to type for the options of others, `update`, and
     # programs in a spec's place. And the trackers that lack metrics at the end of `run`, and whose
     # runs `update` left; what Slurm's refusals that are pasted mean.
     # And the words that people use for what the documentation calls otherwise (a table, 390 lines),
     # other messages that are pasted, and what to type for more words of other programs.
-    "cli": 6_137,
-    "tools/init": 3_083,
-    "tools/estimate": 3_586,
-    "tools/doctor": 3_500,
+    "cli": 6_020,
+    "tools/init": 3_051,
+    "tools/estimate": 3_529,
+    "tools/doctor": 3_448,
     # With what was never trained with compiled blocks, and tracebacks that Rich and loguru draw.
-    "policy": 2_563,
+    "policy": 2_550,
     # With the steps of runs that share a job, and Slurm's clock. And its refusals, which were the
     # submission's.
-    "slurm": 2_827,
-    "tools/perf": 2_415,
+    "slurm": 2_801,
+    "tools/perf": 2_373,
     # With the protocol of features, and many looks at slow storage at once, only so far ahead. And
     # the dataclasses of what each process of a job imports, which cost an agent 25 ms. And the
     # taking of a lock, which was the submission's.
-    "the top": 3_029,
+    "the top": 2_988,
     # With `update`, checkpoints that others need read once there is one that may go, and the looks
     # of many runs at once, each directory on their ways once.
     # And runs that were pruned, which go on where a person says so. And an array's limit, written
     # down for all its runs; cancels that were not told, or of older jobs that were requeued.
-    "control": 2_298,
+    "control": 2_290,
     # With the page of all experiments, experiments side by side, PDF and axes without outliers.
     # And the drawings of a search.
-    "tools/report": 2_343,
+    "tools/report": 2_303,
     # Any command on a login node through ssh, its other end included.
-    "tools/remote": 1_565,
+    "tools/remote": 1_547,
     # With the end of a log below the rows.
-    "tools/top": 1_481,
+    "tools/top": 1_463,
     # With imports of many nodes, and a save's files on Lustre.
-    "check": 1_458,
-    "tools/weights": 864,
-    "site": 697,
-    "tools/completion": 770,
-    "testing": 690,
+    "check": 1_429,
+    "tools/weights": 831,
+    "site": 671,
+    "tools/completion": 761,
+    "testing": 686,
     "container": 462,
-    "tools/export": 454,
+    "tools/export": 448,
     # With runs of an earlier space or configuration, which are another search.
-    "tools/search": 579,
+    "tools/search": 564,
     "tools/drill": 298,
-    "features/staging": 290,
-    "features/object_storage": 1_292,
+    "features/staging": 278,
+    "features/object_storage": 1_266,
     # Brackets, samplers by a trial's place, a budget, and what other experiments found out.
     # And populations: whom a trial begins from, with which values, and its checkpoint.
-    "features/point_search": 1_195,
+    "features/point_search": 1_189,
 }
 
 
