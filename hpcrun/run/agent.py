@@ -144,7 +144,7 @@ class Agent:
         self._telemetry: telemetry.NodeTelemetry | None = None
         # Where the ranks are to meet, on the first node; empty once they have.
         self._meeting_ports: tuple[int, ...] = ()
-        self._working_directory = plan.directory
+        self._working_directory, self._cluster = plan.directory, plan.cluster
         self._reader: ProgramReader | None = None
         self._link_test = LinkTest(secret)
         about = partial(patient_look.about, self.submission, "copy")
@@ -201,7 +201,7 @@ class Agent:
         from hpcrun.run.job.takeover import Takeover
 
         self._arguments.attempt = self.attempt
-        place = self.submission, self.run, self._secret, self._began
+        place = self.submission, self.run, self._cluster, self._secret, self._began
         takeover = Takeover(self._arguments, *place)
         threading.Thread(target=self._let_warm_ranks_go, daemon=True).start()
         if takeover.go_on(self.release, silent=not channel.closed):

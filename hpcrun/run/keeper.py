@@ -90,7 +90,7 @@ def replace(submission: SubmissionPaths, number: int, code: int) -> int:
         batch_node=allocation.nodes[0],
         supervisor=None,
     )
-    takeover = Takeover(mine, submission, run, None)
+    takeover = Takeover(mine, submission, run, plan.cluster, None)
     return EXIT_SAVED if takeover.requeue(silent=False) else EXIT_FAILED
 
 

@@ -20,7 +20,7 @@ from hpcrun import slurm_state
 from hpcrun.errors import HpcrunError
 from hpcrun.run.job.takeover import note_orphaned
 from hpcrun.run.protocol.output import say
-from hpcrun.slurm import client, job
+from hpcrun.slurm import client, job, suspect_exclusion
 from hpcrun.slurm.allocation import Allocation
 from hpcrun.slurm.hostlist import expand
 from hpcrun.slurm.queue import JobMark
@@ -98,9 +98,10 @@ class PackWatch:
             except HpcrunError as error:
                 say(error.message)
         first = plan.run(mine[0])
+        place = plan.cluster, experiment.root, first.resources, self._nodes
         job.requeue(
             job_id,
-            [self._host],
+            suspect_exclusion.beside([self._host], *place),
             mark=JobMark(self._submission.directory),
             kept=first.resources.exclude,
             needed=self._nodes,

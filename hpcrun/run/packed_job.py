@@ -32,7 +32,7 @@ from hpcrun.run import pack_watch
 from hpcrun.run.node import cgroup
 from hpcrun.run.protocol import stop_flag
 from hpcrun.run.protocol.output import say
-from hpcrun.slurm import client, job, requeue_nodes, steps
+from hpcrun.slurm import client, job, requeue_nodes, steps, suspect_exclusion
 from hpcrun.slurm.allocation import Allocation
 from hpcrun.slurm.clock import SlurmClock
 from hpcrun.slurm.hostlist import parse_ranges, write_out
@@ -379,12 +379,14 @@ class PackedJob:
         for number in self.unfinished:
             out |= self._avoided.get(number, frozenset())
         say(f"the job is requeued: {told}")
+        needed = len(self.allocation.nodes)
+        place = self.plan.cluster, self.submission.experiment.root, first.resources, needed
         return job.requeue(
             self.allocation.name,
-            sorted(out),
+            suspect_exclusion.beside(sorted(out), *place),
             mark=JobMark(self.submission.directory),
             kept=first.resources.exclude,
-            needed=len(self.allocation.nodes),
+            needed=needed,
             lost=sorted(self._lost),
             between=self._is_any_wanted,
             say=say,

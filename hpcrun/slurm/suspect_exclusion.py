@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,18 @@ def left_out(
         for node in choice.nodes[-1:] if left > 1 else choice.nodes:
             choice = choice.without(node, "as too few nodes like the job's would be left")
     return choice
+
+
+def beside(
+    out: Sequence[str], cluster: Mapping[str, Any], root: Path, resources: Any, needed: int
+) -> tuple[str, ...]:
+    """Return the nodes that a job is to leave out as it is requeued, to do without those ``out``.
+
+    An exclusion takes the place of the one before, which had the suspect nodes: they come first.
+    Without any in ``out`` there is none, and the one before stays.
+    """
+    known = left_out(cluster, root, resources, needed).nodes if out else ()
+    return (*(node for node in known if node not in out), *out)
 
 
 def exclusion(own: str | None, choice: SuspectChoice) -> str | None:

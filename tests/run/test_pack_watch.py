@@ -73,7 +73,7 @@ def test_without_its_batch_host_the_job_is_requeued(
     watched.begin(nodes)
     watched.watch.watch()
     (asked,) = watched.requeued
-    assert (asked["job"], asked["exclude"], asked["needed"]) == ("7", ["n1"], 2)
+    assert (asked["job"], asked["exclude"], asked["needed"]) == ("7", ("n1",), 2)
     assert watched.noted() == noted
 
 

@@ -23,6 +23,7 @@ from hpcrun.run.packed_job import PackedJob
 from hpcrun.slurm.allocation import Allocation
 from hpcrun.state import journal, ledger, plan_file
 from hpcrun.state.layout import RunPaths
+from hpcrun.state.suspect_nodes import SuspectChoice, SuspectNode
 from tests.support.place import Place
 
 # A supervisor: begins an attempt, takes a moment, and ends as its run's file says.
@@ -338,12 +339,14 @@ def test_where_slurm_gives_no_place_back_those_that_run_go_on(
 ) -> None:
     one = pack(5)
     monkeypatch.setattr(packed_job.requeue_nodes, "are_kept", lambda: True)
+    known = SuspectChoice((SuspectNode("n9", "slow", "bad_node", time.time()),))
+    monkeypatch.setattr(packed_job.suspect_exclusion, "left_out", lambda *_: known)
     one.lost.add("n2")
     for number in one.numbers:
         one.says(number, seconds=0.5)
     one.says(4, actions=["killed", "nothing"])
     assert one.job().bring_to_end() == EXIT_SAVED
-    assert one.requeued == [["n2"]]
+    assert one.requeued == [["n9", "n2"]]
     assert one.over() == dict.fromkeys((3, 5, 6))
 
 

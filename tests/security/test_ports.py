@@ -436,7 +436,7 @@ def test_an_orphaned_agent_tells_and_believes_nothing(
         )
         run: Any = SimpleNamespace(number=3)
         began = time.monotonic()
-        assert not Takeover(arguments, submission, run, secret)._supervisor_answers()
+        assert not Takeover(arguments, submission, run, {}, secret)._supervisor_answers()
         assert time.monotonic() - began < 15
     words = heard[0].split()
     assert words[:2] == [b"hpcrun-agent", b"n1"]

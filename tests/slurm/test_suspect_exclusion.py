@@ -15,6 +15,8 @@ from hpcrun.state.suspect_nodes import SuspectChoice, SuspectNodes
 NEVER = "allocation failure: Requested node configuration is not available"
 STATES = {"n1": "idle", "n2": "mix", "n3": "alloc", "n4": "down*", "n5": "drain", "n6": "idle~"}
 
+CLUSTER: dict[str, Any] = {"executor": "slurm", "sbatch": {}}
+
 Ask = Callable[..., SuspectChoice]
 
 
@@ -50,7 +52,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Site:
 @pytest.fixture
 def ask(site: Site, tmp_path: Path) -> Ask:
     def ask(needed: int = 2, script: bool = False, **more: Any) -> SuspectChoice:
-        cluster = {"executor": "slurm", "sbatch": {}, **more.pop("cluster", {})}
+        cluster = {**CLUSTER, **more.pop("cluster", {})}
         resources = Resources(**more)
         path = tmp_path / "script" if script else None
         parts = cluster, tmp_path, resources, needed
@@ -90,6 +92,15 @@ def test_a_node_of_the_default_partition_is_left_out(ask: Ask, tmp_path: Path) -
     assert suspect_exclusion.exclusion(None, choice) == "n1"
     assert suspect_exclusion.exclusion("n[7-9]", choice) == "n[7-9],n1"
     assert suspect_exclusion.exclusion("n7", SuspectChoice()) is None
+
+
+@pytest.mark.parametrize(("out", "both"), [((), ()), (("n2",), ("n1", "n2")), (("n1",), ("n1",))])
+def test_a_requeued_job_goes_on_without_the_suspects(
+    site: Site, tmp_path: Path, out: tuple[str, ...], both: tuple[str, ...]
+) -> None:
+    """An exclusion takes the place of the one that the job was submitted with."""
+    record(tmp_path, "n1")
+    assert suspect_exclusion.beside(out, CLUSTER, tmp_path, Resources(), 2) == both
 
 
 @pytest.mark.parametrize(

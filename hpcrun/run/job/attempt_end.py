@@ -270,10 +270,8 @@ class AttemptEnd:
             return action
         job, needed = self._launcher.job_id, self._run.shared_nodes
         kept = self._run.resources.exclude
-        # An exclusion takes the place of the one before, which had the suspect nodes.
-        root, wanted = self._submission.experiment.root, self._run.resources
-        known = suspect_exclusion.left_out(self._cluster, root, wanted, needed).nodes
-        out = (*(node for node in known if node not in action.exclude), *action.exclude)
+        place = self._cluster, self._submission.experiment.root
+        out = suspect_exclusion.beside(action.exclude, *place, self._run.resources, needed)
         nodes = requeue_nodes.without(job, out, needed, kept=kept, say=say)
         return recovery.excluding(attempts, action, nodes)
 

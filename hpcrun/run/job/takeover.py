@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from hpcrun import slurm_state
 from hpcrun.policy import recovery
@@ -13,7 +14,7 @@ from hpcrun.run.job import new_supervisor
 from hpcrun.run.protocol.channel import Channel, RefusedError
 from hpcrun.run.protocol.job_secret import JobSecret
 from hpcrun.run.protocol.output import say
-from hpcrun.slurm import job
+from hpcrun.slurm import job, suspect_exclusion
 from hpcrun.slurm.queue import JobMark
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths
@@ -41,8 +42,8 @@ class Takeover:
     ``arguments`` are the agent's: ``job_id`` (None where the process that started the supervisor
     looks after it), ``restarts`` (SLURM_RESTART_COUNT), ``attempt`` (the newest of this start of
     the job), ``node``, ``node_rank``, ``batch_node``, ``supervisor`` (``HOST:PORT``; None if gone).
-    ``secret`` is the job's, None where the supervisor is gone; ``began`` is a time in this start of
-    the job, else now.
+    ``cluster`` is the profile of the plan; ``secret`` is the job's, None where the supervisor is
+    gone; ``began`` is a time in this start of the job, else now.
     """
 
     def __init__(
@@ -50,10 +51,12 @@ class Takeover:
         arguments: argparse.Namespace,
         submission: SubmissionPaths,
         run: RunPlan,
+        cluster: Mapping[str, Any],
         secret: JobSecret | None,
         began: float | None = None,
     ) -> None:
         self._arguments, self._run, self._secret = arguments, run, secret
+        self._cluster = cluster
         self._submission, self._mark = submission, JobMark(submission.directory)
         self.attempt: int = arguments.attempt
         self._paths = submission.experiment.run(run.number)
@@ -106,10 +109,12 @@ class Takeover:
         lost = [mine.batch_node] if silent and mine.batch_node != mine.node else []
         if self._is_ours():
             self._note(lost)
-        suspects = [*dict.fromkeys([*recovery.suspects(ledger.read(self._paths)), *lost])]
+        blamed = [*dict.fromkeys([*recovery.suspects(ledger.read(self._paths)), *lost])]
+        place = self._cluster, self._submission.experiment.root
+        wanted = self._run.resources, self._run.shared_nodes
         return job.requeue(
             mine.job_id,
-            suspects,
+            suspect_exclusion.beside(blamed, *place, *wanted),
             mark=self._mark,
             kept=self._run.resources.exclude,
             needed=self._run.shared_nodes,

@@ -18,10 +18,11 @@ from hpcrun.run.job import new_supervisor
 from hpcrun.run.job.takeover import _PATIENCE, Takeover
 from hpcrun.run.protocol.job_secret import JobSecret
 from hpcrun.run.protocol.switchboard import Switchboard
-from hpcrun.slurm import job
+from hpcrun.slurm import job, suspect_exclusion
 from hpcrun.state import ledger
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.spec.experiment import Recovery, Resources
+from hpcrun.state.suspect_nodes import SuspectChoice, SuspectNode
 
 SECRET = JobSecret.new()
 START: dict[str, Any] = {"job_id": "7_3", "restart_count": 1}
@@ -44,16 +45,17 @@ def switchboard() -> Iterator[Switchboard]:
 def _orphan(directory: Path, supervisor: str | None = None) -> Takeover:
     paths = RunPaths(directory)
     submission: Any = SimpleNamespace(
-        experiment=SimpleNamespace(run=lambda number: paths), directory=Path("/study/submissions/1")
+        experiment=SimpleNamespace(run=lambda number: paths, root=directory.parent),
+        directory=Path("/study/submissions/1"),
     )
     arguments = argparse.Namespace(
         job_id="7_3", restarts=1, attempt=2, node="n2", node_rank=1, supervisor=supervisor
     )
     arguments.batch_node = "n1"
-    run: Any = SimpleNamespace(number=3, recovery=Recovery(), resources=Resources())
+    run: Any = SimpleNamespace(number=3, recovery=Recovery(), resources=Resources(), shared_nodes=2)
     directory.mkdir(exist_ok=True)
     ledger.write(paths, ledger.STARTED, 2, **START)
-    return Takeover(arguments, submission, run, SECRET)
+    return Takeover(arguments, submission, run, {}, SECRET)
 
 
 def test_a_job_that_nobody_leads(tmp_path: Path) -> None:
@@ -137,6 +139,20 @@ def test_a_run_that_ends_while_slurm_does_not_answer(
     monkeypatch.setattr(job, "facts", facts)
     monkeypatch.setattr("hpcrun.run.job.takeover._TURN", 0.01)
     assert not orphan._is_ours()
+
+
+def test_the_job_goes_on_without_suspect_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was submitted so, and what is excluded as it is requeued takes the place of that."""
+    orphan, asked = _orphan(tmp_path / "3"), list[Any]()
+    RunPaths(tmp_path / "3").attempt(2).directory.mkdir(parents=True)
+    known = SuspectChoice((SuspectNode("n9", "slow", "bad_node", time.time()),))
+    monkeypatch.setattr(suspect_exclusion, "left_out", lambda *_: known)
+    monkeypatch.setattr(job, "requeue", lambda _, out, **__: asked.extend(out))
+    monkeypatch.setattr("hpcrun.run.job.takeover._TURN", 0.01)
+    orphan.requeue(silent=True)
+    assert asked == ["n9", "n1"]
 
 
 def test_a_supervisor_whose_port_nobody_listens_on(tmp_path: Path) -> None:
