@@ -28,8 +28,8 @@ _MESSAGES = (
         "`hpcrun estimate SPEC` tells before the queue what a run takes.",
     ),
     (
-        r"out.of.memory|\bOOM\b|MemoryError|DefaultCPUAllocator|(?<!fork: )Cannot allocate memory"
-        r"|std::bad_alloc|exceeded \S{0,7} ?memory limit",
+        rf"{causes.NO_NODE_MEMORY}|out.of.memory|\bOOM\b|MemoryError|DefaultCPUAllocator"
+        r"|(?<!fork: )Cannot allocate memory|exceeded \S{0,7} ?memory limit",
         _NODE_MEMORY,
         _MORE_MEMORY,
     ),

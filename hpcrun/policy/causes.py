@@ -79,22 +79,36 @@ TAKEN_AWAY = frozenset({TIME_LIMIT, PREEMPTED, REQUEUED, SIGNAL})
 
 _FROM_OUTSIDE = {*TAKEN_AWAY, SAVED, NODE_FAILURE, BAD_NODE, STORAGE, SUPERVISOR_LOST}
 
+# Python's, NumPy's and Arrow's.
+_OF_NODE_MEMORY = ("MemoryError", "_ArrayMemoryError", "ArrowMemoryError")
 _EXCEPTIONS = {
     "NonFiniteLossError": NON_FINITE,
     "LossSpikeError": LOSS_SPIKE,
     "ReplicasDifferError": REPLICAS_DIFFER,
     "CheckpointError": BAD_CHECKPOINT,
     "OutOfMemoryError": OUT_OF_MEMORY,
-    "MemoryError": OUT_OF_MEMORY,
+    **dict.fromkeys(_OF_NODE_MEMORY, OUT_OF_MEMORY),
 }
 
 # Ranges of ranks, and nodes, that a message names.
 _SHOWN = 4
-# Exceptions by which torch tells much, and its words for memory that an allocator did not get.
-_OF_ALLOCATORS = ("RuntimeError", "AcceleratorError")
-NO_GPU_MEMORY = r"(?:CUDA|HIP|XPU)(?: error:)? out of memory|CUBLAS_STATUS_ALLOC_FAILED"
-_OF_CPU = "DefaultCPUAllocator: can't allocate memory"
-_NO_MEMORY = re.compile(f"{_OF_CPU}|{NO_GPU_MEMORY}")
+# Exceptions by which torch, JAX, TensorFlow and the system tell much, and their words for memory
+# that an allocator did not get.
+_OF_ALLOCATORS = frozenset(
+    {
+        *("RuntimeError", "AcceleratorError", "OSError"),
+        *("XlaRuntimeError", "JaxRuntimeError", "ResourceExhaustedError"),
+    }
+)
+NO_GPU_MEMORY = (
+    r"(?:CUDA|HIP|XPU)(?: error:)? out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|RESOURCE_EXHAUSTED: Out of memory|OOM when allocating tensor"
+)
+NO_NODE_MEMORY = (
+    r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
+    r"|\[Errno 12\] Cannot allocate memory"
+)
+_NO_MEMORY = re.compile(f"{NO_NODE_MEMORY}|{NO_GPU_MEMORY}")
 
 
 @dataclass(frozen=True)
@@ -255,10 +269,9 @@ def too_little(cause: Mapping[str, Any]) -> str | None:
     """
     if cause.get("kind") == TIME_LIMIT:
         return "time"
-    of_host = cause.get("exception") in (None, "MemoryError") or "DefaultCPUAllocator" in str(
-        cause.get("message")
-    )
-    return "mem" if cause.get("kind") == OUT_OF_MEMORY and of_host else None
+    of_node = cause.get("exception") in (None, *_OF_NODE_MEMORY)
+    of_node = of_node or re.search(NO_NODE_MEMORY, str(cause.get("message"))) is not None
+    return "mem" if cause.get("kind") == OUT_OF_MEMORY and of_node else None
 
 
 def interrupted_by(signal: str | None) -> str:

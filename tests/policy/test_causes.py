@@ -315,6 +315,38 @@ def test_the_nodes_of_all_ranks_that_ended_so_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
+    ("exception", "message", "key"),
+    [
+        ("RuntimeError", "[enforce fail] DefaultCPUAllocator: can't allocate memory: you", "mem"),
+        ("RuntimeError", "[enforce fail] DefaultCPUAllocator: not enough memory: you tried", "mem"),
+        ("RuntimeError", "std::bad_alloc", "mem"),
+        ("_ArrayMemoryError", "Unable to allocate 7.45 GiB for an array with shape (1,)", "mem"),
+        ("ArrowMemoryError", "malloc of size 4096 failed", "mem"),
+        ("OSError", "[Errno 12] Cannot allocate memory", "mem"),
+        ("MemoryError", "", "mem"),
+        ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB", None),
+        ("AcceleratorError", "CUDA error: out of memory", None),
+        ("XlaRuntimeError", "RESOURCE_EXHAUSTED: Out of memory while trying to allocate", None),
+        ("ResourceExhaustedError", "OOM when allocating tensor with shape[8,8]", None),
+    ],
+)
+def test_memory_that_an_allocator_did_not_get(
+    exception: str, message: str, key: str | None
+) -> None:
+    end = causes.decide(Evidence(failure={**CRASH, "exception": exception, "message": message}))
+    assert end.cause is not None
+    assert end.cause["kind"] == causes.OUT_OF_MEMORY
+    assert causes.too_little(end.cause) == key
+
+
+@pytest.mark.parametrize("message", ["[Errno 2] No such file", "out of memory of what was"])
+def test_other_errors_are_no_lack_of_memory(message: str) -> None:
+    end = causes.decide(Evidence(failure={**CRASH, "exception": "OSError", "message": message}))
+    assert end.cause is not None
+    assert end.cause["kind"] == causes.RANK_CRASH
+
+
+@pytest.mark.parametrize(
     ("cause", "key"),
     [
         ({"kind": causes.TIME_LIMIT}, "time"),
