@@ -218,7 +218,8 @@ BUDGETS = {
     # And a file of messages between ranks, by which who waits is told from who fails, and replicas
     # that are compared up a tree. And what a tracker was not sent, left where `why` reads it; what
     # ranks do as they speak, by which one that does another thing is told.
-    "run": 30_536,
+    # And suspect nodes, which stay left out as agents or a shared job requeue it.
+    "run": 30_543,
     # With what is active in all experiments, totals of what they cost (which cli and the report had
     # twice), what is kept of experiments in which nothing changed (rows of `list`, journals), and
     # the looks of many runs at once, with how long a line of many logs may go unseen; the Pareto
@@ -227,7 +228,7 @@ BUDGETS = {
     # And which tracker lacks metrics, and what sends them; libraries that do not fit, refused
     # tokens and ranks that never met, and other troubles by their words; held and suspended jobs,
     # cancels that Slurm was not told, why others of several runs wait.
-    "observe": 10_441,
+    "observe": 10_442,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
     # And with searches, whose runs are completed on compute nodes: also conditions and samplers.
@@ -260,10 +261,12 @@ BUDGETS = {
     "tools/estimate": 3_529,
     "tools/doctor": 3_448,
     # With what was never trained with compiled blocks, and tracebacks that Rich and loguru draw.
-    "policy": 2_550,
+    # And the words of more allocators that found no memory.
+    "policy": 2_563,
     # With the steps of runs that share a job, and Slurm's clock. And its refusals, which were the
     # submission's.
-    "slurm": 2_801,
+    # And suspect nodes beside those that a requeue excludes.
+    "slurm": 2_813,
     "tools/perf": 2_373,
     # With the protocol of features, and many looks at slow storage at once, only so far ahead. And
     # the dataclasses of what each process of a job imports, which cost an agent 25 ms. And the

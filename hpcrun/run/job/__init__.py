@@ -9,6 +9,7 @@ in place of the batch host).
 
 To change how long a node may be silent: `hpcrun.run.protocol.heartbeat`. To start ranks in another
 way: a `launchers.Launcher`, chosen by ``launchers.launcher_class``. To add a part to the loop: a
-class with ``turn()``, listed in `attempt.RunningAttempt`. What an end means is decided in
+class with ``turn()``, listed in `attempt.RunningAttempt`. To change what a signal does, or how
+long a stop may take: `stop_request`. What an end means is decided in
 `hpcrun.policy.causes`, and what follows in `hpcrun.policy.recovery`.
 """
