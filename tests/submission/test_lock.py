@@ -22,7 +22,7 @@ from hpcrun.submission import lock as submit_lock
 from hpcrun.state.layout import experiment
 log = Path(sys.argv[2])
 for _ in range(20):
-    with submit_lock.held(experiment(Path(sys.argv[1]), "e"), print):
+    with submit_lock.hold(experiment(Path(sys.argv[1]), "e"), print):
         with log.open("a") as stream: stream.write("in\\n")
         time.sleep(0.005)
         with log.open("a") as stream: stream.write("out\\n")

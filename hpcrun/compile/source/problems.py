@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hpcrun.compile.source.limits import Extent
 from hpcrun.errors import Problem, SpecError
 from hpcrun.text import listed
+
+if TYPE_CHECKING:
+    from hpcrun.compile.source.limits import Extent
 
 MOST = 100
 """Problems that are told at once; the search for more ends there."""
@@ -24,13 +26,15 @@ class Problems:
     """The problems found so far in one spec, in the order in which they were found, each once."""
 
     def __init__(self) -> None:
+        from hpcrun.compile.source.limits import Extent  # imports yaml, which nodes are without
+
         self.found: list[Problem] = []
         # The YAML files that were read, and those of JSON.
         self.files: list[Path] = []
         self.data_files: list[Path] = []
         self.unreadable = False
         """True after a file could not be read: keys that seem to be missing may be in it."""
-        self.extent = Extent()
+        self.extent: Extent = Extent()
         self.notes: list[str] = []
         """Messages on what is no mistake, as problems are told."""
         self._known: set[Problem] = set()

@@ -149,7 +149,7 @@ def set_commit(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
     return {}
 
 
-def written_files(request: dict[str, Any], _payload: BinaryIO) -> dict[str, Any]:
+def written(request: dict[str, Any], _payload: BinaryIO) -> dict[str, Any]:
     """Return the files that a command has written in a checkout, by their endings: name -> text.
 
     From then on they are a part of it: what is not brought any more goes.
@@ -216,7 +216,7 @@ def keep(request: dict[str, Any], payload: BinaryIO) -> dict[str, Any]:
 _REQUESTS = {
     one.__name__: one
     for one in (
-        *(hello, install, look, bring, set_commit, written_files),
+        *(hello, install, look, bring, set_commit, written),
         *(scratch, inventory, fetch, ping, keep),
     )
 }

@@ -40,7 +40,7 @@ def test_a_reporter_below_a_key_takes_keys_relative_to_it() -> None:
 
 def test_a_value_may_have_been_written_elsewhere() -> None:
     report = _reporter()
-    report.marked(SourceMark("command line", None, Path()), "resources.nodes", "is wrong")
+    report.at_mark(SourceMark("command line", None, Path()), "resources.nodes", "is wrong")
     assert report.problems.found == [Problem("command line", "resources.nodes", "is wrong")]
 
 
