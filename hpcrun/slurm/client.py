@@ -100,11 +100,13 @@ def scrubbed_environment() -> dict[str, str]:
     Drops ``SLURM_*``, ``SBATCH_*``, ``PMI*_*`` and the options of Slurm's clients; keeps
     ``SLURM_CONF``.
     """
-    return {
-        name: value
-        for name, value in os.environ.items()
+    kept = [
+        name
+        for name in os.environ
         if name in _KEPT or not (name.startswith(_SCRUBBED) or _PMI.match(name))
-    }
+    ]
+    # Another thread may take one away meanwhile.
+    return {name: value for name in kept if (value := os.environ.get(name)) is not None}
 
 
 def is_transient(message: str) -> bool:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections import UserDict
+from collections.abc import Iterator
+
 import pytest
 
 from hpcrun.errors import ClusterRefused, ClusterUnreachable
@@ -19,6 +23,20 @@ SLOW = {"err": "slurm_load_jobs error: Socket timed out on send/recv operation\n
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_PAUSES", (0.0, 0.0))
+
+
+class Environment(UserDict[str, str]):
+    """Variables, one of which another thread takes away as they are gone through."""
+
+    def __iter__(self) -> Iterator[str]:
+        yield from ("SLURM_CONF", "GONE", "PATH", "SLURM_JOB_ID")
+
+
+def test_a_variable_may_go_as_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a run that shares a job takes Slurm's variables away, and a clock asks Slurm."""
+    there = {"SLURM_CONF": "/etc/slurm.conf", "PATH": "/bin", "SLURM_JOB_ID": "7"}
+    monkeypatch.setattr(os, "environ", Environment(there))
+    assert client.scrubbed_environment() == {"SLURM_CONF": "/etc/slurm.conf", "PATH": "/bin"}
 
 
 def test_cancel_of_what_has_ended_is_no_error(shim: Shim) -> None:

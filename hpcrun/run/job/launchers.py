@@ -424,8 +424,9 @@ class PackedLauncher(LocalLauncher):
         self.host = os.environ.get("SLURMD_NODENAME", allocation.nodes[0])
         self.nodes = (self.host,)
         self.job_id, self.restart_count = allocation.name, allocation.restart_count
-        self._clock = SlurmClock()
         _show_only(run, self.nodes)
+        # Asks in a thread, with the variables as they are by now.
+        self._clock = SlurmClock()
 
     def devices(self, node: str, run: RunPlan) -> str | None:
         return None
