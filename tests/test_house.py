@@ -219,7 +219,8 @@ BUDGETS = {
     # that are compared up a tree. And what a tracker was not sent, left where `why` reads it; what
     # ranks do as they speak, by which one that does another thing is told.
     # And suspect nodes, which stay left out as agents or a shared job requeue it.
-    "run": 30_544,
+    # And launch files of other versions.
+    "run": 30_550,
     # With what is active in all experiments, totals of what they cost (which cli and the report had
     # twice), what is kept of experiments in which nothing changed (rows of `list`, journals), and
     # the looks of many runs at once, with how long a line of many logs may go unseen; the Pareto

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcrun import feature
 from hpcrun.errors import HpcrunError
-from hpcrun.shared_dataclass import asdict, dataclass, field
+from hpcrun.shared_dataclass import asdict, dataclass, field, names
 from hpcrun.state import files
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import Entry
@@ -167,8 +168,9 @@ class Launch(SpecBlocks):
 
     @classmethod
     def read(cls, path: Path) -> Launch:
-        data = files.read_json(path)
-        nodes = tuple(LaunchNode(**node) for node in data["nodes"])
+        """Read the file of an attempt; what only another version of hpcrun knows is passed over."""
+        data = _fields(cls, files.read_json(path))
+        nodes = tuple(LaunchNode(**_fields(LaunchNode, node)) for node in data["nodes"])
         own = {"entry": Entry.from_data(data["entry"]), "places": tuple(data.get("places") or ())}
         own["left_out"] = tuple(map(tuple, data.get("left_out") or ()))
         return cls(**{**data, **own, "nodes": nodes})
@@ -220,3 +222,7 @@ class Launch(SpecBlocks):
 def ports_per_rank(ranks_per_node: int) -> int:
     """Return how many ports are kept free for each rank of a node that has so many ranks."""
     return min(_PORTS, _MOST_PORTS // ranks_per_node)
+
+
+def _fields(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: data[name] for name in names(kind) if name in data}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,15 @@ def test_what_is_written_is_what_is_read(launch: Launch, monkeypatch: pytest.Mon
     assert Launch.current() == launch
     monkeypatch.delenv(VARIABLE)
     assert Launch.current() is None
+
+
+def test_what_another_version_wrote_is_read(launch: Launch) -> None:
+    """`hpcrun stacks` and `exec` look into attempts that an earlier hpcrun began."""
+    launch.write()
+    data = json.loads(launch.paths.launch.read_text())
+    data["later"] = data["nodes"][1]["staged"] = "/local/staged"
+    launch.paths.launch.write_text(json.dumps(data))
+    assert Launch.read(launch.paths.launch) == launch
 
 
 def test_every_placeholder(launch: Launch) -> None:
