@@ -220,7 +220,7 @@ BUDGETS = {
     # ranks do as they speak, by which one that does another thing is told.
     # And suspect nodes, which stay left out as agents or a shared job requeue it.
     # And launch files of other versions.
-    "run": 30_550,
+    "run": 30_549,
     # With what is active in all experiments, totals of what they cost (which cli and the report had
     # twice), what is kept of experiments in which nothing changed (rows of `list`, journals), and
     # the looks of many runs at once, with how long a line of many logs may go unseen; the Pareto
@@ -241,7 +241,7 @@ BUDGETS = {
     # values typed for keys that some trials lack; a notify.command that is not there.
     # And what was meant by pasted signs, shell words in lists, rows of numbers, another program's
     # shapes and names: each told with what works when it is typed.
-    "compile": 12_211,
+    "compile": 12_208,
     # With what `hpcrun update` reaches, and a default cluster that is another.
     # And what features look up of other experiments, and the hours of jobs that runs share; the
     # listing of code that is frozen next.

@@ -6,13 +6,10 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcrun.errors import Problem, SpecError
 from hpcrun.text import listed
-
-if TYPE_CHECKING:
-    from hpcrun.compile.source.limits import Extent
 
 MOST = 100
 """Problems that are told at once; the search for more ends there."""
@@ -34,7 +31,7 @@ class Problems:
         self.data_files: list[Path] = []
         self.unreadable = False
         """True after a file could not be read: keys that seem to be missing may be in it."""
-        self.extent: Extent = Extent()
+        self.extent = Extent()
         self.notes: list[str] = []
         """Messages on what is no mistake, as problems are told."""
         self._known: set[Problem] = set()
