@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -74,7 +73,7 @@ def take(
 def leave(mine: Path) -> None:
     """Give a lock up that was taken. Best effort: another one may have taken it over."""
     with contextlib.suppress(OSError):
-        mine.unlink()
+        mine.unlink(missing_ok=True)
         mine.parent.rmdir()
 
 
@@ -88,7 +87,7 @@ def _appears(lock: Path, owner: str) -> bool:
         draft.rename(lock)
         return True
     except OSError as error:
-        shutil.rmtree(draft, ignore_errors=True)
+        leave(draft / owner)
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
     return False

@@ -10,7 +10,6 @@ import errno
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -104,7 +103,7 @@ def write(
     _put(run.point, data, fill)
     # What a kill left may be a large checkpoint's last link.
     for rest in run.point.parent.parent.glob(f".{run.point.parent.name}.*.tmp"):
-        shutil.rmtree(rest, ignore_errors=True)
+        _remove(rest)
 
 
 def take(experiment: ExperimentPaths, number: int, values: Mapping[str, Any]) -> bool:
@@ -135,8 +134,14 @@ def _put(file: Path, data: Any, fill: Callable[[Path], object] = lambda director
             raise
         return False
     finally:
-        shutil.rmtree(new, ignore_errors=True)
+        _remove(new)
     return True
+
+
+def _remove(directory: Path) -> None:
+    import shutil  # not for commands that only read
+
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def apply_points(plan: Plan, experiment: ExperimentPaths) -> Plan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -367,13 +368,15 @@ def _git_files(root: Path, nested: list[Path]) -> list[str] | None:
     if listed.returncode:
         return None
     paths: set[str] = set()
-    for raw in listed.stdout.split(b"\0"):
+    for raw in filter(None, listed.stdout.split(b"\0")):
         name = os.fsdecode(raw).rstrip("/")
-        path = root / name
-        if not name or not os.path.lexists(path):
+        try:
+            mode = os.lstat(f"{root}/{name}").st_mode
+        except OSError:
             continue
-        if path.is_dir() and not path.is_symlink():
+        if stat.S_ISDIR(mode):
             # A submodule, or a repository that is not tracked by this one.
+            path = root / name
             inner = _git_files(path, nested) if (path / ".git").exists() else None
             if inner is not None:
                 nested.append(path)

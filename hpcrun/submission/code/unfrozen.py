@@ -171,7 +171,7 @@ class CodeTree:
         found = {name: NAMED for name in names if rule.named(name)}
         for name in names[:_MOST_LOOKED_AT]:
             with contextlib.suppress(OSError):
-                status = (self._root / name).lstat()
+                status = os.lstat(f"{self._root}/{name}")
                 if stat.S_ISREG(status.st_mode) and (why := rule.why(name, status)):
                     found[name] = why
         return found
