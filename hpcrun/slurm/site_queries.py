@@ -55,9 +55,11 @@ def accounting(user: str) -> dict[str, list[dict[str, str]]]:
     argv = ["sacctmgr", "--noheader", "--parsable2"]
     text = client.command(argv, questions=questions, with_messages=True)
     found = _answers(text, _QUESTIONS)
-    failed = "error:" in text or "not running with a database" in text.lower()
-    if failed or not {*_QUESTIONS} <= found.keys():
-        raise client.CommandFailed(_first_message(text))
+    is_whole = found.keys() >= {*_QUESTIONS} and "not running with a database" not in text.lower()
+    # There is always a QOS, and root's account. Where these came, an error is a line of slurm.conf
+    # that Slurm leaves out, which each command of it tells.
+    if not is_whole or ("error:" in text and not (found[QOS] and found[PARENTS])):
+        raise client.CommandFailed(_message(text))
     return {
         USER: [{"DefaultAccount": line} for line in found[USER] if "|" not in line],
         ASSOCIATIONS: _rows(found[ASSOCIATIONS], _ASSOCIATION),
@@ -95,7 +97,8 @@ def _rows(lines: list[str], names: str) -> list[dict[str, str]]:
     return parse_rows("\n".join(lines), names.split(","))
 
 
-def _first_message(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not _PROMPT.match(line)]
+def _message(text: str) -> str:
+    """Return the last error, which those of slurm.conf come before."""
+    lines = [_PROMPT.sub("", line).strip() for line in text.splitlines()]
     said = [line for line in lines if "error" in line or "database" in line]
-    return next(iter(said or lines), "sacctmgr printed nothing")[:200]
+    return (said or ["sacctmgr printed nothing of use"])[-1][:200]

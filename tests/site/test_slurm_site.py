@@ -71,6 +71,22 @@ def test_without_slurmdbd_the_rest_is_known(monkeypatch: pytest.MonkeyPatch, ver
     assert len(site.nodes) == 4
 
 
+def test_a_line_of_slurm_conf_that_slurm_leaves_out_hides_nothing(
+    monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    """Each command of Slurm says it, and answers."""
+    answers = _recorded(version)
+    told = "sacctmgr: error: DefMemPerCPU ignored, since it's mutually exclusive with DefMemPerNode"
+    _answering(monkeypatch, {**answers, "sacctmgr": f"{answers['sacctmgr']}{told}\n"})
+    site = slurm_site.read()
+    assert site.without_accounting == ""
+    assert site.default_account == "research"
+    lost = "sacctmgr: error: Problem talking to the database: Connection refused"
+    half = "\n".join([*["sacctmgr: show"] * 4, told, lost])
+    _answering(monkeypatch, {**answers, "sacctmgr": half})
+    assert slurm_site.read().without_accounting == lost.removeprefix("sacctmgr: ")
+
+
 @pytest.mark.parametrize(
     "said",
     [
