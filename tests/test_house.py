@@ -245,13 +245,13 @@ BUDGETS = {
     # With what `hpcrun update` reaches, and a default cluster that is another.
     # And what features look up of other experiments, and the hours of jobs that runs share; the
     # listing of code that is frozen next.
-    "submission": 7_015,
+    "submission": 7_018,
     # With the default root and the one of before, and what is changed of queued jobs.
     # And what removes a checkpoint of thousands of files; names of what is sent to nodes.
     # And the values that runs of a search were given, and which keys a point of one has;
     # how a run shares its job; a population, and a parent's checkpoint beside the values;
     # the one writer at a time of a journal; the plan of a whole search, which tools ask for, too.
-    "state": 6_525,
+    "state": 6_528,
     # With the search of `hpcrun help`, what to type for the options of others, `update`, and
     # programs in a spec's place. And the trackers that lack metrics at the end of `run`, and whose
     # runs `update` left; what Slurm's refusals that are pasted mean.
@@ -263,11 +263,11 @@ BUDGETS = {
     "tools/doctor": 3_448,
     # With what was never trained with compiled blocks, and tracebacks that Rich and loguru draw.
     # And the words of more allocators that found no memory.
-    "policy": 2_563,
+    "policy": 2_564,
     # With the steps of runs that share a job, and Slurm's clock. And its refusals, which were the
     # submission's.
     # And suspect nodes beside those that a requeue excludes.
-    "slurm": 2_815,
+    "slurm": 2_850,
     "tools/perf": 2_373,
     # With the protocol of features, and many looks at slow storage at once, only so far ahead. And
     # the dataclasses of what each process of a job imports, which cost an agent 25 ms. And the

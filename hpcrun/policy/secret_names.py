@@ -59,15 +59,12 @@ _FILES = (
 _DIRECTORIES = frozenset({".ssh", ".aws", ".azure", ".gnupg", ".kube", ".docker", ".gcloud"})
 
 
+@lru_cache(maxsize=4096)
 def is_file(path: str) -> bool:
     """Return whether a file is named like a secret, or lies where programs keep theirs."""
     *directories, name = path.split("/")
-    return _is_named_so(name) or not _DIRECTORIES.isdisjoint(directories)
-
-
-@lru_cache(maxsize=4096)
-def _is_named_so(name: str) -> bool:
-    return re.fullmatch(_FILES, name, re.IGNORECASE) is not None
+    is_named_so = re.fullmatch(_FILES, name, re.IGNORECASE) is not None
+    return is_named_so or not _DIRECTORIES.isdisjoint(directories)
 
 
 def is_content(data: bytes) -> bool:

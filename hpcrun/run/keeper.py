@@ -47,7 +47,7 @@ def main() -> None:
     code = supervisor.wait()
     if code:
         code = replace(SubmissionPaths(arguments.submission), arguments.run, code)
-    sys.exit(code)
+    sys.exit(job.final_code(code, say))
 
 
 def replace(submission: SubmissionPaths, number: int, code: int) -> int:

@@ -415,7 +415,7 @@ def main(words: Sequence[str] | None = None) -> None:
         os.environ[cgroup.HAS_STEP] = "1"
     for number in (*stop_flag.SIGNALS, signal.SIGINT):
         signal.signal(number, packed.stop)
-    sys.exit(packed.bring_to_end())
+    sys.exit(job.final_code(packed.bring_to_end(), say))
 
 
 if __name__ == "__main__":

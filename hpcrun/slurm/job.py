@@ -6,6 +6,7 @@ has an answer that says "not known", and a requeue is tried until it is accepted
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -18,7 +19,13 @@ from hpcrun import slurm_state
 from hpcrun.policy.causes import JobFacts
 from hpcrun.shared_look import CLOCKS
 from hpcrun.slurm import client, queue, requeue_nodes, steps
-from hpcrun.slurm.parse import megabytes, parse_duration, parse_size, parse_time
+from hpcrun.slurm.parse import (
+    megabytes,
+    parse_duration,
+    parse_size,
+    parse_time,
+    requeued_codes,
+)
 from hpcrun.slurm.queue import JobMark
 from hpcrun.state import files as records
 from hpcrun.text import Say, one_line, whole_number
@@ -132,6 +139,22 @@ def end_time(job: str, *, fresh: bool = False) -> float | None:
 def kill_wait() -> float:
     """Return the seconds between Slurm's TERM and its KILL."""
     return float(client.configuration().get("KillWait", _KILL_WAIT))
+
+
+def final_code(code: int, say: Say) -> int:
+    """Return the exit code for a job to end with, for which Slurm neither requeues nor holds it.
+
+    That is ``code`` but where the site's RequeueExit or RequeueExitHold have it: a run that has
+    failed for good would begin again, for ever.
+    """
+    taken: set[int] = set()
+    with contextlib.suppress(ValueError):
+        taken = requeued_codes(client.configuration()) if code else taken
+    if code not in taken:
+        return code
+    found = next((other for other in range(1, 256) if other not in taken), code)
+    say(f"Slurm puts jobs with exit code {code} back by itself: this one ends with {found}")
+    return found
 
 
 def requeue(

@@ -49,6 +49,15 @@ def _bytes(text: str, unit: str) -> float | None:
     return float(found[1]) * 1024 ** " KMGTP".index(found[2] or unit) if found else None
 
 
+def requeued_codes(settings: Mapping[str, str]) -> set[int]:
+    """Return the exit codes of jobs that Slurm requeues or holds by itself, by its configuration.
+
+    Raises ValueError for settings that are no lists of codes.
+    """
+    found = (parse_text(settings.get(name, "")) for name in ("RequeueExit", "RequeueExitHold"))
+    return {code for text in found if text for code in write_out(parse_ranges(text))}
+
+
 def parse_duration(text: str) -> int | None:
     """Return the seconds of one of Slurm's forms of a length of time; None for other text.
 

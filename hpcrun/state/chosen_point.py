@@ -101,9 +101,11 @@ def write(
     if point.parent is None:
         del data["parent"]  # An earlier hpcrun, by which jobs of the same search may run.
     _put(run.point, data, fill)
+    import shutil  # not for commands that only read
+
     # What a kill left may be a large checkpoint's last link.
     for rest in run.point.parent.parent.glob(f".{run.point.parent.name}.*.tmp"):
-        _remove(rest)
+        shutil.rmtree(rest, ignore_errors=True)
 
 
 def take(experiment: ExperimentPaths, number: int, values: Mapping[str, Any]) -> bool:
@@ -121,6 +123,8 @@ def _put(file: Path, data: Any, fill: Callable[[Path], object] = lambda director
 
     It appears whole, by a rename, which fails where there is a directory that holds a file.
     """
+    import shutil  # not for commands that only read
+
     place = file.parent
     place.parent.mkdir(parents=True, exist_ok=True)
     new = place.parent / f".{place.name}.{os.urandom(4).hex()}.tmp"
@@ -134,14 +138,8 @@ def _put(file: Path, data: Any, fill: Callable[[Path], object] = lambda director
             raise
         return False
     finally:
-        _remove(new)
+        shutil.rmtree(new, ignore_errors=True)
     return True
-
-
-def _remove(directory: Path) -> None:
-    import shutil  # not for commands that only read
-
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 def apply_points(plan: Plan, experiment: ExperimentPaths) -> Plan:

@@ -279,6 +279,28 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job.time, "sleep", lambda seconds: None)
 
 
+@pytest.mark.parametrize(
+    ("settings", "code", "ends_with"),
+    [
+        ({}, 7, 7),
+        ({"RequeueExit": "(null)", "RequeueExitHold": "(null)"}, 1, 1),
+        ({"RequeueExit": "1-3,70-255"}, 1, 4),
+        ({"RequeueExit": "1-3,70-255"}, 70, 4),
+        ({"RequeueExit": "1", "RequeueExitHold": "2,75"}, 75, 3),
+        ({"RequeueExit": "1-255"}, 9, 9),
+        ({"RequeueExit": "some"}, 1, 1),
+        ({"RequeueExit": "1-255"}, 0, 0),
+    ],
+)
+def test_a_job_ends_with_a_code_that_slurm_lets_be(
+    settings: dict[str, str], code: int, ends_with: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(client, "configuration", lambda: settings)
+    assert job.final_code(code, said.append) == ends_with
+    assert bool(said) == (code != ends_with or (code > 0 and settings == {"RequeueExit": "1-255"}))
+
+
 def test_a_requeue_waits_out_a_controller_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     down = "slurm_requeue error: Unable to contact slurm controller (connect failure)"
     halfway = "Unexpected message received for job 7_3"

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hpcrun.errors import EXIT_FAILED, EXIT_SAVED
 from hpcrun.site.slurm_site import SlurmPartition, SlurmSite
+from hpcrun.slurm.parse import parse_text, requeued_codes
 from hpcrun.text import agreeing, duration, listed, plural
 from hpcrun.tools.doctor.promise import (
     ADMINS,
@@ -80,24 +80,21 @@ def _requeue(site: SlurmSite, profile: Profile) -> Judgement:
 
 
 def _exit_codes(site: SlurmSite, profile: Profile) -> Judgement:
-    for setting in ("RequeueExit", "RequeueExitHold"):
-        value = site.settings.get(setting, "(null)")
-        codes = {int(code) for code in re.findall(r"\d{1,3}", value)}
-        spans = re.findall(r"(\d{1,3})-(\d{1,3})", value)
-        for low, high in spans:
-            codes |= {*range(int(low), int(high) + 1)}
-        ours = sorted(codes & {EXIT_FAILED, EXIT_SAVED})
-        if ours:
-            what = "puts such jobs back by itself, for ever"
-            if setting.endswith("Hold"):
-                what = "holds such jobs until somebody releases them"
-            return fails(
-                f"{setting}={value}: with exit code {ours[0]}, which hpcrun's jobs use, "
-                f"Slurm {what}",
-                f"take {' and '.join(map(str, ours))} out of {setting} in slurm.conf",
-                ADMINS,
-            )
-    return works("RequeueExit and RequeueExitHold leave hpcrun's exit codes alone")
+    settings = {name: site.settings.get(name, "") for name in ("RequeueExit", "RequeueExitHold")}
+    try:
+        taken = requeued_codes(settings)
+    except ValueError as error:
+        return unknown(str(error))
+    if not taken:
+        return works("no exit code of a job has Slurm put it back or hold it")
+    told = " and ".join(f"{name}={value}" for name, value in settings.items() if parse_text(value))
+    if taken >= {*range(1, 256)}:
+        return fails(
+            f"{told}: Slurm puts each job that failed back by itself, for ever, or holds it",
+            "leave an exit code out of it in slurm.conf",
+            ADMINS,
+        )
+    return works(f"{told}: hpcrun's jobs that fail end with another code")
 
 
 def requeue_delay(site: SlurmSite) -> int:

@@ -80,7 +80,7 @@ def test_a_cluster(slurm: dict[str, str | Exception], tmp_path: Path) -> None:
 
 def test_a_promise_that_does_not_hold(slurm: dict[str, str | Exception]) -> None:
     text = str(slurm["scontrol"])
-    slurm["scontrol"] = text.replace("RequeueExit             = (null)", "RequeueExit = 1-9")
+    slurm["scontrol"] = text.replace("RequeueExit             = (null)", "RequeueExit = 1-255")
     answer = doctor()
     assert answer.return_value == 1
     assert answer.stdout.splitlines()[2].startswith("exit codes")
