@@ -68,8 +68,8 @@ _CONTROL = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]|\x08+")
 _TELLS = re.compile(r"loss|step|epoch|iter|acc|error", re.IGNORECASE)
 _VALUE = r"[-+.\w]+"
 _OWN = {"step", "total", "epoch", "epochs", "epoch_total", "one_step", "ts", "eta", *RESERVED}
-# Seconds of an attempt after which a metric or a save should have come.
-_ENOUGH_SECONDS = 600.0
+# Seconds of an attempt after which a metric or a save should have come, and of one that ended.
+_ENOUGH_SECONDS, _BRIEF = 600.0, 60.0
 # Runs that are read, sentences that are told, and names in one.
 _MOST_READ, _MOST_TOLD, _MOST_NAMES = 10, 3, 6
 
@@ -353,12 +353,13 @@ def _is_due(selected: Selected, status: RunStatus) -> bool:
     """Check whether a run names something, and has run for long enough to show it."""
     if status.attempt is None or not (_metric(selected) or _patterns(selected)):
         return False
-    if status.over:
+    if status.state == run_state.COMPLETED:
         return True
-    began = time.time()
+    until, enough = (status.updated, _BRIEF) if status.over else (None, _ENOUGH_SECONDS)
     with contextlib.suppress(OSError):
         began = selected.paths.attempt(status.attempt).launch.stat().st_mtime
-    return time.time() - began >= _ENOUGH_SECONDS
+        return (until or time.time()) - began >= enough
+    return False
 
 
 def _is_missing(selected: Selected, status: RunStatus) -> bool:

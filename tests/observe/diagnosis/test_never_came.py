@@ -79,6 +79,12 @@ def test_files_to_resume_from_that_never_appear(study: Experiment) -> None:
     assert _told(study, "FAILED") == []
 
 
+def test_a_run_that_was_ended_early_had_no_time_to_save(study: Experiment) -> None:
+    _run(study, age=30, **RESUME)
+    study.end(outcome="failed", kind="cancelled", message="cancelled by the user")
+    assert _told(study, "CANCELLED") == []
+
+
 def test_what_is_not_watched_or_made_no_step_is_not_judged(study: Experiment) -> None:
     _run(study, age=700, **RESUME, progress={"saved": "elsewhere/*"})
     assert _told(study) == []
