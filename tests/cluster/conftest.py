@@ -23,8 +23,11 @@ from tests.testbed.layout import existing
 
 _HERE = Path(__file__).parent
 
-# Preemption with it and without it.
-_EXTRA = {VERSIONS[0]: {}, VERSIONS[1]: {"PreemptParameters": "send_user_signal"}}
+# A site that requeues jobs by their exit code; preemption that warns.
+_EXTRA = {
+    VERSIONS[0]: {"RequeueExit": "3"},
+    VERSIONS[1]: {"PreemptParameters": "send_user_signal"},
+}
 
 # ZeRO stages that CI's tests on the newer Slurm compare.
 _STAGES_OF_CI = [1, 3]
