@@ -288,7 +288,7 @@ BUDGETS = {
     # With imports of many nodes, and a save's files on Lustre.
     "check": 1_429,
     "tools/weights": 831,
-    "site": 671,
+    "site": 677,
     "tools/completion": 761,
     "testing": 686,
     "container": 462,

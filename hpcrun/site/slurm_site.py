@@ -21,6 +21,11 @@ from hpcrun.slurm.parse import array_size, parse_duration, parse_time
 # States, or flags on them, in which a node starts no job until somebody acts.
 _OUT = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "FUTURE", "UNKNOWN"}
 _OUT |= {"NOT_RESPONDING", "MAINT", "POWER_DOWN", "INVAL", "INVALID_REG", "REBOOT"}
+_DENIED = "Access/permission denied"
+_PRIVATE = (
+    "this Slurm shows its nodes or partitions to administrators alone (PrivateData in slurm.conf), "
+    "so that nothing can be checked before; `hpcrun submit` submits all the same"
+)
 
 
 @dataclass(frozen=True)
@@ -229,7 +234,8 @@ def read() -> SlurmSite:
         except client.CommandFailed as error:
             failed = client.refusal(f"scontrol: {error}")
             if isinstance(failed, ClusterRefused):
-                failed = ClusterUnreachable(f"scontrol: {error}", hint="repeat the same command")
+                hint = _PRIVATE if _DENIED in str(error) else "repeat the same command"
+                failed = ClusterUnreachable(f"scontrol: {error}", hint=hint)
             raise failed from None
         try:
             rows, missing = asked.result(), ""

@@ -113,6 +113,17 @@ def test_a_silent_controller_is_an_error(
         slurm_site.read()
 
 
+def test_what_a_site_keeps_private_is_not_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    """PrivateData=nodes; the real scontrol of both versions says this."""
+    denied = client.CommandFailed("slurm_load_node error: Access/permission denied")
+    _answering(monkeypatch, {**_recorded(version), "scontrol": denied})
+    with pytest.raises(ClusterUnreachable, match="denied") as caught:
+        slurm_site.read()
+    assert "PrivateData" in str(caught.value.hint)
+
+
 def test_a_user_whose_name_is_no_word_is_not_asked_for() -> None:
     with pytest.raises(client.CommandFailed, match="is not the name of a user"):
         site_queries.accounting("me; delete user name=you")

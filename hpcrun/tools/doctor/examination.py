@@ -90,7 +90,7 @@ def examine(profile: DoctorProfile, python: str | None = None) -> Examination:
 
     Raises ClusterUnreachable if the profile is for Slurm, and there is none on this machine.
     """
-    site, silent = None, ""
+    site, silent, unseen = None, "", None
     try:
         site = read_site(profile) if profile.is_slurm else None
     except ClusterUnreachable as error:
@@ -100,6 +100,7 @@ def examine(profile: DoctorProfile, python: str | None = None) -> Examination:
             alone = examine(doctor_profile.load(LOCAL, profile.root), python)
             return replace(alone, notes=(_ALONE,))
         silent = error.message
+        unseen = unknown(f"Slurm does not answer: {silent}", error.hint or "", YOU)
     asked = BackgroundCall(partial(machine_facts.ask_job_python, profile, python))
     with activity.doing(f"measuring the storage of {profile.root}"):
         # In this thread, so that Ctrl-C leaves nothing behind.
@@ -110,9 +111,8 @@ def examine(profile: DoctorProfile, python: str | None = None) -> Examination:
     facts = asked.result()
     judged: list[JudgedPromise] = []
     gpus = False
-    if silent:
-        answer = unknown(f"Slurm does not answer: {silent}", "repeat the same command", YOU)
-        judged.append(JudgedPromise("Slurm", "hpcrun works with this Slurm", answer))
+    if unseen is not None:
+        judged.append(JudgedPromise("Slurm", "hpcrun works with this Slurm", unseen))
     elif site is not None:
         judged += slurm_promises.judge(site, profile.data)
         has_own = profile.data["resources"]["gpu_request"] == "none"

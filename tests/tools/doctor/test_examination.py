@@ -103,6 +103,8 @@ def test_a_slurm_that_is_silent_leaves_the_rest(slurm: dict[str, str | Exception
     assert verdicts["Slurm"] == "not known"
     assert verdicts["job's Python"] == verdicts["root"] == "works"
     assert found["slurm"] is None
+    slurm["scontrol"] = client.CommandFailed("slurm_load_node error: Access/permission denied")
+    assert "Slurm: this Slurm shows its nodes or partitions to administrators" in doctor().stdout
 
 
 def test_no_slurm_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
