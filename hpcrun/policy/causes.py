@@ -57,6 +57,8 @@ KINDS = (
     *(HANG, LAUNCH, UNKNOWN, CANCELLED),
 )
 
+USAGE = 2
+"""The exit code of argparse, and of shells, for arguments that are not understood."""
 # In the place of a signal's name, where a rank left no exit code and nobody saw how it ended.
 UNSEEN = "a signal that nobody saw"
 # What the kernel ends a process with that takes too much memory.
@@ -108,7 +110,7 @@ NO_NODE_MEMORY = (
     r"DefaultCPUAllocator: (?:can't allocate|not enough) memory|std::bad_alloc"
     r"|\[Errno 12\] Cannot allocate memory"
 )
-_NO_MEMORY = re.compile(f"{NO_NODE_MEMORY}|{NO_GPU_MEMORY}")
+_NO_MEMORY = f"{NO_NODE_MEMORY}|{NO_GPU_MEMORY}"
 
 
 @dataclass(frozen=True)
@@ -359,7 +361,7 @@ def _rank_failed(evidence: Evidence, failure: Mapping[str, Any]) -> End:
 
 def of_exception(name: object, message: object) -> str:
     """Return the kind of cause that a rank's exception is, by its class's name and its message."""
-    if name in _OF_ALLOCATORS and _NO_MEMORY.search(str(message or "")):
+    if name in _OF_ALLOCATORS and re.search(_NO_MEMORY, str(message or "")):
         return OUT_OF_MEMORY
     return _EXCEPTIONS.get(str(name), RANK_CRASH)
 

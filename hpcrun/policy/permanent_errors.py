@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.errors import EXIT_SAVED
+from hpcrun.policy import causes
 
 # So many lines at a log's end are looked at.
 LINES = 200
@@ -20,8 +21,6 @@ _LONGEST = 10_000
 
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
-USAGE = 2
-"""The exit code of argparse, and of shells, for arguments that are not understood."""
 
 # Trouble of a node, its storage or its network, which another node or another time may not have.
 _TROUBLE = re.compile(
@@ -152,9 +151,9 @@ def _of_exit_code(code: int, lines: Sequence[str]) -> PermanentError | None:
         return PermanentError(f"a command is not found ({line})")
     if code == _NOT_EXECUTABLE and (line := _last(_NO_PERMISSION, lines)):
         return PermanentError(f"a command cannot be executed ({line})")
-    if code == USAGE and (line := _last(_NO_SCRIPT, lines)):
+    if code == causes.USAGE and (line := _last(_NO_SCRIPT, lines)):
         return PermanentError(f"its script is missing ({line})")
-    if code == USAGE and (line := _last(_SHELL_SYNTAX, lines)):
+    if code == causes.USAGE and (line := _last(_SHELL_SYNTAX, lines)):
         return PermanentError(f"the script has a syntax error ({line})", anywhere=True)
     if code == 1 and lines and _NO_MAIN_MODULE.match(lines[-1]):
         return PermanentError(f"a module is missing ({' '.join(lines[-1].split())})")

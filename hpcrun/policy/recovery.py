@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from hpcrun.policy import causes, next_attempt, node_health
 from hpcrun.policy.batch import Triple
-from hpcrun.policy.permanent_errors import USAGE
 from hpcrun.state.ledger import Attempt, same_start
 from hpcrun.text import plural
 
@@ -191,7 +190,7 @@ def _is_permanent(attempts: Sequence[Attempt]) -> bool:
     reason = last.get("permanent")
     if not reason or any(map(_has_stepped, attempts)):
         return False
-    if (attempts[-1].resume or {}).get("resumes") and last.get("exit_code") == USAGE:
+    if (attempts[-1].resume or {}).get("resumes") and last.get("exit_code") == causes.USAGE:
         # The next start does without the arguments that resume.
         return False
     same = (one.cause for one in attempts if one.cause.get("permanent") == reason)

@@ -19,7 +19,6 @@ from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state
 from hpcrun.observe.status.status import RunStatus
 from hpcrun.policy import resume
-from hpcrun.policy.log_excerpt import is_bar
 from hpcrun.state import files, metrics_file, session_log
 from hpcrun.state.layout import AttemptPaths
 from hpcrun.state.metrics_file import RESERVED
@@ -79,8 +78,7 @@ def proposed(lines: Iterable[str], *, metrics: bool = False) -> str | None:
 
     ``metrics``: one that reads no metric beside them is of no use.
     """
-    shown = [line for line in lines if not is_bar(line.encode(errors="replace"))]
-    for pattern in _forms(shown[-_MOST_LINES:]):
+    for pattern in _forms(_without_bars(lines)[-_MOST_LINES:]):
         if pattern is not None and (not metrics or {*re.compile(pattern).groupindex} - _OWN):
             return pattern
     return None
@@ -274,7 +272,13 @@ def _is_enough(paths: AttemptPaths, lines: Sequence[str]) -> bool:
 
 
 def _lines(selected: Selected, attempt: int) -> list[str]:
-    return [one for one in _printed(selected, attempt) if not is_bar(one.encode())]
+    return _without_bars(_printed(selected, attempt))
+
+
+def _without_bars(lines: Iterable[str]) -> list[str]:
+    from hpcrun.policy.log_excerpt import is_bar  # its patterns take `status` milliseconds
+
+    return [line for line in lines if not is_bar(line.encode(errors="replace"))]
 
 
 def _printed(selected: Selected, attempt: int) -> list[str]:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from hpcrun import shared_look
 from hpcrun.policy import causes, resume
-from hpcrun.policy.permanent_errors import USAGE
 from hpcrun.run.program.file_search import FoundFile, walk
 from hpcrun.run.program.save_watch import STEP, Place, place_of
 from hpcrun.run.program.whole_saves import damage
@@ -145,7 +144,7 @@ def _refused(launch: Launch, earlier: Sequence[AttemptPaths]) -> dict[str | None
         if one.number >= launch.attempt:
             continue
         told, code = one.resume or {}, one.cause.get("exit_code")
-        crashed = one.kind == causes.RANK_CRASH and (stepped or code == USAGE)
+        crashed = one.kind == causes.RANK_CRASH and (stepped or code == causes.USAGE)
         if not (crashed and told.get("resumes")) or one.number in stepped:
             break
         found.setdefault(told.get("source"), one.number)
