@@ -8,11 +8,11 @@ the Ada architecture paper): dense rates, without sparsity; memory as the sheet 
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from typing import Any
 
 from hpcrun.errors import UsageError
+from hpcrun.shared_dataclass import asdict, dataclass
 
 FP32, TF32, HALF, FP8 = "fp32", "tf32", "bf16", "fp8"
 

@@ -1,8 +1,9 @@
-"""`dataclass` and its kin for the classes that every process of a job imports.
+"""`dataclass` and its kin for the classes that every process of a job or many commands import.
 
 `dataclasses` imports `inspect` and others, and compiles up to six methods for each class: 25 ms
-before an agent does anything. Here all classes share theirs, and `dataclasses` is imported where
-somebody asks it about one of them: its `fields`, `replace` and so on work as ever.
+before an agent does anything, and as much of `plan`. Here all classes share theirs, and
+`dataclasses` is imported where somebody asks it about one of them: its `fields`, `replace` and so
+on work as ever.
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ else:
         return {name: _plain(getattr(one, name)) for name in one._shared_names}
 
     def replace(one, **changes):
-        """`dataclasses.replace`."""
+        """`dataclasses.replace`, also of an object of other classes."""
+        if not hasattr(one, "_shared_names"):
+            import dataclasses
+
+            return dataclasses.replace(one, **changes)
         return type(one)(**{**dict(zip(one._shared_names, _values(one), strict=True)), **changes})
 
 

@@ -8,7 +8,6 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from hpcrun import activity, resources
 from hpcrun.cli.global_options import Function, global_options, value_of
 from hpcrun.errors import UsageError
 from hpcrun.host import expand_home, is_there
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.slurm import patience
 from hpcrun.state import permissions
 from hpcrun.text import Say, entry, json_pieces, one_line, shortened

@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ import click
 from hpcrun.cli.options import PROGRAM_LINE, Output, is_override
 from hpcrun.errors import UsageError
 from hpcrun.host import expand_home, is_there
+from hpcrun.shared_dataclass import dataclass, replace
 from hpcrun.text import Say
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ import itertools
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcrun.compile.source.marked_tree import Key
 from hpcrun.compile.target import packing, sbatch_script
 from hpcrun.errors import UsageError
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.slurm.parse import parse_duration
 from hpcrun.state import layout
 from hpcrun.state.plan import Array, Dependence, Entry, Plan, RunPlan

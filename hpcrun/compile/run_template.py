@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from hpcrun.compile.target import (
 from hpcrun.compile.target.draft import SpecDraft
 from hpcrun.errors import Problem, UsageError
 from hpcrun.policy import batch, frameworks
+from hpcrun.shared_dataclass import dataclass, field
 from hpcrun.state.role_plan import ROLES
 from hpcrun.state.spec.experiment import Spec
 from hpcrun.state.spec.recovery_block import Recovery

@@ -8,7 +8,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from hpcrun import activity, shared_look
@@ -20,6 +19,7 @@ from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status.status import Observed, RunStatus
 from hpcrun.observe.tables import number
 from hpcrun.policy import next_attempt
+from hpcrun.shared_dataclass import dataclass, replace
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.plan import SEARCH, RunPlan
 from hpcrun.text import Say, listed, one_line

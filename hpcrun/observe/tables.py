@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
+from hpcrun.shared_dataclass import dataclass, field
 from hpcrun.terminal import styled
 from hpcrun.text import one_line
 

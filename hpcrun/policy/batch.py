@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from hpcrun.shared_dataclass import dataclass
 
 TRAIN = "train_batch_size"
 MICRO = "train_micro_batch_size_per_gpu"

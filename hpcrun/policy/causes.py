@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrun import slurm_state
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED
+from hpcrun.shared_dataclass import dataclass, field
 from hpcrun.state.ledger import CANCELLED as INTENT_CANCELLED
 from hpcrun.text import agreeing, listed, ranges, signal_name
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.text import shortened, signal_name
 
 LINES = 20

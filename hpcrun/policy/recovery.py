@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hpcrun.policy import causes, next_attempt, node_health
 from hpcrun.policy.batch import Triple
+from hpcrun.shared_dataclass import dataclass, replace
 from hpcrun.state.ledger import Attempt, same_start
 from hpcrun.text import plural
 

@@ -8,10 +8,10 @@ The rest trains wrong without a word, fails once the job runs, or was never trie
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.policy.batch import AUTO
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.state.spec.parallel_block import DIVIDING, EXPERT, laid_out
 
 # What DeepSpeed clips gradients at where the configuration says nothing.

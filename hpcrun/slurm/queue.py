@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextvars
-import dataclasses
 import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from hpcrun import slurm_state
 from hpcrun.errors import ClusterUnreachable
+from hpcrun.shared_dataclass import dataclass, replace
 from hpcrun.shared_look import CLOCKS, SEEN_WITHIN
 from hpcrun.slurm import client
 from hpcrun.slurm.background import BackgroundCall
@@ -332,12 +331,12 @@ def _states(rows: Iterable[dict[str, str]], separator: str) -> dict[str, JobStat
         if client.FURTHER_PART.search(full) and job.is_waiting and job.reason not in _NO_REASON:
             waits_for[full.partition("+")[0]] = job.reason
         for job_id in expand_job_id(full):
-            states[job_id] = dataclasses.replace(job, job_id=job_id)
+            states[job_id] = replace(job, job_id=job_id)
     # All parts of a heterogeneous job wait for the one that has a reason.
     for job_id, reason in waits_for.items():
         first = states.get(job_id)
         if first is not None and first.is_waiting and first.reason in _NO_REASON:
-            states[job_id] = dataclasses.replace(first, reason=reason)
+            states[job_id] = replace(first, reason=reason)
     return states
 
 
@@ -355,7 +354,7 @@ def merge(
         if current is None:
             if controller_answered and not state.is_over:
                 reason = f"accounting says {state.state}, the controller has forgotten the job"
-                state = dataclasses.replace(state, state=UNKNOWN, reason=reason, start=None)
+                state = replace(state, state=UNKNOWN, reason=reason, start=None)
             merged[job_id] = state
         elif current.is_over and state.is_over:
             merged[job_id] = state

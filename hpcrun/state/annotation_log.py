@@ -13,11 +13,11 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.fields import FLAG, INDICES, TEXT, TEXTS, TIME, Kinds, wrong
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.state import files, permissions
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.text import Say

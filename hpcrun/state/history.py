@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
 from hpcrun import shared_look
 from hpcrun.errors import BrokenFile, UsageError
+from hpcrun.shared_dataclass import dataclass, field
 from hpcrun.state import (
     annotation_log,
     chosen_point,

@@ -24,11 +24,9 @@ Lines have ``event`` and ``time``; the events are
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +34,7 @@ from hpcrun import owner_lock
 from hpcrun.errors import BrokenFile
 from hpcrun.fields import FLAG, INDEX, INDICES, MAPPING, TEXT, TEXTS, TIME, WHOLE, Kinds, wrong
 from hpcrun.host import start_ticks
+from hpcrun.shared_dataclass import dataclass, field, replace
 from hpcrun.state import files, job_changes
 from hpcrun.state.job_changes import JobChange
 from hpcrun.state.layout import ExperimentPaths, SubmissionPaths, is_job_id
@@ -124,7 +123,7 @@ class Job:
     def answered(self, job_id: str) -> Job:
         """Return the same with the id that Slurm gave to the array or the plain job."""
         record = {**self.record, "job_id": job_id}
-        return dataclasses.replace(self, job_id=_job_id(record, self.run), record=record)
+        return replace(self, job_id=_job_id(record, self.run), record=record)
 
 
 def write(
@@ -184,7 +183,7 @@ def read(submission: SubmissionPaths) -> dict[int, Job]:
             job = found.get(record.get("run", -1))
             if job is not None and job.event in (SUBMITTING, SUBMITTED):
                 message = record.get("message")
-                found[job.run] = dataclasses.replace(job, ended=True, message=message)
+                found[job.run] = replace(job, ended=True, message=message)
         if len(found) + len(numbers) > _MOST_RUNS:
             raise BrokenFile.of(submission.journal, f"it names more than {_MOST_RUNS:,} runs")
         if event == SUBMITTING:
@@ -207,9 +206,9 @@ def read(submission: SubmissionPaths) -> dict[int, Job]:
         elif event == UPDATED:
             for run in found.keys() & {*numbers}:
                 changes = {**found[run].changes, **job_changes.from_record(record)}
-                found[run] = dataclasses.replace(found[run], changes=changes)
+                found[run] = replace(found[run], changes=changes)
     return {
-        run: dataclasses.replace(job, foreground=True)
+        run: replace(job, foreground=True)
         if job.job_id and not job.is_local and run not in asked
         else job
         for run, job in found.items()

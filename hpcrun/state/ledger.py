@@ -76,7 +76,6 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrun import feature
@@ -98,6 +97,7 @@ from hpcrun.fields import (
     mapping,
     wrong,
 )
+from hpcrun.shared_dataclass import dataclass, field
 from hpcrun.state import files, session_log
 from hpcrun.state.layout import RunPaths, is_job_id
 from hpcrun.text import listed, plural, ranges, size, time_spent

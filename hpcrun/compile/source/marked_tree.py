@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hpcrun.compile.source.problems import MOST, MOST_NUMBER, Problems, listing, nearest_file
 from hpcrun.errors import Problem
 from hpcrun.host import expand_home, is_there
+from hpcrun.shared_dataclass import dataclass, field
 from hpcrun.text import shortened
 
 Key = tuple[str, ...]

@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -30,6 +29,7 @@ from hpcrun.compile.spec import schema
 from hpcrun.compile.spec.short_keys import ShortKeys, has_key
 from hpcrun.errors import Problem, UsageError
 from hpcrun.host import expand_home, is_there
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.state.spec.experiment import Spec
 from hpcrun.text import plural, shortened
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from hpcrun.compile.source.problems import MOST_NUMBER, Problems, did_you_mean, 
 from hpcrun.compile.spec import profile_files, schema
 from hpcrun.compile.target import slurm_options
 from hpcrun.host import expand_home
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.slurm import client
 from hpcrun.state import permissions
 from hpcrun.state.spec.cluster_profile import Profile

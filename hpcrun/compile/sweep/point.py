@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.compile.source.marked_tree import Key, SourceMark, Tree, dotted, nest
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.text import short_ends
 
 # Returns whether a key written at a mark exists; reports it where it does not.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hpcrun.compile.source.marked_tree import Key, Reporter, dotted
 from hpcrun.compile.target.slurm_options import check_words
 from hpcrun.policy import resume
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.state.spec.recovery_block import NEWEST
 
 EQUALS, WORDS, HYDRA, NO_FLAGS = "--key=value", "--key value", "key=value", "none"

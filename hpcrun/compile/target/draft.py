@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from hpcrun.compile.source.marked_tree import Reporter
+from hpcrun.shared_dataclass import dataclass
 
 # What takes its batch and its precision from the program's own flags.
 TRAINERS = ("accelerate", "composer", "huggingface", "lightning")

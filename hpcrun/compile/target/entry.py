@@ -10,7 +10,6 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from hpcrun.compile.source.problems import did_you_mean, listing
 from hpcrun.compile.target.command_line import EQUALS, arguments
 from hpcrun.host import expand_home, is_there
 from hpcrun.policy import frameworks, resume
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.state import files
 from hpcrun.state.plan import Entry
 from hpcrun.state.spec.run_blocks import Progress

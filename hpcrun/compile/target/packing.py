@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcrun.compile.source.marked_tree import get_at
 from hpcrun.policy import frameworks
+from hpcrun.shared_dataclass import dataclass, replace
 from hpcrun.slurm.parse import megabytes
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.spec.recovery_block import Recovery

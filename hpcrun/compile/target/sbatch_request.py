@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrun.compile.target.slurm_options import (
@@ -21,6 +20,7 @@ from hpcrun.compile.target.slurm_options import (
 )
 from hpcrun.errors import UsageError
 from hpcrun.policy import secret_names
+from hpcrun.shared_dataclass import dataclass, field
 from hpcrun.slurm.parse import parse_array, parse_duration, parse_gpus, parse_gres
 from hpcrun.text import one_line, plural
 

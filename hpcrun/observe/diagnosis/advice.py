@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from hpcrun.observe.diagnosis.attempts import CANCELLED, NO_END, RunStory
 from hpcrun.observe.status import run_state
 from hpcrun.policy import batch, causes, next_attempt, node_health, recovery, resume
+from hpcrun.shared_dataclass import dataclass, replace
 from hpcrun.slurm import pending_reason
 from hpcrun.slurm.pending_reason import NEVER
 from hpcrun.state import job_changes, submission_facts

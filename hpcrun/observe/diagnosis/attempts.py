@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state, slurm_cache
 from hpcrun.observe.status.status import Ask, Observed, RunStatus, observe
 from hpcrun.policy import causes, next_attempt
+from hpcrun.shared_dataclass import dataclass, replace
 from hpcrun.slurm import pending_reason
 from hpcrun.state import (
     files,

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from hpcrun import activity, shared_look
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput, Span
 from hpcrun.observe.diagnosis.price_list import CPU, GPU, PriceList, money_text
 from hpcrun.observe.tables import Table
+from hpcrun.shared_dataclass import dataclass, field, replace
 from hpcrun.state.plan import RunPlan
 from hpcrun.text import hours_text
 

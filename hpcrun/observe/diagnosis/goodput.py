@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrun.policy import causes, recovery
+from hpcrun.shared_dataclass import dataclass, field
 from hpcrun.state import ledger, session_log
 from hpcrun.state.ledger import Attempt
 from hpcrun.state.session_log import SessionLog

@@ -7,7 +7,6 @@ that `data_wait` judges.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hpcrun import feature
@@ -17,6 +16,7 @@ from hpcrun.observe.diagnosis.attempts import AttemptStory, RunStory, one_line
 from hpcrun.observe.diagnosis.goodput import WORDS, Goodput
 from hpcrun.observe.status import run_state
 from hpcrun.policy import causes, frameworks, next_attempt, node_health, recovery
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.slurm import pending_reason
 from hpcrun.state import files, job_changes, ledger, session_log
 from hpcrun.state.layout import AttemptPaths

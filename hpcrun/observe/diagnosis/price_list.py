@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from hpcrun.shared_dataclass import dataclass, field
 
 GPU = "GPU-hours"
 CPU = "CPU-hours"

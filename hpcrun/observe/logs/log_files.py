@@ -7,7 +7,6 @@ import datetime
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
@@ -18,6 +17,7 @@ from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.fields import TIME, WHOLE
 from hpcrun.observe.logs.tail import SizeMark, Source
 from hpcrun.observe.read.selection import Selected, have_begun
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.slurm.hostlist import parse_ranges, write_out
 from hpcrun.state import files, ledger
 from hpcrun.state.layout import AttemptPaths, SubmissionPaths

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 
 from hpcrun.errors import UsageError
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.text import shortened
 
 SIGNS = ("=", "!=", "<", "<=", ">", ">=", "~")

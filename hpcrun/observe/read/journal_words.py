@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hpcrun import activity, shared_look
 from hpcrun.errors import BrokenFile
 from hpcrun.observe.read.root_cache import RootCache, are_old
+from hpcrun.shared_dataclass import dataclass, field
 from hpcrun.state import history, journal
 from hpcrun.state.layout import ExperimentPaths
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
 from hpcrun.errors import BrokenFile
 from hpcrun.fields import TIME
+from hpcrun.shared_dataclass import dataclass, field, replace
 from hpcrun.state import files, metrics_file, session_log
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.ledger import Attempt

@@ -13,13 +13,13 @@ import json
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hpcrun.errors import BrokenFile, UsageError
 from hpcrun.host import expand_home
 from hpcrun.observe.read.journal_words import JournalCache, JournalWords
+from hpcrun.shared_dataclass import dataclass, field
 from hpcrun.slurm.hostlist import expand_job_id, parse_ranges
 from hpcrun.state import files, history, layout, permissions
 from hpcrun.state.annotation_log import NOTHING, Annotation

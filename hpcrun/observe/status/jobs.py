@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
 
 from hpcrun import host, slurm_state
 from hpcrun.errors import ClusterUnreachable
+from hpcrun.shared_dataclass import dataclass, field
 from hpcrun.slurm import queue
 from hpcrun.slurm.queue import GONE, JobMark, JobState
 from hpcrun.text import whole_number

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state
 from hpcrun.observe.status.status import Observed
 from hpcrun.policy import recovery
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.state import ledger, permissions
 from hpcrun.state.layout import ExperimentPaths
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from hpcrun import feature, slurm_state
 from hpcrun.policy import causes, next_attempt, recovery
+from hpcrun.shared_dataclass import dataclass, replace
 from hpcrun.slurm import pending_reason
 from hpcrun.slurm.queue import GONE, JobState
 from hpcrun.state.journal import BROKEN, SUBMITTED, SUBMITTING, Job

@@ -7,7 +7,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -18,6 +17,7 @@ from hpcrun.fields import TIME
 from hpcrun.host import user_cache
 from hpcrun.observe.status import jobs
 from hpcrun.observe.status.jobs import Answers, JobRef
+from hpcrun.shared_dataclass import dataclass, field, replace
 from hpcrun.slurm import client, patience
 from hpcrun.slurm.background import BackgroundCall
 from hpcrun.slurm.queue import JobState

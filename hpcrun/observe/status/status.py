@@ -8,7 +8,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from hpcrun import activity, shared_look
@@ -21,6 +20,7 @@ from hpcrun.observe.status import run_state, slurm_cache
 from hpcrun.observe.status.jobs import Answers, JobRef
 from hpcrun.observe.status.run_state import RunEvidence, Verdict
 from hpcrun.policy import causes, next_attempt
+from hpcrun.shared_dataclass import dataclass, replace
 from hpcrun.slurm import patience as slurm_patience
 from hpcrun.slurm.queue import GONE, JobMark, JobState
 from hpcrun.state import chosen_point, files, layout, ledger

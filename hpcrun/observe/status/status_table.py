@@ -7,7 +7,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from hpcrun.observe.read.selection import Selected
 from hpcrun.observe.status import run_state
 from hpcrun.observe.status.status import RunStatus, best_value
 from hpcrun.observe.tables import Table, number
+from hpcrun.shared_dataclass import dataclass, field
 from hpcrun.state import files, metrics_file
 from hpcrun.state.layout import RunPaths
 from hpcrun.state.plan import SEARCH
