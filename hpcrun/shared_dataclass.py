@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["asdict", "dataclass", "field", "names", "replace"]
+__all__ = ["asdict", "dataclass", "field", "is_dataclass", "names", "replace"]
 
 _MISSING: Any = type("_MISSING_TYPE", (), {})()
 
@@ -51,12 +51,16 @@ else:
         return decorate if cls is None else decorate(cls)
 
     def asdict(one):
-        """`dataclasses.asdict` of an object of these classes; what is no container is no copy."""
+        """`dataclasses.asdict`; what is no container is no copy."""
+        if not _is_shared(type(one)):
+            import dataclasses
+
+            return dataclasses.asdict(one)
         return {name: _plain(getattr(one, name)) for name in one._shared_names}
 
     def replace(one, **changes):
         """`dataclasses.replace`, also of an object of other classes."""
-        if not hasattr(one, "_shared_names"):
+        if not _is_shared(type(one)):
             import dataclasses
 
             return dataclasses.replace(one, **changes)
@@ -64,9 +68,22 @@ else:
 
 
 def names(kind: type[Any]) -> tuple[str, ...]:
-    """Return the names of a class's fields."""
+    """Return the names of a class's fields, also of a class of `dataclasses`."""
+    if not _is_shared(kind):
+        import dataclasses
+
+        return tuple([one.name for one in dataclasses.fields(kind)])
     found: tuple[str, ...] = kind._shared_names
     return found
+
+
+def is_dataclass(value: object) -> bool:
+    """Check as `dataclasses.is_dataclass`, without the fields of these classes."""
+    return hasattr(value, "_shared_names") or hasattr(value, "__dataclass_fields__")
+
+
+def _is_shared(kind: type[Any]) -> bool:
+    return "_shared_names" in vars(kind)
 
 
 def _take_default(cls: type[Any], name: str) -> tuple[Any, Any]:
@@ -90,7 +107,7 @@ def _is_missing(value: object) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    if hasattr(value, "_shared_names"):
+    if is_dataclass(value):
         return asdict(value)
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from hpcrun import shared_dataclass
 from hpcrun.shared_dataclass import dataclass
 
 
@@ -101,6 +102,21 @@ def test_a_class_of_the_original_on_top() -> None:
     assert repr(More("a", 1)).endswith("More(name='a', count=1, others=[], last='z')")
     assert [one.name for one in dataclasses.fields(More)] == ["name", "count", "others", "last"]
     assert [one.kw_only for one in dataclasses.fields(Named)] == [True, True]
+
+
+@dataclasses.dataclass(frozen=True)
+class Upon(Shared):
+    last: str = "z"
+
+
+@pytest.mark.parametrize("one", [Shared("a"), Original("a"), Upon("a", last="b"), Named(name="a")])
+def test_what_is_asked_of_either_kind(one: Any) -> None:
+    assert shared_dataclass.names(type(one)) == tuple(vars(one))
+    assert shared_dataclass.asdict(one) == dataclasses.asdict(one) == vars(one)
+    assert shared_dataclass.replace(one, count=5) == dataclasses.replace(one, count=5) != one
+    assert shared_dataclass.is_dataclass(one)
+    assert shared_dataclass.is_dataclass(type(one))
+    assert not shared_dataclass.is_dataclass("a")
 
 
 def test_not_frozen() -> None:

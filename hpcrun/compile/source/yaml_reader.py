@@ -7,7 +7,6 @@ strings, and every value keeps its file and line.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -30,6 +29,7 @@ from hpcrun.compile.source.marked_tree import (
 )
 from hpcrun.compile.source.problems import Problems, kind_of
 from hpcrun.errors import Problem
+from hpcrun.shared_dataclass import replace
 from hpcrun.state import files
 
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -282,7 +282,7 @@ class _Builder:
                 continue
             lines[name] = line
             data[name] = self._build(value_node, full, open_nodes)
-            self.marks[full] = dataclasses.replace(self.marks[full], line=line)
+            self.marks[full] = replace(self.marks[full], line=line)
         return {**merged, **data}
 
     def _name(self, node: yaml.Node, key: Key, line: int) -> str | None:

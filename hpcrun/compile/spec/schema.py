@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 import types
 from difflib import SequenceMatcher
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from hpcrun import shared_dataclass
 from hpcrun.compile import added_keys
 from hpcrun.compile.source.marked_tree import Key, Reporter, dotted
 from hpcrun.compile.source.problems import did_you_mean, kind_of, listing
@@ -63,12 +63,12 @@ _SLIP, _LONG = 0.88, 6
 def hints(cls: type) -> dict[str, Any]:
     """Return field name -> type of a dataclass, in the order declared."""
     found = get_type_hints(cls)
-    return {field.name: found[field.name] for field in dataclasses.fields(cls)}
+    return {name: found[name] for name in shared_dataclass.names(cls)}
 
 
 def defaults(cls: type) -> dict[str, Any]:
     """Return the default of every field as plain data, blocks filled in."""
-    data: dict[str, Any] = dataclasses.asdict(cls())
+    data: dict[str, Any] = shared_dataclass.asdict(cls())
     return data
 
 
@@ -76,7 +76,7 @@ def dataclass_of(annotation: Any) -> type | None:
     """Return the dataclass in ``Block`` or ``Block | None``."""
     options = get_args(annotation) if is_union(annotation) else (annotation,)
     for option in options:
-        if isinstance(option, type) and dataclasses.is_dataclass(option):
+        if isinstance(option, type) and shared_dataclass.is_dataclass(option):
             return option
     return None
 

@@ -8,12 +8,12 @@ import re
 import stat
 import zlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcrun.compile.source import git
 from hpcrun.errors import HpcrunError, UsageError
+from hpcrun.shared_dataclass import dataclass
 from hpcrun.state import files
 from hpcrun.state.layout import ExperimentPaths, is_archive
 from hpcrun.state.plan import Entry, Plan

@@ -13,11 +13,11 @@ import os
 import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hpcrun.compile.target.entry import MOST_PARSED
+from hpcrun.shared_dataclass import dataclass, field
 from hpcrun.state import files
 from hpcrun.state.plan import Plan, RunPlan
 from hpcrun.state.role_plan import ROLES

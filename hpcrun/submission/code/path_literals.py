@@ -16,8 +16,9 @@ import ast
 import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
+
+from hpcrun.shared_dataclass import dataclass, field, replace
 
 _LONGEST_PATH = 1_000
 _SEPARATORS = re.compile(r"[=,;:\s'\"\[\]()]+")
