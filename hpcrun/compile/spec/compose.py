@@ -257,15 +257,22 @@ def check_exists(key: Key, tree: Tree, problems: Problems, place: SourceMark | N
     message = f"there is no key {dotted(key)}"
     given = (dotted(one) for one in keys(tree.data))
     every = itertools.chain(schema.fields(Spec), given)
-    names = [name for name in every if not name.startswith("sweep")]
+    # The mapping that a key would be in is not what was meant by it.
+    above = {dotted(key[:length]) for length in range(1, len(key))}
+    names = [name for name in every if not name.startswith("sweep") and name not in above]
+    full = key if len(key) > 1 else ("config", *key)
+    adds = f"+{dotted(full)}=VALUE adds it" if _KEY.fullmatch(dotted(full)) else ""
+    if place is not None:
+        written = f"{': {'.join(full)}: VALUE{'}' * (len(full) - 1)}"
+        adds = f"write {written} into the spec: a sweep varies what is there"
     if schema.is_free(Spec, key):
         parent = get_at(tree.data, key[:-1])
         siblings = list(parent) if isinstance(parent, dict) else []
         hint = did_you_mean(key[-1], siblings) or did_you_mean(dotted(key), names)
         if siblings:
             message += f"; {dotted(key[:-1])} has {listing(siblings, 12)}"
-        if place is None and _KEY.fullmatch(dotted(key)):
-            hint = f"{hint or ''} +{dotted(key)}=VALUE adds it".strip()
+        if place is None or key[0] != "deepspeed":
+            hint = f"{hint or ''} {adds}".strip()
     else:
         hint = _schema_hint(key)
         block = schema.dataclass_of(schema.find(Spec, key[:-1]))
@@ -275,16 +282,13 @@ def check_exists(key: Key, tree: Tree, problems: Problems, place: SourceMark | N
         elif len(key) == 1 and isinstance(config, dict) and config:
             hint = hint or did_you_mean(key[0], config)
             message += f"; config has {listing(config, 12)}"
-            adds = f"+config.{key[0]}=VALUE adds it" if _KEY.fullmatch(key[0]) else ""
-            if place is not None:
-                adds = (
-                    f"write config: {{{key[0]}: VALUE}} into the spec: a sweep varies what is there"
-                )
             hint = f"{hint or ''} {adds}".strip()
         hint = hint or did_you_mean(dotted(key), names)
         if hint is None and place is None and schema.find(Spec, key[:1]) is None:
             adds = shlex.quote(added_word(key, "VALUE", tree))
             hint = f"{adds} adds it, where it is the program's"
+        elif hint is None and len(key) == 1:
+            hint = adds
     Reporter(tree, problems).at_mark(mark, key, message, hint)
     return False
 
