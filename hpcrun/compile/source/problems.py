@@ -74,7 +74,8 @@ def did_you_mean(word: str, accepted: Iterable[str]) -> str | None:
 def nearest_file(name: str, there: Iterable[str]) -> str | None:
     """Return ``did you mean 'a.yaml'?``, of a file whose name without its ending is close."""
     by_stem = {str(Path(one).with_suffix("")): one for one in there}
-    near = _nearest(str(Path(name).with_suffix("")), by_stem)
+    # The root has no name.
+    near = _nearest(str(Path(name).with_suffix("")), by_stem) if name else None
     return f"did you mean '{by_stem[near]}'?" if near else None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcrun import resources
 from hpcrun.compile.source import git
-from hpcrun.host import expand_home
+from hpcrun.host import expand_home, is_there
 from hpcrun.state import permissions
 
 
@@ -51,7 +51,7 @@ def around(beside: Path) -> list[Path]:
 def files(name: str, beside: Path, ending: str = ".yaml") -> list[Path]:
     """List the files of the profile ``name``, those that are hidden by the first included."""
     places = dict.fromkeys(directories(beside))
-    return [path for place in places if (path := place / f"{name}{ending}").is_file()]
+    return [path for place in places if is_there((path := place / f"{name}{ending}").is_file)]
 
 
 def available(beside: Path) -> dict[str, Path]:

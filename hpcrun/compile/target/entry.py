@@ -69,7 +69,7 @@ def locate(
     Modules are looked for in ``root``, which is ``code.root``, and in the packages of the job's
     ``python`` too.
     """
-    if not entry:
+    if not entry or (isinstance(entry, str) and not entry.strip()):
         report.at("entry", f"is missing; accepted is {FORMS}")
         return None
     if isinstance(entry, list):
