@@ -124,7 +124,7 @@ def _unfit(
     """Return why no run can go on from another's checkpoint, and what to do; None if it can."""
     every, saves = block["population"]["every"], run.spec["checkpoint"]["every"]
     if saves is None or saves > every:
-        found = f"begins trials from others' checkpoints, and checkpoint.every is {saves}"
+        found = f"begins trials from others' checkpoints, and checkpoint.every is {saves or 'null'}"
         return found, f"set checkpoint.every to {every} or less"
     located, recovery = template.located, run.spec["recovery"]
     assert located is not None

@@ -301,7 +301,7 @@ def _check_population(block: Mapping[str, Any], report: Reporter) -> None:
     if not 0 <= population["resample"] <= 1:
         own.at("resample", f"found {population['resample']}; accepted is 0 to 1")
     if size is None or size >= block["trials"]:
-        found = f"found {size}; the first trials are so many, and others begin from them"
+        found = f"found {size or 'null'}; the first trials are so many, and others begin from them"
         few = block["trials"] // 4 or 1
         hint = f"less than trials ({block['trials']}), such as parallel: {few}"
         report.at("parallel", found, hint)

@@ -196,6 +196,10 @@ def _check(role: dict[str, Any], report: Reporter) -> None:
         report.at_least(key, role[key], 1, 10_000)
     for key in ("first_node", "gpus_per_node", "budget", "stop_grace"):
         report.at_least(key, role[key], 0, 10_000)
+    # What was reported is not reported again of the top level, whose place the main role takes.
+    for key in (*SHAPE, "ntasks"):
+        if report.problems.under(dotted((*report.key, key))):
+            role[key] = None
     gpus, tasks = role["gpus_per_node"] or 0, role["ntasks_per_node"]
     if gpus and tasks not in (None, 1, gpus):
         found = f"found {tasks} with gpus_per_node={gpus}; with GPUs there is one rank per GPU"

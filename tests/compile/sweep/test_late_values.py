@@ -199,7 +199,7 @@ SESSION = "import hpcrun\nsession = hpcrun.session()\n"
         ),
         (SCRIPT + SAVES + "recovery: {resume_args: [--r]}\n", SESSION, "this one saves by itself"),
         (SCRIPT + SAVES + "framework: huggingface\n", SESSION, "this one saves by itself"),
-        (SCRIPT, SESSION, "and checkpoint.every is None"),
+        (SCRIPT, SESSION, "and checkpoint.every is null"),
         (SCRIPT + "checkpoint: {every: 11}\n", SESSION, "set checkpoint.every to 10 or less"),
         (
             "entry: train:main\nresources: {ntasks_per_node: 2}\nparallel: {tensor: 2}\n" + SAVES,

@@ -261,7 +261,7 @@ def test_a_budget_is_hours_above_none(project: Any, budget: str) -> None:
         ("{every: 10, share: 0}", "", "population.share: found 0"),
         ("{every: 10, resample: 1.5}", "", "population.resample: found 1.5; accepted is 0 to 1"),
         ("{every: 10, size: 4}", "", "size"),
-        ("{every: 10}", "parallel: null", "parallel: found None; the first trials are so many"),
+        ("{every: 10}", "parallel: null", "parallel: found null; the first trials are so many"),
         ("{every: 10}", "parallel: 6", "less than trials (6), such as parallel: 1"),
         ("{every: 10}", "prune: median", "does not go together with prune: median"),
         ("{every: 10}", "sampler: gp", "does not go together with sampler: gp"),

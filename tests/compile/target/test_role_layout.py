@@ -226,6 +226,13 @@ def test_mistakes(project: Any, roles: str, message: str) -> None:
     assert message in found(project, f"entry: [train]\nroles: {roles}\n")
 
 
+def test_what_a_main_role_has_wrong_is_told_of_it_alone(project: Any) -> None:
+    wrong = "nodes: -1, ntasks_per_node: 0, cpus_per_task: 0, gpus_per_node: -3"
+    problems = found(project, f"entry: [train]\nroles: {{a: {{{wrong}}}}}\n").splitlines()
+    assert len(problems) == 4
+    assert all(" roles.a." in one for one in problems)
+
+
 def test_no_fewer_nodes(project: Any) -> None:
     text = ROLES + "recovery: {shrink: true}\n"
     assert "recovery.shrink: a run with roles does not go on" in found(project, text)
