@@ -65,6 +65,8 @@ def command(
     from hpcrun.observe.status.status import observe
     from hpcrun.observe.tables import Table
 
+    if output.json and form in ("csv", "latex"):
+        raise UsageError(f"--format {form} and --json do not go together", hint="leave one out")
     selected = select(output, where, conditions)
     chosen = key_names("--columns", columns)
     keys, more = run_values.choose_columns(selected, [run_values.ALL_COLUMNS] if chosen else [])

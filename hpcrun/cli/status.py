@@ -78,9 +78,9 @@ def command(
     {where}. Without it: what is running or queued of all your experiments, then all runs of your
     newest one. What an experiment depends on is shown before it.
     """
-    if (cost or by) and watch:
-        option = "--cost" if cost else "--by"
-        raise UsageError(f"{option} and --watch do not go together", hint="leave one out")
+    if (cost or by) and (watch or columns is not None):
+        options = f"{'--cost' if cost else '--by'} and {'--watch' if watch else '--columns'}"
+        raise UsageError(f"{options} do not go together", hint="leave one out")
     own = False
     if everything or ((by or (cost and everyone)) and not _names(where)):
         where, own = _all(where), not everyone
