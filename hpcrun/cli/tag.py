@@ -15,7 +15,7 @@ from hpcrun.errors import UsageError
 from hpcrun.text import listed, plural, shortened, timestamp
 
 # A tag to be removed, and no cluster of options.
-_MINUS = re.compile(r"-(?![qv]+$|-)[^\s=]{2,}")
+_MINUS = re.compile(r"-(?![qv]+$|h$|-)[^\s=]+")
 
 
 class _TagCommand(click.Command):

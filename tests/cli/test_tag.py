@@ -37,6 +37,8 @@ def test_tags_are_put_on_shown_and_taken_away(keyboard: Keyboard) -> None:
     assert done.out == "study/0  good v1.2\nstudy/1  good v1.2\n"
     assert keyboard.type("tag", "study/1", "-v1.2", "+wip").out == "study/1  good wip\n"
     assert keyboard.type("tag", "study/1", "--remove", "wip").out == "study/1  good\n"
+    keyboard.type("tag", "study/1", "+x")
+    assert keyboard.type("tag", "study/1", "-x").out == "study/1  good\n"
     assert keyboard.type("tag", "seed=2", "study", "+late").out == "study/2  late\n"
     assert keyboard.type("tag").out == "study/0  good v1.2\nstudy/1  good\nstudy/2  late\n"
     found = json.loads(keyboard.type("tag", "study/0", "--json").out)
