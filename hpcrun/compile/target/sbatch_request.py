@@ -288,8 +288,8 @@ def _shape(job: ScriptRequest, options: Mapping[str, SbatchOption]) -> None:
     """Read nodes, tasks, CPUs and GPUs, which depend on each other."""
     if one := options.get("nodes"):
         found = re.fullmatch(r"\s*(\d{1,7})(?:-(\d{1,7}))?\s*", one.value)
-        job.nodes = max(1, int(found[1])) if found else 1
-        if found is None:
+        job.nodes = (int(found[1]) if found else 0) or 1
+        if found is None or not int(found[1]):
             job.must_ask(one, "resources.nodes", "a whole number")
         else:
             job.carry(one, "resources.nodes", job.nodes)
