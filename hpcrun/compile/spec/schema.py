@@ -303,7 +303,9 @@ class SchemaChecker:
 
     def _unknown(self, key: Key, value: Any, cls: type) -> None:
         where = f"'{dotted(key[:-1])}'" if len(key) > 1 else "the top level"
-        hint = suggest(cls, self.root, key, value) or value_hints.of_own_value(key, value)
+        hint = suggest(cls, self.root, key, value)
+        if "config" in hints(self.root):  # a profile has none
+            hint = hint or value_hints.of_own_value(key, value)
         # What to write is not behind forty names.
         accepted = listing(accepted_keys(cls), _SOME if hint else _ALL)
         self.report.at(key, f"unknown key; {where} accepts {accepted}", hint)
