@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcrun.cli import commands
 from hpcrun.cli.options import SPEC_HERE
 from hpcrun.compile.target.sbatch_request import SHORT
 from hpcrun.errors import HpcrunError
@@ -61,6 +62,8 @@ _IN_PLACE: dict[tuple[str, str], tuple[str | None, ...]] = {
     **{(name, "--all"): ("*",) for name in ("why", "results", "clean", "cancel", "logs")},
     **{("logs", option): ("--tail", None) for option in ("-n", "--lines", "--last", "--limit")},
     ("logs", "--job"): (None,),
+    **{("logs", option): ("-f",) for option in ("-w", "--watch")},
+    **{("status", option): ("-w",) for option in ("-f", "--follow")},
     **{("list", option): ("|", "head", "-n", None) for option in ("-n", "--limit", "--last")},
     **{("results", f"--{form}"): ("--format", form) for form in ("csv", "latex")},
     ("results", "-o"): ("--format", "csv", ">", None),
@@ -113,6 +116,11 @@ def explained(
     shown = [word if word in (">", "|") else shlex.quote(word) for word in typed]
     path = context.command_path.split()
     verbs = [_VERBS[one] for one in _VERBS if _TOLD[one] in notes]
+    if command == "list" and any("=" in word for word in typed):
+        verbs = ["status"]
+        shown = (
+            shown if any(word[0] != "-" and "=" not in word for word in typed) else ["'*'", *shown]
+        )
     line = one_line(" ".join([*path[:-1], *(verbs or path[-1:]), *shown]))
     message = f"No such option {error.option_name!r}: {'; '.join(notes)}; type\n  {line}"
     return click.UsageError(message, context)
@@ -201,7 +209,9 @@ def _translated(command: click.Command, words: Sequence[str]) -> tuple[list[str]
         name, value = _split(word)
         near = [_SAME.get(name, name)]
         if near[0] not in known and name.startswith("--"):
-            near = get_close_matches(name, known, 1, _NEARLY)
+            # Nobody means the opposite.
+            alike = [one for one in known if one.startswith("--no") == name.startswith("--no")]
+            near = get_close_matches(name, alike, 1, _NEARLY)
         option = known.get(near[0]) if near else None
         is_flag = option is not None and (option.is_flag or option.count)
         if not word.startswith("-"):
@@ -212,7 +222,10 @@ def _translated(command: click.Command, words: Sequence[str]) -> tuple[list[str]
             if value is None and rest and _is_value(name, rest[0]):
                 value = rest.pop(0)
             sweeps |= name in ("array", "multirun")
-            _translate(name, value, typed, notes)
+            if of_submit := _of_submit(name, command.name, words):
+                notes.append(of_submit)
+            else:
+                _translate(name, value, typed, notes)
         else:
             typed.append(word.replace(name, near[0], 1))
             if near[0] != name:
@@ -245,6 +258,20 @@ def has_key(tree: Tree | None, name: str) -> bool:
 
     key = tuple(name.split("."))
     return tree is not None and all(key) and ShortKeys(tree).knows(key)
+
+
+def _of_submit(name: str, command: str | None, words: Sequence[str]) -> str | None:
+    """Return the note on an option of ``submit``, or its opposite, that is no key; else None."""
+    submit = commands.load("submit")
+    params = submit.params if submit else []
+    options = {one.lstrip("-"): one for param in params for one in param.opts}
+    base = name.removeprefix("no-")
+    meant = options.get(name) or options.get(base) or options.get(f"no-{base}")
+    if meant is None or name in _TOLD or has_key(_spec_of(words), name):
+        return None
+    if command == "submit":
+        return f"submit without {meant} does so"
+    return f"{meant} is an option of `hpcrun submit`"
 
 
 def _split(word: str) -> tuple[str, str | None]:
