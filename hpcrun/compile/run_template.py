@@ -141,6 +141,10 @@ class RunTemplates:
         below_entry = role_layout.take_place(spec, report) if spec[ROLES] else report
         checks.check(spec, self._site["limits"], report)
         checks.settle_paths(spec, self._directory, report)
+        # A profile says it for the runs that have GPUs.
+        wanted, of_site = spec["resources"], self._site["resources"]["gpu_type"]
+        if not (wanted["gpus_per_node"] or spec[ROLES]) and wanted["gpu_type"] != of_site:
+            report.note_alone("resources.gpu_type", "resources.gpus_per_node")
         located = self._locate(spec, below_entry)
         if self.code_root is not None:
             checks.check_in_code(spec["code"], self._directory, self.code_root, report)

@@ -109,6 +109,11 @@ class Reporter:
             full = shortened(dotted(self._full(key)), _LONGEST_KEY)
             notes.append(str(Problem(mark.file, full, shortened(message), hint, mark.line)))
 
+    def note_alone(self, key: str, other: str) -> None:
+        """Add that a key, where it is given, does nothing, as ``other`` is not."""
+        if self._full(key) in self.tree.marks:
+            self.note(key, f"does nothing without {other}")
+
     def no_file(self, key: Key | str, written: str, path: Path, pattern: str) -> None:
         """Add that ``path`` is missing; the hint is a name like it, or names that are there.
 

@@ -59,6 +59,13 @@ AT_LEAST = {
     },
     **{f"estimate.{name}": 1 for name in _SIZES},
 }
+# Keys, and those without which they do nothing.
+_ALONE = {
+    "optimization.factor": "optimization.milestones",
+    "recovery.spike": "recovery.on_spike",
+    "notify.mail_types": "notify.mail",
+    "notify.events": "notify.command",
+}
 _PLACEHOLDER = re.compile(r"\$\{hpcrun:(\w+)\}")
 # In a project's name, where Weights & Biases puts it into addresses.
 NOT_IN_PROJECTS = "/\\#?%:"
@@ -96,6 +103,9 @@ def check(data: dict[str, Any], limits: dict[str, Any], report: Reporter) -> Non
     _check_progress(data["progress"], report.below("progress"))
     _check_notify(data["notify"], report.below("notify"))
     _check_arguments(data, report)
+    for key, other in _ALONE.items():
+        if not get_at(data, tuple(other.split("."))):
+            report.note_alone(key, other)
     if (wandb := data["tracking"]["wandb"]) and wandb["project"] is not None:
         _check_project(wandb["project"], report.below("tracking.wandb.project"))
     if data["tracking"]["mlflow"] is not None:

@@ -66,6 +66,8 @@ def check(data: Mapping[str, Any], report: Reporter) -> None:
     """Report every problem of the block of a resolved spec; nothing where there is none."""
     block = asked_copies(data)
     if block is None:
+        for key in ("options", "keep", "wait"):
+            report.note_alone(f"{NAME}.{key}", f"{NAME}.to")
         return
     from hpcrun.slurm.parse import parse_duration
 

@@ -496,6 +496,21 @@ TABLE = [
 ]  # fmt: skip
 
 
+def test_keys_that_do_nothing_without_another_are_told(project: Any) -> None:
+    text = "entry: train.py\ncluster: slurm\n"
+    alone = "recovery: {spike: 3}\nnotify: {events: [failed], mail_types: [END]}\n"
+    alone += "object_storage: {wait: '00:01:00'}\noptimization: {factor: 0.5}\n"
+    alone += "resources: {gpu_type: a100}\n"
+    notes = compile_spec(project.write("spec.yaml", text + alone)).notes
+    found = [one for one in notes if "does nothing without" in one]
+    assert len(found) == 6, notes
+    assert any(": resources.gpu_type: does nothing without resources.gpus" in one for one in found)
+    # A profile's kind of GPU is for the runs that have some; what is not written is not told.
+    project.write("configs/clusters/mine.yaml", "resources: {gpu_type: a100}\n")
+    path = project.write("spec.yaml", text.replace("slurm", "mine"))
+    assert not any("nothing without" in one for one in compile_spec(path).notes)
+
+
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in TABLE])
 def test_each_mistake_says_what_is_wrong_and_leaves_nothing(
     case: Wrong, project: Any, hpcrun: Callable[..., Any]
