@@ -78,8 +78,13 @@ def command(
     chain = output.compiled(spec, overrides, sweeps)
     only = None
     if words:
-        from hpcrun.cli.only import chooser
+        from hpcrun.cli.only import NEW, STATES, chooser
 
+        if new and (states := {*words} & {*STATES}) and NEW not in states:
+            raise UsageError(
+                f"--new gives every run a new number, and --only {min(states)} is for earlier ones",
+                hint="leave --new out, or choose by values, such as --only lr=3e-4",
+            )
         only = chooser(words, output.say)
     from hpcrun.submission.most_hours import asks_first, plans_above_limit
     from hpcrun.submission.submission_dir import chain_data
