@@ -34,6 +34,7 @@ from hpcrun.state import files
 
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
+_AS_UTF8 = "save the file as UTF-8 (iconv -t UTF-8 converts)"
 # libyaml's own limit, which its newer releases meet before a text's events tell its depth.
 _TOO_DEEP = "exceeded maximum nesting depth"
 _FLOAT = re.compile(
@@ -158,8 +159,7 @@ def read_text(path: Path, shown: str, problems: Problems) -> str | None:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         found = f"byte 0x{data[error.start]:02x} is not UTF-8"
-        hint = "save the file as UTF-8 (iconv -t UTF-8 converts)"
-        problems.add(Problem(shown, "", found, hint, line))
+        problems.add(Problem(shown, "", found, _AS_UTF8, line))
         return None
 
 
@@ -326,6 +326,11 @@ def _unread(error: yaml.YAMLError | TooMuch, shown: str, text: str = "") -> Prob
     """Return the problem with a file of a ``text`` that is too much, or no YAML."""
     if isinstance(error, TooMuch):
         return Problem(shown, "", error.message, error.hint, error.line)
+    if isinstance(error, yaml.reader.ReaderError):
+        place = text.encode("utf-8", "replace")[: error.position].count(b"\n") + 1
+        found = f"found {chr(error.character)!r}, which YAML does not take"
+        without = "write it without" if error.character else _AS_UTF8
+        return Problem(shown, "", found, without, place)
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     if mark and _TOO_DEEP in str(error):
         return _unread(limits.too_deep(mark.line + 1), shown)
@@ -339,6 +344,8 @@ def _unread(error: yaml.YAMLError | TooMuch, shown: str, text: str = "") -> Prob
     lines = text.split("\n")
     written = lines[mark.line] if mark and mark.line < len(lines) else ""
     hint = _syntax_hint(message, written, mark.column if mark else 0)
+    if mark and "\xa0" in "".join(lines[max(0, mark.line - 1) : mark.line + 1]):
+        hint = "a no-break space stands here or in the line before: type it as a blank"
     return Problem(shown, "", f"YAML syntax error: {message}{column}", hint, line)
 
 

@@ -209,6 +209,11 @@ TABLE = [
     wrong("python tag", "config.x:", "tag", "not accepted", drop="config",
           add="config: {x: !!python/name:os.system }"),
     wrong("alias of itself", "alias refers to itself", drop="config", add="config: &c {a: *c}"),
+    wrong("a control character", "spec.yaml:8: found '\\x0c', which YAML does not take", "without",
+          add="config: {lr: 1} # \x0c"),
+    wrong("UTF-16", "spec.yaml:1: found '\\x00'", "iconv", spec="entry: x\n".encode("utf-16-le")),
+    wrong("a no-break space", "spec.yaml:2: YAML syntax error", "type it as a blank",
+          spec="entry:\u00a0train:main\ncluster: local\n"),
     wrong("not UTF-8", "spec.yaml:2", "byte 0xe9 is not UTF-8", "iconv",
           spec=b"name: demo\n# caf\xe9\n"),
     # interpolation

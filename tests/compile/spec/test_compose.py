@@ -232,4 +232,4 @@ def test_a_file_that_has_the_name_of_an_experiment_that_ships_is_the_users(
     Path("hello").write_bytes(b"\x7fELF")
     with pytest.raises(SpecError) as raised:
         compile_spec("hello")
-    assert str(raised.value).startswith("./hello: ")
+    assert str(raised.value).startswith("./hello:1: ")
