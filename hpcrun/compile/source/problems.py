@@ -72,8 +72,13 @@ def did_you_mean(word: str, accepted: Iterable[str]) -> str | None:
 
 
 def nearest_file(name: str, there: Iterable[str]) -> str | None:
-    """Return ``did you mean 'a.yaml'?``, of a file whose name without its ending is close."""
+    """Return ``did you mean 'a.yaml'?``, of a file whose name without its ending is close.
+
+    What has the name itself, and is taken for no file, is a directory or a broken link.
+    """
     by_stem = {str(Path(one).with_suffix("")): one for one in there}
+    if str(Path(name)) in by_stem.values():
+        return f"{name} is a directory, or a link to what is not there"
     # The root has no name.
     near = _nearest(str(Path(name).with_suffix("")), by_stem) if name else None
     return f"did you mean '{by_stem[near]}'?" if near else None

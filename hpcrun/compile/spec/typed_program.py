@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from hpcrun.compile.source.marked_tree import Key, Reporter, Tree, dotted, map_leaves, nest
-from hpcrun.compile.source.problems import Problems, did_you_mean
+from hpcrun.compile.source.problems import Problems, nearest_file
 from hpcrun.compile.spec import compose
 from hpcrun.compile.spec.short_keys import ShortKeys, has_key
 from hpcrun.compile.spec.spec_text import SpecText, TypedSpec
@@ -337,7 +337,7 @@ def _check_program(written: str) -> None:
         near = (str(path.with_name(one.name)) for one in path.parent.glob(f"*{path.suffix}"))
         raise UsageError(
             f"there is no program {written!r}",
-            hint=did_you_mean(written, sorted(near)) or "type its path from this directory",
+            hint=nearest_file(written, sorted(near)) or "type its path from this directory",
         )
     if path.suffix == PYTHON:
         return

@@ -107,3 +107,8 @@ def test_a_file_is_not_guessed_by_its_ending() -> None:
         ("mine.yaml", None),
     ):
         assert nearest_file(name, there) == (near and f"did you mean '{near}'?")
+    # It lies there, and was found to be no file; the root has no name.
+    assert (
+        nearest_file("./t.yaml", there) == "./t.yaml is a directory, or a link to what is not there"
+    )
+    assert nearest_file("", there) is None
