@@ -241,7 +241,7 @@ BUDGETS = {
     # values typed for keys that some trials lack; a notify.command that is not there.
     # And what was meant by pasted signs, shell words in lists, rows of numbers, another program's
     # shapes and names: each told with what works when it is typed.
-    "compile": 12_250,
+    "compile": 12_255,
     # With what `hpcrun update` reaches, and a default cluster that is another.
     # And what features look up of other experiments, and the hours of jobs that runs share; the
     # listing of code that is frozen next.

@@ -255,7 +255,9 @@ def _explain(error: Exception, value: str, data: dict[str, Any]) -> tuple[str, s
 
 
 def _unknown_key(value: str, name: str, data: dict[str, Any]) -> tuple[str, str | None]:
-    hint = did_you_mean(name, (dotted(key) for key in keys(data)))
+    # The mapping that it would be in is not what was meant by it.
+    known = (dotted(key) for key in keys(data))
+    hint = did_you_mean(name, (one for one in known if not name.startswith(f"{one}.")))
     if not hint and _SHELL.match(name):
         hint = (
             f"for a variable of the job's shell write ${name} or \\${{{name}}}, for one of "

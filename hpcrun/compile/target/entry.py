@@ -213,6 +213,9 @@ def code_root(
     if configured is not None:
         if file is not None and not file.is_relative_to(configured):
             report.at("code.root", f"{configured} does not contain the entry, {file}")
+        if configured == Path(configured.anchor):
+            hint = "name the directory of the program"
+            report.at("code.root", f"the code to freeze would be all of {configured}", hint)
         return configured
     anchor = file or directory
     checkout = git.top_level(anchor if anchor.is_dir() else anchor.parent)
