@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from collections import Counter
@@ -45,8 +44,7 @@ def command(names: tuple[str, ...], output: Output) -> None:
     search = finder(output)
     found = _experiments(search, output.say)
     if not found:
-        is_there = os.path.isdir(search.root)  # noqa: PTH112 - `is_dir` may raise
-        output.say(f"no experiments under {search.root}{'' if is_there else ': no such directory'}")
+        output.say(f"no experiments under {search.place}")
     if output.json:
         output.data(found)
     if output.json or not found:

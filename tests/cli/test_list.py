@@ -64,7 +64,7 @@ def test_empty_and_missing_roots(tmp_path: Path) -> None:
     for root in (tmp_path, tmp_path / "missing"):
         done = hpcrun("list", root=root)
         assert (done.returncode, done.stdout) == (0, "")
-        absent = "" if root == tmp_path else ": no such directory"
+        absent = "" if root == tmp_path else " (no such directory)"
         assert done.stderr == f"no experiments under {root}{absent}\n"
         assert json.loads(hpcrun("list", "--json", root=root).stdout) == []
 

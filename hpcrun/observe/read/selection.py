@@ -172,6 +172,12 @@ class Finder:
     _histories: dict[Path, History] = field(default_factory=dict)
     _words: dict[ExperimentPaths, JournalWords | BrokenFile] | None = None
 
+    @property
+    def place(self) -> str:
+        """The root in words, which say where it is not there."""
+        is_there = os.path.isdir(self.root)  # noqa: PTH112 - `is_dir` may raise
+        return f"{self.root}{'' if is_there else ' (no such directory)'}"
+
     def resolve(self, where: Sequence[str], *, default_newest: bool = True) -> list[Selected]:
         """Return the runs that ``where`` names, in the order given, each once.
 
@@ -223,7 +229,7 @@ class Finder:
             others = f"; it has experiments of others: {names}" if names else ""
             hint = "submit one with `hpcrun submit SPEC`, or name the root with --root"
             raise UsageError(
-                f"you have no experiment under {self.root}{others}",
+                f"you have no experiment under {self.place}{others}",
                 hint=f"--all-users shows them; {hint}" if others else hint,
             )
         return [each for _, _, each in sorted(found, key=lambda one: one[:2])]
@@ -344,7 +350,7 @@ class Finder:
             # A root that is there and empty is none that was mistyped.
             is_empty = not everything and self.root.is_dir()
             raise (NothingMatches if is_empty else UsageError)(
-                f"no experiment {'of yours ' if others else ''}under {self.root} matches "
+                f"no experiment {'of yours ' if others else ''}under {self.place} matches "
                 f"{argument!r}",
                 hint="to see those of others: hpcrun status --all-users"
                 if others
@@ -368,7 +374,7 @@ class Finder:
             found += self.runs(experiment, wanted)
         if not found:
             runs = listed(there, 4, "; ", "; and {} more") or None
-            raise UsageError(f"no run under {self.root} matches {argument!r}", hint=runs)
+            raise UsageError(f"no run under {self.place} matches {argument!r}", hint=runs)
         return found
 
     def _spec(self, argument: str, named: ExperimentPaths | None) -> list[Selected]:
@@ -433,7 +439,7 @@ class Finder:
             return self._all(named)
         if not found:
             raise UsageError(
-                f"no run under {self.root} was submitted as job {argument}",
+                f"no run under {self.place} was submitted as job {argument}",
                 hint="`hpcrun list` shows the experiments under the root; --root names another",
             )
         return found
@@ -559,7 +565,7 @@ def _no_match(finder: Finder, argument: str) -> UsageError:
     else:
         hint = "there are no experiments; --root names another root"
     return UsageError(
-        f"nothing under {finder.root} matches {shortened(argument, 200)!r}", hint=hint
+        f"nothing under {finder.place} matches {shortened(argument, 200)!r}", hint=hint
     )
 
 

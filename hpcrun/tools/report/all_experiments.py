@@ -12,6 +12,7 @@ from hpcrun.observe.diagnosis import attempts
 from hpcrun.observe.diagnosis.attempts import CauseGroup, RunStory
 from hpcrun.observe.diagnosis.cost import Cost, CostsOfRuns
 from hpcrun.observe.diagnosis.goodput import WORDS
+from hpcrun.observe.read.expression import split_words
 from hpcrun.observe.read.selection import Selected
 from hpcrun.state import history
 from hpcrun.text import Say, plural
@@ -67,9 +68,10 @@ class AllExperiments:
         return any(one.money is not None for one in (*self.in_all, *self.experiments))
 
 
-def is_wanted(words: Sequence[str], selected: Sequence[Selected]) -> bool:
-    """Check whether a report of these words of WHERE and their runs is the page of all."""
-    return [*words] == [ALL] or len({one.experiment for one in selected}) > MOST_IN_FULL
+def is_wanted(where: Sequence[str], selected: Sequence[Selected]) -> bool:
+    """Check whether a report of this WHERE and its runs is the page of all."""
+    count = len({one.experiment for one in selected})
+    return split_words(where)[0] == [ALL] or count > MOST_IN_FULL
 
 
 def collect(selected: Sequence[Selected], *, say: Say = lambda message: None) -> AllExperiments:

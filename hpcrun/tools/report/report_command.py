@@ -63,7 +63,6 @@ def command(
 
     {where or newest}.
     """
-    from hpcrun.observe.read.expression import split_words
     from hpcrun.state import files
     from hpcrun.tools.report import all_experiments, page, pdf
     from hpcrun.tools.report.report import collect
@@ -95,7 +94,7 @@ def command(
     if file is not None and file.suffix.lower() == pdf.SUFFIX:
         browser = pdf.find_browser(file)
     selected = select(output, where, conditions)
-    of_all = all_experiments.is_wanted(split_words(where)[0], selected)
+    of_all = all_experiments.is_wanted(where, selected)
     names = sorted({one.experiment.name for one in selected})
     file = file or Path(f"{_stem(where, names) if not of_all else 'report'}.html")
     to_stdout = str(file) == "-"
@@ -183,7 +182,6 @@ def _serve(
     import socket
 
     from hpcrun.host import current_user
-    from hpcrun.observe.read.expression import split_words
     from hpcrun.tools.report import all_experiments, live_server
     from hpcrun.tools.report.page import render
     from hpcrun.tools.report.report import collect
@@ -197,7 +195,7 @@ def _serve(
 
     def make() -> bytes:
         selected = select(output, where, conditions)
-        if all_experiments.is_wanted(split_words(where)[0], selected):
+        if all_experiments.is_wanted(where, selected):
             raise UsageError(
                 "the page of all experiments follows nothing",
                 hint="leave --serve out, or name up to "

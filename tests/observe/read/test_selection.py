@@ -140,8 +140,9 @@ def test_a_directory_that_is_no_experiment(finder: Finder, tmp_path: Path) -> No
 def test_empty_roots(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="you have no experiment"):
         Finder(tmp_path).resolve([])
-    with pytest.raises(UsageError, match="nothing under"):
-        Finder(tmp_path / "missing").resolve(["study"])
+    for where, said in (([], "you have no experiment"), (["study"], "nothing"), (["7"], "no run")):
+        with pytest.raises(UsageError, match=rf"{said} under .*missing \(no such directory\)"):
+            Finder(tmp_path / "missing").resolve(where)
 
 
 @pytest.mark.parametrize(
