@@ -280,6 +280,8 @@ TABLE = [
             read="off is read as false", accepted="as YAML does", type="""the text: '"off"'"""),
     Mistake("YAML's octal", "hpcrun plan finetune.yaml seed=010", exit=0,
             read="010 is read as 8 (octal)", accepted="as YAML does", type="the number: 10"),
+    Mistake("YAML's no in a sweep", "hpcrun plan finetune.yaml -s method=lora,no", exit=0,
+            read="no is read as false", accepted="as YAML does", type="""the text: '"no"'"""),
     Mistake("a key without a value", "hpcrun plan finetune.yaml lr",
             read="found 'lr'", accepted="key=value and +key=value", type="lr=VALUE"),
     Mistake("a key added to the top level", "hpcrun plan finetune.yaml +dropout=0.1",

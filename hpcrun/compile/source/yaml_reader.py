@@ -173,8 +173,10 @@ def parse_value(text: str, key: str, directory: Path, problems: Problems) -> Tre
     builder = _Builder(COMMAND_LINE, directory, problems, base60=True)
     try:
         if not text.lstrip().startswith(("{", "[", '"', "'")):
-            return Tree({"value": _plain(text)}, marks)
-        return Tree({"value": builder.parse(text, ("value",))}, marks)
+            return Tree({"value": plain_value(text)}, marks)
+        data = {"value": builder.parse(text, ("value",))}
+        within = {key: dataclasses.replace(one, line=None) for key, one in builder.marks.items()}
+        return Tree(data, within | marks)
     except TooMuch as error:
         problems.add(Problem(COMMAND_LINE, key, error.message, error.hint))
         return None
@@ -185,7 +187,8 @@ def parse_value(text: str, key: str, directory: Path, problems: Problems) -> Tre
         return None
 
 
-def _plain(text: str) -> Any:
+def plain_value(text: str) -> Any:
+    """Return the scalar that a text without quotes is, ``12:00:00`` a string."""
     if _BASE60.match(text) or not text:
         return text
     for tag, pattern in _Loader.yaml_implicit_resolvers.get(text[0], []):

@@ -112,6 +112,8 @@ def note_swept(points: Iterable[Point], known: Tree, problems: Problems) -> None
             seen.add(id(one))
             report = Reporter(Tree({}, {one.key: one.mark}), problems)
             old = get_at(known.data, one.key)
+            if one.key[0] in _FREE:
+                _note_some(report, _yaml_words(one.value, one.key, report.tree.marks))
             if isinstance(one.value, list) and _is_number(old):
                 found = f"takes the list {json.dumps(one.value)} as one value"
                 items = ",".join(map(str, one.value))

@@ -6,12 +6,14 @@ import functools
 import re
 import types
 from difflib import SequenceMatcher
+from math import isfinite
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hpcrun import shared_dataclass
 from hpcrun.compile import added_keys
 from hpcrun.compile.source.marked_tree import Key, Reporter, dotted
 from hpcrun.compile.source.problems import did_you_mean, kind_of, listing
+from hpcrun.compile.source.yaml_reader import plain_value
 from hpcrun.compile.spec import value_hints
 from hpcrun.errors import HpcrunError
 
@@ -293,7 +295,8 @@ class SchemaChecker:
                 hint = f"it is the value of {text}, to be quoted there, or in a text: '--k={text}'"
             return self._wrong(key, value, "a string", hint)
         if isinstance(value, (int, float)):
-            return written if written and _same_number(written, value) else str(value)
+            is_same = written and plain_value(written) == value and isfinite(value)
+            return written if is_same else str(value)
         return self._wrong(key, value, "a string")
 
     def _wrong(self, key: Key, value: Any, accepted: str, hint: str | None = None) -> Any:
@@ -318,10 +321,3 @@ WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 
 def is_union(annotation: Any) -> bool:
     return get_origin(annotation) in (Union, types.UnionType)
-
-
-def _same_number(written: str, value: Any) -> bool:
-    try:
-        return float(written) == float(value)
-    except ValueError:
-        return False

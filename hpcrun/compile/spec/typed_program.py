@@ -277,7 +277,7 @@ def whole_text(made: TypedSpec, overrides: Sequence[str], sweeps: Sequence[str])
     for text in sweeps:
         name, _, listed = text.partition("=")
         given = sweep_values.parse_typed(listed, name, directory, unread)
-        grid[dotted(keys.full(tuple(name.strip().split("."))))] = given
+        grid[dotted(keys.full(tuple(name.strip().split("."))))] = given and given.data["value"]
     if grid:
         tree = Tree({"sweep": {"grid": grid}}).over(tree)
     values: dict[str, Any] = {}

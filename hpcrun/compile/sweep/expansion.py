@@ -18,7 +18,6 @@ from hpcrun.compile.source.marked_tree import (
     COMMAND_LINE,
     Key,
     Reporter,
-    SourceMark,
     Tree,
     dotted,
     get_at,
@@ -122,14 +121,14 @@ class Expansion:
             hint = f"give all values at once: --sweep {name}=a,b"
             problems.add(Problem(COMMAND_LINE, name, "--sweep is given twice for it", hint))
             return
-        given = values.parse_typed(listed, name, directory, problems)
-        if given is None:
+        parsed = values.parse_typed(listed, name, directory, problems)
+        if parsed is None:
             return
         part = "repeat" if name in block["repeat"] else "grid"
-        block[part][name] = given
-        mark = SourceMark(COMMAND_LINE, None, directory)
+        given = block[part][name] = parsed.data["value"]
         place: Key = ("sweep", part, name)
-        tree = Tree(nest(place, given), {place: mark}).over(self._report.tree)
+        marks = {(*place, *key[1:]): mark for key, mark in parsed.marks.items()}
+        tree = Tree(nest(place, given), marks).over(self._report.tree)
         self._report = Reporter(tree, problems)
         self._matcher.replaced.add(name)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcrun.compile.source import yaml_reader
-from hpcrun.compile.source.marked_tree import Key, Reporter, dotted
+from hpcrun.compile.source.marked_tree import Key, Reporter, Tree, dotted
 from hpcrun.compile.source.problems import Problems, did_you_mean, kind_of, listing
 from hpcrun.compile.sweep import draws, foreign_forms
 from hpcrun.compile.sweep.draws import is_number, is_whole, mistake_of, tidy
@@ -68,13 +68,16 @@ def _report_form(key: Key, values: Any, place: Key, report: Reporter) -> None:
     )
 
 
-def parse_typed(listed: str, name: str, directory: Path, problems: Problems) -> Any:
-    """Return the values of ``--sweep name=a,b``, or the one form that they are; None if wrong."""
+def parse_typed(listed: str, name: str, directory: Path, problems: Problems) -> Tree | None:
+    """Return the values of ``--sweep name=a,b``, or the one form that they are, as ``value``.
+
+    None where they are wrong.
+    """
     parsed = yaml_reader.parse_value(f"[{listed}]", name, directory, problems)
-    if parsed is None:
-        return None
-    given = parsed.data["value"]
-    return given[0] if len(given) == 1 and is_form(given[0]) else given
+    if parsed is None or len(given := parsed.data["value"]) != 1 or not is_form(given[0]):
+        return parsed
+    marks = {("value", *key[2:]): mark for key, mark in parsed.marks.items()}
+    return Tree({"value": given[0]}, marks)
 
 
 def is_form(values: Any) -> bool:

@@ -38,6 +38,20 @@ def test_numbers_and_strings_are_what_they_look_like(project: Any) -> None:
     }
 
 
+def test_a_number_where_text_is_wanted_is_the_text_that_was_written(project: Any) -> None:
+    written = ["017", "08", "0x1F", "0b11", "1_000", "1.10", "1e3", "+5"]
+    variables = ", ".join(f"V{at}: {one}" for at, one in enumerate([*written, ".inf"]))
+    text = f"resources: {{account: 0123}}\nenvironment: {{variables: {{{variables}}}}}\n"
+    found = spec_of(project, text, "tags=[007, 1.10]", "notes=010")
+    assert found["resources"]["account"] == "0123"
+    assert [*found["environment"]["variables"].values()] == [*written, "inf"]
+    assert (found["tags"], found["notes"]) == (["007", "1.10"], "010")
+    path = project.write("spec.yaml", BASE + "environment: {variables: {A: x}}\n")
+    for values in ("A=017,1.10", "A={choices: {a: 017, b: 1.10}}"):
+        runs = compile_spec(path, sweeps=[f"environment.variables.{values}"]).runs
+        assert [one.spec["environment"]["variables"]["A"] for one in runs] == ["017", "1.10"]
+
+
 def test_yaml_merge_keys_and_anchors_work(project: Any) -> None:
     text = "config:\n  base: &b {x: 1, y: 2}\n  other: {<<: *b, y: 3}\n"
     assert spec_of(project, text)["config"]["other"] == {"x": 1, "y": 3}
