@@ -174,9 +174,11 @@ def parse_value(text: str, key: str, directory: Path, problems: Problems) -> Tre
     try:
         if not text.lstrip().startswith(("{", "[", '"', "'")):
             return Tree({"value": plain_value(text)}, marks)
-        data = {"value": builder.parse(text, ("value",))}
-        within = {key: dataclasses.replace(one, line=None) for key, one in builder.marks.items()}
-        return Tree(data, within | marks)
+        at = tuple(key.split("."))
+        data = {"value": builder.parse(text, at)}
+        within = {("value", *own[len(at) :]): mark for own, mark in builder.marks.items()}
+        marks |= {own: dataclasses.replace(mark, line=None) for own, mark in within.items()}
+        return Tree(data, marks)
     except TooMuch as error:
         problems.add(Problem(COMMAND_LINE, key, error.message, error.hint))
         return None
@@ -321,7 +323,7 @@ class _Builder:
             return node.value
 
     def _problem(self, key: Key, message: str, hint: str | None, line: int) -> None:
-        mark = SourceMark(self.shown, line, self.directory)
+        mark = SourceMark(self.shown, None if self.shown == COMMAND_LINE else line, self.directory)
         Reporter(Tree({}), self.problems).at_mark(mark, key, message, hint)
 
 

@@ -108,10 +108,12 @@ class Expansion:
             return
         if HYDRA.fullmatch(listed.strip()):
             shown = shortened(listed.strip(), 200)
-            found = f"found {shown!r}, which is Hydra's or numpy's; accepted are values"
+            found = f"found {shown!r}, which is Hydra's, numpy's or a shell's; accepted are values"
             _, form = foreign_forms.own_form(listed.strip()) or ("", "")
-            form = form if form.startswith("{") else "{linspace: [START, STOP, COUNT]}"
+            form = form or "{linspace: [START, STOP, COUNT]}"
             hint = f"--sweep {name}=a,b or --sweep '{name}={form}'"
+            if form.startswith("["):
+                hint = f"--sweep {name}={form[1:-1].replace(', ', ',')}"
             problems.add(Problem(COMMAND_LINE, name, found, hint))
             return
         typed, name = name, dotted(self._full(tuple(name.split("."))))

@@ -16,8 +16,9 @@ from hpcrun.compile.sweep.draws import is_number, is_whole, mistake_of, tidy
 HYDRA = re.compile(
     r"(choice|range|interval|glob|sort|shuffle|tag|extend_list|"
     r"(?:np\.|numpy\.|torch\.)?(?:linspace|logspace|geomspace|arange))\(.*\)"
+    r"|\{[^{}:]+\}"
 )
-"""The form in which Hydra's sweeper, or numpy, takes several values; here it is a text."""
+"""The form in which Hydra's sweeper, numpy or a shell takes several values; here it is a text."""
 
 # The ends of numpy's logspace, powers of ten, and how many values.
 _POWERS = re.compile(r"\s*(-?\d+)\s*,\s*(-?\d+)\s*,\s*(?:num=)?(\d+)\s*")
@@ -50,6 +51,8 @@ def own_form(given: Any) -> Form | None:
     """Return the part of a sweep and the text to write for a form; None where it has no like."""
     if isinstance(given, list):
         return None if any(isinstance(one, dict) for one in given) else ("grid", form_text(given))
+    if isinstance(given, str) and given.startswith("{"):
+        return own_form(given[1:-1])
     if isinstance(given, str) and HYDRA.fullmatch(given):
         name, _, inside = given[:-1].partition("(")
         name = name.rpartition(".")[2]
