@@ -15,7 +15,7 @@ from hpcrun import slurm_state
 from hpcrun.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED
 from hpcrun.shared_dataclass import dataclass, field
 from hpcrun.state.ledger import CANCELLED as INTENT_CANCELLED
-from hpcrun.text import agreeing, listed, ranges, signal_name
+from hpcrun.text import agreeing, listed, ranges, shortened, signal_name
 
 COMPLETED = "completed"
 STOPPED = "stopped"
@@ -111,6 +111,8 @@ NO_NODE_MEMORY = (
     r"|\[Errno 12\] Cannot allocate memory"
 )
 _NO_MEMORY = f"{NO_NODE_MEMORY}|{NO_GPU_MEMORY}"
+# How C++ tells the exception that nothing caught, before it aborts.
+_THROWN = r"terminate called after [^\n]*\n\s*what\(\): +([^\n]+)"
 
 
 @dataclass(frozen=True)
@@ -271,8 +273,10 @@ def too_little(cause: Mapping[str, Any]) -> str | None:
     """
     if cause.get("kind") == TIME_LIMIT:
         return "time"
+    said = str(cause.get("message"))
     of_node = cause.get("exception") in (None, *_OF_NODE_MEMORY)
-    of_node = of_node or re.search(NO_NODE_MEMORY, str(cause.get("message"))) is not None
+    of_node = of_node and re.search(NO_GPU_MEMORY, said) is None
+    of_node = of_node or re.search(NO_NODE_MEMORY, said) is not None
     return "mem" if cause.get("kind") == OUT_OF_MEMORY and of_node else None
 
 
@@ -338,6 +342,10 @@ def _rank_failed(evidence: Evidence, failure: Mapping[str, Any]) -> End:
         )
     elif failure.get("signal"):
         message = f"{where} was ended by {failure['signal']}"
+        thrown = re.search(_THROWN, "\n".join(failure.get("log_tail") or ()))
+        if failure["signal"] == "SIGABRT" and thrown:
+            message += f": {shortened(thrown[1], 200)}"
+            kind = of_exception("RuntimeError", thrown[1])
     elif code == EXIT_OK:
         message = f"{where} left with exit code 0 before the run was done"
     else:

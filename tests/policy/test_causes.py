@@ -339,6 +339,23 @@ def test_memory_that_an_allocator_did_not_get(
     assert causes.too_little(end.cause) == key
 
 
+@pytest.mark.parametrize(
+    ("thrown", "kind", "key"),
+    [
+        ("std::bad_alloc", causes.OUT_OF_MEMORY, "mem"),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB", causes.OUT_OF_MEMORY, None),
+        ("[PG 0] NCCL watchdog thread terminated", causes.RANK_CRASH, None),
+    ],
+)
+def test_what_cpp_threw_is_told(thrown: str, kind: str, key: str | None) -> None:
+    tail = ["terminate called after throwing an instance of 'it'", f"  what():  {thrown}"]
+    failure = {**CRASH, "exception": None, "signal": "SIGABRT", "log_tail": tail}
+    end = causes.decide(Evidence(failure=failure))
+    assert end.message.endswith(f"was ended by SIGABRT: {thrown}")
+    assert end.kind == kind
+    assert causes.too_little(end.cause or {}) == key
+
+
 @pytest.mark.parametrize("message", ["[Errno 2] No such file", "out of memory of what was"])
 def test_other_errors_are_no_lack_of_memory(message: str) -> None:
     end = causes.decide(Evidence(failure={**CRASH, "exception": "OSError", "message": message}))
