@@ -111,6 +111,7 @@ NO_NODE_MEMORY = (
     r"|\[Errno 12\] Cannot allocate memory"
 )
 _NO_MEMORY = f"{NO_NODE_MEMORY}|{NO_GPU_MEMORY}"
+_NOT_SAVED = r"step \d+ was not saved: |/step-\S+ cannot be made: "
 # How C++ tells the exception that nothing caught, before it aborts.
 _THROWN = r"terminate called after [^\n]*\n\s*what\(\): +([^\n]+)"
 
@@ -371,7 +372,9 @@ def of_exception(name: object, message: object) -> str:
     """Return the kind of cause that a rank's exception is, by its class's name and its message."""
     if name in _OF_ALLOCATORS and re.search(_NO_MEMORY, str(message or "")):
         return OUT_OF_MEMORY
-    return _EXCEPTIONS.get(str(name), RANK_CRASH)
+    # Of a save that failed, a full disk or the program is the cause, and no checkpoint is bad.
+    is_save = name == "CheckpointError" and re.search(_NOT_SAVED, str(message or ""))
+    return RANK_CRASH if is_save else _EXCEPTIONS.get(str(name), RANK_CRASH)
 
 
 def _ranks(nodes: Mapping[int, str | None]) -> str:

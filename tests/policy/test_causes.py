@@ -356,6 +356,18 @@ def test_what_cpp_threw_is_told(thrown: str, kind: str, key: str | None) -> None
     assert causes.too_little(end.cause or {}) == key
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "step 4 was not saved: rank 1: [Errno 28] No space left on device",
+        "/r/checkpoints/step-00000004-a2 cannot be made: rank 0: [Errno 30] Read-only file system",
+    ],
+)
+def test_a_save_that_failed_is_no_bad_checkpoint(message: str) -> None:
+    failure = {**CRASH, "exception": "CheckpointError", "message": message}
+    assert causes.decide(Evidence(failure=failure)).kind == causes.RANK_CRASH
+
+
 @pytest.mark.parametrize("message", ["[Errno 2] No such file", "out of memory of what was"])
 def test_other_errors_are_no_lack_of_memory(message: str) -> None:
     end = causes.decide(Evidence(failure={**CRASH, "exception": "OSError", "message": message}))
