@@ -26,6 +26,12 @@ def _forget_current_directory() -> None:
 
 _forget_current_directory()
 
+import signal  # noqa: E402
+
+# Modules are read for seconds from a slow storage: Ctrl-C ends that without a traceback.
+_is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+if _is_usual:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 if "_HPCRUN_COMPLETE" in os.environ:
     # A shell asks for answers to TAB, which leave click out; without the tool there are none.
     try:
@@ -34,6 +40,8 @@ if "_HPCRUN_COMPLETE" in os.environ:
         sys.exit(0)
 else:
     from hpcrun.cli.main import main
+if _is_usual:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if __name__ == "__main__":
     main()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +19,7 @@ from hpcrun.cli.main import group, main
 from tests.support.command import argv, hpcrun
 from tests.support.experiment import Experiment
 from tests.support.needs_tool import needs_tool
+from tests.support.waiting import until
 
 
 def test_a_reader_that_leaves_early_is_no_failure() -> None:
@@ -28,6 +31,23 @@ def test_a_reader_that_leaves_early_is_no_failure() -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_while_modules_are_read_shows_no_traceback(tmp_path: Path) -> None:
+    slow = (
+        f"import pathlib, time\npathlib.Path({str(tmp_path / 'begun')!r}).touch()\ntime.sleep(60)"
+    )
+    (tmp_path / "click.py").write_text(slow)
+    places = os.pathsep.join([str(tmp_path), *sys.path])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hpcrun", "list"],
+        env={**os.environ, "PYTHONPATH": places},
+        stderr=subprocess.PIPE,
+    )
+    until((tmp_path / "begun").exists)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[1] == b""
+    assert process.returncode == -signal.SIGINT
 
 
 def test_a_misspelt_command_is_answered_with_the_near_one() -> None:
