@@ -167,18 +167,21 @@ def _metrics(line: str, begin: int, end: int) -> list[re.Match[str]]:
 
 def _whole(line: str, own: Sequence[tuple[int, int, str]], lines: Iterable[str]) -> str | None:
     """Return the pattern of a line's numbers and metrics, if it finds all of some lines."""
-    parts = list(own)
-    names: set[str] = set()
+    shown, found = [*lines], dict[str, tuple[int, int, str]]()
+    values: dict[str, int] = {}
     for metric in _metrics(line, *max(own)[:2]):
         name, place = metric["name"], metric.start()
         is_other = all(place >= end or metric.end() <= begin for begin, end, _ in own)
-        if name not in names and len(names) < _MOST_METRICS and is_other:
-            names.add(name)
+        if name not in found and is_other:
             value = rf"\b{name}{_between(metric['between'])}(?P<{name}>{_VALUE})"
-            parts.append((place, metric.end(), value))
-    pattern, shown = ".*?".join(part for _, _, part in sorted(parts)), [*lines]
+            found[name] = place, metric.end(), value
+            values[name] = len({one[0] for each in shown if (one := re.search(value, each))})
+    # What never changes, such as a batch's size, does not take the place of what does.
+    chosen = sorted(found, key=lambda name: values[name] < 2)[:_MOST_METRICS]
+    parts = [*own, *(found[name] for name in chosen)]
+    pattern = ".*?".join(part for _, _, part in sorted(parts))
     wide = pattern.replace(r"\d+", r"\d+(?:,\d{3})*").replace(_VALUE, _VALUE + r"(?:,\d{3}[\d.]*)*")
-    if any("," in "".join(found.groups("")) for each in shown if (found := re.search(wide, each))):
+    if any("," in "".join(one.groups("")) for each in shown if (one := re.search(wide, each))):
         pattern = wide
     # A line that shows another form would be left out.
     return pattern if all(re.search(pattern, each) for each in shown) else None

@@ -100,6 +100,10 @@ FORMS: dict[str, tuple[str, dict[str, str] | None]] = {
         "step {n}/9 eta: 0:12:3{n} mem 1024 MB loss 0.{n} took 12 s left: 3 min",
         {"step": "2", "total": "9", "loss": "0.2"},
     ),
+    "what never changes before what does": (
+        "step {n} world 8 batch 32 seed 1 heads 4 lr 0.1 loss 0.{n} acc 0.{n}5",
+        {"step": "2", "world": "8", "batch": "32", "loss": "0.2", "acc": "0.25"},
+    ),
     "files, no steps": ("reads {n}/10 batches", None),
     "steps of all epochs": (
         "Epoch {e} step {n}/4 loss 0.{n}",
