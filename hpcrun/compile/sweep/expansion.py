@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -211,9 +212,10 @@ class Expansion:
             self._report.at(place, "is empty; accepted is a mapping of keys to values")
         self._spend(len(point) * (8 + len(point) // 10), place)
         for name, value in point.items():
-            key, mark = tuple(name.split(".")), self._report.mark((*place, name))
-            if self._may_be_swept(key, (*place, name)):
-                found.append(Assignment(key, value, value, mark, is_set))
+            key, at = tuple(name.split(".")), (*place, name)
+            if self._may_be_swept(key, at):
+                one = values.written(key, value, at, self._report)
+                found.append(replace(one, is_set=is_set))
                 if not is_set:
                     self._name_of(found[-1], place)
         self._check_among(found, place)

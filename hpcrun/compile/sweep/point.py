@@ -27,11 +27,14 @@ class Assignment:
     """The place where it was written."""
     is_set: bool = False
     """True for a value that a rule sets: no part of the run's swept values."""
+    items: tuple[SourceMark, ...] = ()
+    """The places of a list's items."""
 
     @property
     def tree(self) -> Tree:
         """Return the value at its full key."""
-        return Tree(nest(self.key, self.value), {self.key: self.mark})
+        items = {(*self.key, str(at)): mark for at, mark in enumerate(self.items)}
+        return Tree(nest(self.key, self.value), {self.key: self.mark, **items})
 
 
 # Assignments in their order; later ones win.
@@ -49,7 +52,8 @@ class PointTree(Tree):
         """Return where ``key``, or the nearest key around it, was written."""
         for one in reversed(self._point):
             if key[: len(one.key)] == one.key:
-                return one.mark
+                inside = key[len(one.key) :]
+                return one.items[int(inside[0])] if one.items and inside else one.mark
         return super().mark(key)
 
 

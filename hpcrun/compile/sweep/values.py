@@ -37,18 +37,25 @@ def parse(key: Key, values: Any, place: Key, report: Reporter) -> list[Assignmen
     count]}`` as numpy's, both ends included.
     """
     if isinstance(values, list):
-        marks = (report.mark((*place, str(index))) for index in range(len(values)))
-        return [Assignment(key, one, one, mark) for one, mark in zip(values, marks, strict=True)]
+        return [written(key, one, (*place, str(at)), report) for at, one in enumerate(values)]
     form = next(iter(values), None) if isinstance(values, dict) and len(values) == 1 else None
     if form == "choices" and isinstance(values["choices"], dict):
-        return [
-            Assignment(key, value, label, report.mark((*place, "choices", label)))
-            for label, value in values["choices"].items()
-        ]
+        choices = values["choices"].items()
+        return [written(key, one, (*place, form, name), report, name) for name, one in choices]
     if form in _RANGES:
         return _range(key, str(form), values[form], (*place, str(form)), report)
     _report_form(key, values, place, report)
     return []
+
+
+def written(
+    key: Key, value: Any, place: Key, report: Reporter, label: str | None = None
+) -> Assignment:
+    """Return what a key gets from the value at ``place``, which may have a label."""
+    indices = range(len(value)) if isinstance(value, list) else ()
+    items = tuple(report.mark((*place, str(index))) for index in indices)
+    swept = value if label is None else label
+    return Assignment(key, value, swept, report.mark(place), items=items)
 
 
 def _report_form(key: Key, values: Any, place: Key, report: Reporter) -> None:
@@ -269,11 +276,9 @@ def _choice(key: Key, options: Any, place: Key, report: Reporter) -> Distributio
     if not isinstance(options, (dict, list)) or not options:
         report.at(place, f"found {options!r}; accepted is at least one value")
         return None
-    labelled = options.items() if isinstance(options, dict) else zip(options, options, strict=True)
-    mark = report.mark(place)
-    values = [
-        (Assignment(key, value, label, mark), json.dumps(label, sort_keys=True))
-        for label, value in labelled
-    ]
+    found = parse(
+        key, {"choices": options} if isinstance(options, dict) else options, place, report
+    )
+    values = [(one, json.dumps(one.swept, sort_keys=True)) for one in found]
     different = len({text for _, text in values})
     return Distribution(lambda drawn: values[int(drawn * len(values))], different)

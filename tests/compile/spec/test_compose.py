@@ -50,6 +50,17 @@ def test_a_number_where_text_is_wanted_is_the_text_that_was_written(project: Any
     for values in ("A=017,1.10", "A={choices: {a: 017, b: 1.10}}"):
         runs = compile_spec(path, sweeps=[f"environment.variables.{values}"]).runs
         assert [one.spec["environment"]["variables"]["A"] for one in runs] == ["017", "1.10"]
+    key = "environment.variables.A"
+    for sweep, tags in (
+        (f"{{grid: {{{key}: [017], tags: [[010, 1.10]]}}}}", ["010", "1.10"]),
+        (f"{{points: [{{{key}: 017, tags: [010, 1.10]}}]}}", ["010", "1.10"]),
+        (f"{{random: {{samples: 1, keys: {{{key}: [017]}}}}}}", []),
+    ):
+        path = project.write(
+            "spec.yaml", f"{BASE}environment: {{variables: {{A: x}}}}\nsweep: {sweep}\n"
+        )
+        (run,) = compile_spec(path).runs
+        assert (run.spec["environment"]["variables"], run.spec["tags"]) == ({"A": "017"}, tags)
 
 
 def test_yaml_merge_keys_and_anchors_work(project: Any) -> None:
