@@ -20,6 +20,7 @@ from hpcrun.text import one_line
 
 # The key in click's ``meta`` for the words after the command's name.
 _WORDS = "hpcrun.words"
+_CTRL_C = (click.exceptions.Abort, KeyboardInterrupt)
 
 
 class LazyGroup(click.Group):
@@ -148,7 +149,8 @@ def _main(arguments: list[str] | None) -> None:
 
 def _tell_end(error: BaseException, *, as_json: bool) -> int:
     """Tell on stderr what has ended a command, or print it as a line of JSON; return its code."""
-    if isinstance(error, (click.exceptions.Abort, KeyboardInterrupt)):
+    # Python before 3.12 has another error of a Ctrl-C while a class is made.
+    if any(isinstance(one, _CTRL_C) for one in (error, error.__cause__)):
         error = Interrupted("interrupted")
     elif isinstance(error, click.NoSuchOption) and error.ctx is not None:
         from hpcrun.cli.foreign_options import explained

@@ -50,6 +50,18 @@ def test_ctrl_c_while_modules_are_read_shows_no_traceback(tmp_path: Path) -> Non
     assert process.returncode == -signal.SIGINT
 
 
+def test_ctrl_c_while_a_class_is_made_is_no_bug(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def load(_name: str) -> click.Command:
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr(commands, "load", load)
+    with pytest.raises(SystemExit) as left:
+        main(["list"])
+    assert (left.value.code, capsys.readouterr().err) == (130, "interrupted\n")
+
+
 def test_a_misspelt_command_is_answered_with_the_near_one() -> None:
     done = hpcrun("statsu")
     assert done.returncode == 2
