@@ -229,7 +229,7 @@ BUDGETS = {
     # And which tracker lacks metrics, and what sends them; libraries that do not fit, refused
     # tokens and ranks that never met, and other troubles by their words; held and suspended jobs,
     # cancels that Slurm was not told, why others of several runs wait.
-    "observe": 10_448,
+    "observe": 10_457,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
     # And with searches, whose runs are completed on compute nodes: also conditions and samplers.
@@ -241,7 +241,7 @@ BUDGETS = {
     # values typed for keys that some trials lack; a notify.command that is not there.
     # And what was meant by pasted signs, shell words in lists, rows of numbers, another program's
     # shapes and names: each told with what works when it is typed.
-    "compile": 12_255,
+    "compile": 12_276,
     # With what `hpcrun update` reaches, and a default cluster that is another.
     # And what features look up of other experiments, and the hours of jobs that runs share; the
     # listing of code that is frozen next.
@@ -263,7 +263,7 @@ BUDGETS = {
     "tools/doctor": 3_448,
     # With what was never trained with compiled blocks, and tracebacks that Rich and loguru draw.
     # And the words of more allocators that found no memory.
-    "policy": 2_565,
+    "policy": 2_576,
     # With the steps of runs that share a job, and Slurm's clock. And its refusals, which were the
     # submission's.
     # And suspect nodes beside those that a requeue excludes.
@@ -272,7 +272,7 @@ BUDGETS = {
     # With the protocol of features, and many looks at slow storage at once, only so far ahead. And
     # the dataclasses of what each process of a job imports, which cost an agent 25 ms. And the
     # taking of a lock, which was the submission's.
-    "the top": 3_009,
+    "the top": 3_017,
     # With `update`, checkpoints that others need read once there is one that may go, and the looks
     # of many runs at once, each directory on their ways once.
     # And runs that were pruned, which go on where a person says so. And an array's limit, written

@@ -177,7 +177,7 @@ def parse_value(text: str, key: str, directory: Path, problems: Problems) -> Tre
         at = tuple(key.split("."))
         data = {"value": builder.parse(text, at)}
         within = {("value", *own[len(at) :]): mark for own, mark in builder.marks.items()}
-        marks |= {own: dataclasses.replace(mark, line=None) for own, mark in within.items()}
+        marks |= {own: replace(mark, line=None) for own, mark in within.items()}
         return Tree(data, marks)
     except TooMuch as error:
         problems.add(Problem(COMMAND_LINE, key, error.message, error.hint))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from hpcrun.compile.sweep.references import has_interpolation, overlap
 from hpcrun.compile.sweep.resolver import Resolver
 from hpcrun.compile.sweep.values import MOST
 from hpcrun.errors import Problem
+from hpcrun.shared_dataclass import replace
 from hpcrun.text import plural, shortened
 
 _NOT_SWEPT = {
