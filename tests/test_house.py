@@ -220,7 +220,7 @@ BUDGETS = {
     # ranks do as they speak, by which one that does another thing is told.
     # And suspect nodes, which stay left out as agents or a shared job requeue it.
     # And launch files of other versions.
-    "run": 30_549,
+    "run": 30_580,
     # With what is active in all experiments, totals of what they cost (which cli and the report had
     # twice), what is kept of experiments in which nothing changed (rows of `list`, journals), and
     # the looks of many runs at once, with how long a line of many logs may go unseen; the Pareto
@@ -251,7 +251,7 @@ BUDGETS = {
     # And the values that runs of a search were given, and which keys a point of one has;
     # how a run shares its job; a population, and a parent's checkpoint beside the values;
     # the one writer at a time of a journal; the plan of a whole search, which tools ask for, too.
-    "state": 6_528,
+    "state": 6_530,
     # With the search of `hpcrun help`, what to type for the options of others, `update`, and
     # programs in a spec's place. And the trackers that lack metrics at the end of `run`, and whose
     # runs `update` left; what Slurm's refusals that are pasted mean.

@@ -223,6 +223,8 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
         return EXIT_SAVED
     if code == 0 and rank == 0 and launch.is_main:
         record_if_alone(launch, scratch)
+        if left := rank_processes.left_running(scratch, only_group=launch.world_size > 1):
+            files.append(launch.paths.session, session_log.record(session_log.LEFT, command=left))
         files.append(launch.paths.session, session_log.record(session_log.FINISHED))
     return code
 

@@ -70,6 +70,7 @@ SAVED_NEARBY = "saved_nearby"
 BAD_STEP = "bad_step"
 FINISHED = "finished"
 ALONE = "alone"
+LEFT = "left"
 READ_FROM = "read_from"
 SEEN = "seen"
 

@@ -346,6 +346,33 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize(
+    ("shell", "left"),
+    [("sleep 600 &", "sleep 600"), ("setsid sleep 600 &", "sleep 600"), ("sleep 0.3 &", None)],
+)
+def test_what_a_program_leaves_running_is_recorded(
+    tmp_path: Path, shell: str, left: str | None
+) -> None:
+    """A program that goes on in the background had completed, and was killed without a word."""
+    variables = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        rank_processes.START_VARIABLE: "test-worker",
+        rank_processes.SCRATCH_VARIABLE: str(tmp_path),
+    }
+    words = [sys.executable, "-c", _RANK, str(tmp_path), shell]
+    try:
+        subprocess.run(words, cwd=tmp_path, env=variables, start_new_session=True, check=True)
+    finally:
+        rank_processes.kill(tmp_path)
+    (log,) = tmp_path.rglob("session.jsonl")
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [event.get("command") for event in events if event["event"] == "left"] == (
+        [left] if left else []
+    )
+    assert events[-1]["event"] == "finished"
+
+
+@pytest.mark.parametrize(
     "shell", [f"{sys.executable} saves.py; true", f"exec {sys.executable} saves.py"]
 )
 def test_a_stop_signal_reaches_the_program_of_a_shell_without_a_trap(

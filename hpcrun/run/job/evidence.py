@@ -23,7 +23,7 @@ from hpcrun.state import files, ledger, manifest, metrics_file, session_log, sub
 from hpcrun.state.layout import AttemptPaths, RunPaths
 from hpcrun.state.plan import RunPlan
 from hpcrun.state.session_log import SessionLog
-from hpcrun.text import shortened, signal_name
+from hpcrun.text import one_line, shortened, signal_name
 
 # Progress bars may write that much after the cause.
 _TAIL_BYTES = 1 << 20
@@ -242,6 +242,11 @@ def doubt(attempt: AttemptPaths) -> str | None:
         if told.exception:
             said = shortened(f"{told.exception}: {told.message}".rstrip(": "), _LONGEST_REASON)
             return f"the log of rank {rank} ends with {said}; its exit code is 0: {_HIDDEN}"
+    left = next(session(attempt).of(session_log.LEFT), None)
+    if left is not None and progress(attempt.run, attempt).reached_step is None:
+        # Where it made steps, it may be a helper.
+        said = shortened(one_line(str(left.record.get("command"))), _LONGEST_REASON)
+        return f"rank 0 ended while its `{said}` went on, which was ended too: it is to wait for it"
     return None
 
 

@@ -25,6 +25,8 @@ FORMER_VARIABLE = "HPCRUN_FORMER_START"
 _PROC = Path("/proc")
 # Seconds in which processes that were sent SIGKILL end.
 _FORMER_TAKES = 5.0
+# Seconds in which helpers of a program that has ended end, and bytes of a command that is told.
+_HELPERS_TAKE, _MOST_COMMAND = 2.0, 4_096
 # Of a file with a process id, or an exit code.
 _MOST_BYTES = 100
 # Seconds within which a warm rank that was called has taken its place.
@@ -125,6 +127,25 @@ def pass_on(scratch: Path, number: int) -> None:
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
         time.sleep(0.05)
+
+
+def left_running(scratch: Path, *, only_group: bool) -> str | None:
+    """Return the command of what this process's program has left running; None if of nothing.
+
+    Helpers end a moment after their program. ``only_group``: others on this node are other ranks'.
+    """
+    group, deadline = os.getpgrp(), time.monotonic() + _HELPERS_TAKE
+    while left := [
+        pid
+        for of, pid, _ in _members(scratch, {group})
+        if pid != os.getpid() and (of == group or not only_group)
+    ]:
+        if time.monotonic() > deadline:
+            with contextlib.suppress(OSError):
+                words = files.read_bytes(_PROC / str(left[0]) / "cmdline", _MOST_COMMAND)
+                return words.replace(b"\0", b" ").decode(errors="replace").strip()
+        time.sleep(0.05)
+    return None
 
 
 def gone(scratch: Path, timeout: float) -> bool:

@@ -465,6 +465,17 @@ def test_what_speaks_against_an_exit_code_of_zero(
     assert found is None if told is None else told in str(found), found
 
 
+@pytest.mark.parametrize("step", [None, 3])
+def test_a_program_that_goes_on_in_the_background_was_ended(
+    attempt: AttemptPaths, step: int | None
+) -> None:
+    files.append(attempt.session, session_log.record(session_log.LEFT, command="python a.py"))
+    if step:
+        files.append(attempt.metrics, {"step": step, "time": 1.0})
+    told = evidence.doubt(attempt)
+    assert told is None if step else "its `python a.py` went on" in str(told)
+
+
 MPICH_ABORT = "Abort(7) on node 1 (rank 1 in comm 0): application called MPI_Abort(WORLD, 7)\n"
 OPEN_MPI_ABORT = """\
 MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD
