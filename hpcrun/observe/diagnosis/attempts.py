@@ -91,6 +91,9 @@ class AttemptStory:
         """Steps beyond the newest checkpoint; None if unknown."""
         if not self.ended_badly or self.reached is None or self.kept is None:
             return None
+        if self.restored is None and self.first is None:
+            # A program of which no step is read: what it reached is what its saves are called.
+            return None
         return max(0, self.reached - self.kept)
 
     def to_data(self) -> dict[str, Any]:

@@ -239,7 +239,9 @@ def _progress(one: AttemptStory) -> str:
         return ""
     text = "It " + (", ".join(parts[:-1]) + " and " if len(parts) > 1 else "") + parts[-1]
     if one.lost is None:
-        return f"{text}."
+        by_saves = one.ended_badly and one.kept is not None
+        known = ", as its last save that was seen says; what was lost is not known"
+        return f"{text}{known if by_saves else ''}."
     saved = f"its newest checkpoint was of step {one.kept:,}" if one.kept else "nothing was saved"
     return f"{text}; {saved}: {steps(one.lost) if one.lost else 'nothing'} lost."
 

@@ -145,6 +145,7 @@ def test_a_crash_and_what_followed(study: Experiment) -> None:
         ((0, 1, 0), "It began at step 0 and reached step 1; nothing was saved: 1 step lost."),
         ((40, 50, 50), "checkpoint was of step 50: nothing lost."),
         ((None, 1200, None), "It reached step 1,200."),
+        ((None, 2, 2), "as its last save that was seen says; what was lost is not known."),
         ((None, None, None), ""),
     ],
 )
