@@ -36,9 +36,9 @@ _MOST_SHOWN = 120
 
 # Whole numbers, with commas between thousands or without.
 _WHOLE = r"(?:[1-9]\d{0,2}(?:,\d{3}){1,4}|\d{1,12})"
-_NUMBER = rf"(?P<step>{_WHOLE})(?:(?P<of> ?/ ?| of )(?P<total>{_WHOLE}))?(?![\w.]|,\d)"
+_NUMBER = rf"(?P<step>{_WHOLE})(?:(?P<of> ?/ {{0,9}}| of )(?P<total>{_WHOLE}))?(?![\w.]|,\d)"
 _STEP = re.compile(
-    r"(?<![\w.])(?P<word>global_step|steps?|iter(?:ation)?s?)(?P<between>[\"' :=#\[(]{1,4})"
+    r"(?<![\w.])(?P<word>global_step|steps?|iter(?:ation)?s?)(?P<between>[\"' :=#\[(]{1,9})"
     + _NUMBER,
     re.ASCII | re.IGNORECASE,
 )
@@ -56,8 +56,16 @@ _COUNTED = re.compile(
     r" (?P<word>batch(?:es)?|steps?|iter(?:ation)?s?)\b",
     re.ASCII | re.IGNORECASE,
 )
+# ``[ 640/60000 (1%)]`` and ``[Batch 3/938]`` of an epoch
+_PART = re.compile(
+    rf"(?P<word>\bbatch|(?=[\[(]))(?P<between>[ \[(]{{1,9}})(?P<step>{_WHOLE})(?P<of> ?/ {{0,9}})"
+    rf"(?P<total>{_WHOLE})(?![\w./])",
+    re.ASCII | re.IGNORECASE,
+)
 _METRIC = re.compile(
-    r"\b(?P<name>[A-Za-z_]\w{0,30})(?P<between>[\"']? ?[:=] ?[\"']?| {1,9})"
+    # Not the line of a source file.
+    r"\b(?!(?:\w{1,30}\.)?py:\d)(?P<of>(?:train(?:ing)?|val(?:id(?:ation)?)?|test|eval)[. /]{1,2})?"
+    r"(?P<name>[A-Za-z_]\w{0,30})(?P<between>[\"']? ?[:=] ?[\"']?| {1,9})"
     # Neither a time, such as 0:12:33, nor a size.
     rf"[-+]?{_WHOLE}(?:\.\d*)?(?:e[-+]?\d+)?(?![\w/.]|[,:]\d| ?(?:[kmgt]i?b|h|min|m?s|sec)\b)",
     re.ASCII | re.IGNORECASE,
@@ -91,7 +99,8 @@ def _forms(lines: Sequence[str]) -> Iterator[str | None]:
         found: dict[str, list[tuple[re.Match[str], str]]] = {}
         for line in lines:
             for match in itertools.islice(expression.finditer(line), _MOST_NUMBERS):
-                found.setdefault(match["word"], []).append((match, line))
+                form = match["word"] + match.groupdict().get("between", "").strip()
+                found.setdefault(form, []).append((match, line))
         for word in sorted(found, key=lambda one: -len(found[one])):
             yield _of_word(found[word], expression)
     yield _of_each_line(lines)
@@ -104,7 +113,9 @@ def _of_word(found: Sequence[tuple[re.Match[str], str]], expression: re.Pattern[
         with_metrics = [(match, line) for match, line in found if _metrics(line, *match.span())]
         found = with_metrics or (found if expression is _EPOCH else [])
     steps = [int(match["step"].replace(",", "")) for match, _ in found]
-    if len(set(steps)) < _LEAST or steps != sorted(steps):
+    # Many lines of one epoch are printed before it has ended.
+    is_within = expression is _EPOCH and len(steps) > _LEAST * len(set(steps))
+    if len(set(steps)) < _LEAST or steps != sorted(steps) or is_within:
         return None
     match, line = found[0]
     is_epoch = expression is _EPOCH or (expression is _BRACKET and steps[0] == 0)
@@ -117,8 +128,7 @@ def _of_both(lines: Sequence[str]) -> str | None:
     found = [
         (epoch, step, line)
         for line in lines
-        if (epoch := _EPOCH.search(line))
-        and (step := _STEP.search(line, epoch.end()) or _COUNTED.search(line, epoch.end()))
+        if (epoch := _EPOCH.search(line)) and (step := _step_in_epoch(line, epoch.end()))
     ]
     if not found:
         return None
@@ -127,8 +137,12 @@ def _of_both(lines: Sequence[str]) -> str | None:
     if len(found) < _LEAST or epochs != sorted(epochs) or len(set(steps)) < 2:
         return None
     falls = any(before > after for before, after in itertools.pairwise(steps))
-    if not falls and len(set(epochs)) > 1:
-        # It counts the steps of all epochs.
+    if not falls and (len(set(epochs)) > 1 or found[0][1].re is _PART):
+        # It counts the steps of all epochs, or may do so.
+        return None
+    if any(
+        e == f and s > t for (e, s), (f, t) in itertools.pairwise(zip(epochs, steps, strict=True))
+    ):
         return None
     epoch, step, line = found[0]
     end = "epoch_total" if falls else "total"
@@ -136,11 +150,16 @@ def _of_both(lines: Sequence[str]) -> str | None:
     return _whole(line, own, (each for _, _, each in found))
 
 
+def _step_in_epoch(line: str, begin: int) -> re.Match[str] | None:
+    found = (each.search(line, begin) for each in (_STEP, _COUNTED, _PART))
+    return next(filter(None, found), None)
+
+
 def _of_each_line(lines: Sequence[str]) -> str | None:
     """Return the pattern of lines such as ``{'loss': 0.5, 'epoch': 0.1}``: each is a step."""
     found = [line for line in lines if _DICTIONARY.search(line) and "loss" in line]
     metric = next((one for one in _METRIC.finditer(found[0])), None) if found else None
-    if len(found) < _LEAST or metric is None or metric["name"] != "loss":
+    if len(found) < _LEAST or metric is None or metric["name"] != "loss" or metric["of"]:
         return None
     value = f"(?P<one_step>loss){_between(metric['between'])}(?P<loss>{_VALUE})"
     return value if all(re.search(value, line) for line in found) else None
@@ -150,12 +169,17 @@ def _numbered(match: re.Match[str], name: str, end: str) -> tuple[int, int, str]
     """Return where a number and its end stand, and their expression."""
     part = rf"(?P<{name}>\d+)"
     if match["total"]:
-        part += rf"{_between(match['of'])}(?P<{end}>\d+)"
+        part += rf"{_padded(match['of'])}(?P<{end}>\d+)"
     if match.re is _COUNTED:
         part += f" {match['word']}"
     else:
-        part = f"{match['word']}{_between(match['between'])}{part}"
+        part = f"{match['word']}{_padded(match['between'])}{part}"
     return match.start(), match.end(), part
+
+
+def _padded(text: str) -> str:
+    """Return an expression for what stands before a number, with room for one of more digits."""
+    return re.sub(r"(?<=[\[(/]) \+$", " *", _between(text))
 
 
 def _metrics(line: str, begin: int, end: int) -> list[re.Match[str]]:
@@ -170,10 +194,13 @@ def _whole(line: str, own: Sequence[tuple[int, int, str]], lines: Iterable[str])
     shown, found = [*lines], dict[str, tuple[int, int, str]]()
     values: dict[str, int] = {}
     for metric in _metrics(line, *max(own)[:2]):
-        name, place = metric["name"], metric.start()
+        # What was measured: ``val loss`` is none of the lines with ``train loss``.
+        of, place = metric["of"] or "", metric.start()
+        name = re.sub(r"\W+", "_", of) + metric["name"]
         is_other = all(place >= end or metric.end() <= begin for begin, end, _ in own)
         if name not in found and is_other:
-            value = rf"\b{name}{_between(metric['between'])}(?P<{name}>{_VALUE})"
+            text = _between(f"{of}{metric['name']}{metric['between']}")
+            value = rf"\b{text}(?P<{name}>{_VALUE})"
             found[name] = place, metric.end(), value
             values[name] = len({one[0] for each in shown if (one := re.search(value, each))})
     # What never changes, such as a batch's size, does not take the place of what does.

@@ -91,6 +91,30 @@ FORMS: dict[str, tuple[str, dict[str, str] | None]] = {
         "{n}/10 batches, loss: 0.{n}",
         {"step": "2", "total": "10", "loss": "0.2"},
     ),
+    "samples of an epoch, PyTorch's MNIST": (
+        "Train Epoch: {e} [{m}/2 ({m}0%)]\tLoss: 0.{n}",
+        {"epoch": "1", "step": "2", "epoch_total": "2", "Loss": "0.2"},
+    ),
+    "PyTorch's imagenet": (
+        "Epoch: [{e}][   {m}/   2]\tLoss 0.{n} (0.5)",
+        {"epoch": "1", "step": "2", "epoch_total": "2", "Loss": "0.2"},
+    ),
+    "batches in brackets": (
+        "[Epoch {e}/2] [Batch {m}/2] [loss: 0.{n}]",
+        {"epoch": "1", "epochs": "2", "step": "2", "epoch_total": "2", "loss": "0.2"},
+    ),
+    "Megatron": (
+        " iteration        {n}/     300 | lm loss: {n}.0E+00 | grad norm: 1.2 |",
+        {"step": "2", "total": "300", "loss": "2.0E+00", "norm": "1.2"},
+    ),
+    "Rich, which names the line of the source": (
+        "[10:00:0{n}] step={n} loss=0.{n}                train.py:11",
+        {"step": "2", "loss": "0.2"},
+    ),
+    "what was measured, before the name": (
+        "Epoch {n} | Train Loss: 0.{n} | Val. Acc: 9{n}.5%",
+        {"epoch": "2", "Train_Loss": "0.2", "Val_Acc": "92.5"},
+    ),
     "thousands": (
         "step {n},000/9,000,000 loss 1,{n}34.5, tokens: 64,000",
         {"step": "2,000", "total": "9,000,000", "loss": "1,234.5", "tokens": "64,000"},
@@ -147,6 +171,21 @@ def test_headers_of_epochs_are_other_lines_than_their_ends() -> None:
 
 def test_a_pattern_reads_every_line_or_is_not_proposed() -> None:
     lines = ["step 1 loss 0.1", "step 2", "step 3 loss 0.1"]
+    assert proposed(lines) is None
+
+
+def test_a_line_that_says_where_it_resumes_is_none_of_the_steps() -> None:
+    lines = ["resumed at step 180", *(f"step={n} loss=0.1" for n in (200, 220, 240))]
+    assert proposed(lines) == r"step=(?P<step>\d+).*?\bloss=(?P<loss>[-+.\w]+)"
+
+
+def test_losses_of_training_and_validation_are_not_one_metric() -> None:
+    lines = [f"epoch {n} {of} loss 0.{n}" for n in (1, 2, 3) for of in ("train", "val")]
+    assert proposed(lines) is None
+
+
+def test_an_epoch_that_has_only_begun_is_no_step() -> None:
+    lines = [f"Epoch[{n}] Batch [{m}-{m + 1}] loss=0.1" for n in range(4) for m in range(5)]
     assert proposed(lines) is None
 
 
