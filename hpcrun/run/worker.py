@@ -46,6 +46,7 @@ from hpcrun.state import files, session_log
 from hpcrun.state.environment import secrets_file
 from hpcrun.state.node_layout import ScratchPaths
 from hpcrun.state.plan import CALLED_BY
+from hpcrun.state.role_plan import ROLES
 from hpcrun.text import signal_name
 
 # Without a width, argparse would import shutil to ask the terminal, once for each argument.
@@ -223,7 +224,8 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
         return EXIT_SAVED
     if code == 0 and rank == 0 and launch.is_main:
         record_if_alone(launch, scratch)
-        if left := rank_processes.left_running(scratch, only_group=launch.world_size > 1):
+        others = launch.world_size > 1 or bool(launch.spec.get(ROLES))
+        if left := rank_processes.left_running(scratch, only_group=others):
             files.append(launch.paths.session, session_log.record(session_log.LEFT, command=left))
         files.append(launch.paths.session, session_log.record(session_log.FINISHED))
     return code

@@ -326,8 +326,8 @@ from hpcrun.state.plan import Entry
 from tests.support.place import launch_of
 node = LaunchNode("n1", "/code", sys.argv[1], "ib0", "10.9.0.1")
 entry = Entry("command", argv=("sh", "-c", sys.argv[2]))
-recovery = {"stop_signal": "SIGTERM"}
-launch = launch_of(Path(sys.argv[1]), nodes=(node,), entry=entry, recovery=recovery)
+spec = {"recovery": {"stop_signal": "SIGTERM"}, "roles": sys.argv[3:]}
+launch = launch_of(Path(sys.argv[1]), nodes=(node,), entry=entry, **spec)
 sys.exit(worker.run_child(launch, node, 0))
 """
 _SAVES = """
@@ -346,11 +346,16 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize(
-    ("shell", "left"),
-    [("sleep 600 &", "sleep 600"), ("setsid sleep 600 &", "sleep 600"), ("sleep 0.3 &", None)],
+    ("shell", "left", "roles"),
+    [
+        ("sleep 600 &", "sleep 600", ()),
+        ("setsid sleep 600 &", "sleep 600", ()),
+        ("setsid sleep 600 &", None, ("server",)),
+        ("sleep 0.3 &", None, ()),
+    ],
 )
 def test_what_a_program_leaves_running_is_recorded(
-    tmp_path: Path, shell: str, left: str | None
+    tmp_path: Path, shell: str, left: str | None, roles: tuple[str, ...]
 ) -> None:
     """A program that goes on in the background had completed, and was killed without a word."""
     variables = {
@@ -359,7 +364,7 @@ def test_what_a_program_leaves_running_is_recorded(
         rank_processes.START_VARIABLE: "test-worker",
         rank_processes.SCRATCH_VARIABLE: str(tmp_path),
     }
-    words = [sys.executable, "-c", _RANK, str(tmp_path), shell]
+    words = [sys.executable, "-c", _RANK, str(tmp_path), shell, *roles]
     try:
         subprocess.run(words, cwd=tmp_path, env=variables, start_new_session=True, check=True)
     finally:
