@@ -229,7 +229,7 @@ BUDGETS = {
     # And which tracker lacks metrics, and what sends them; libraries that do not fit, refused
     # tokens and ranks that never met, and other troubles by their words; held and suspended jobs,
     # cancels that Slurm was not told, why others of several runs wait.
-    "observe": 10_457,
+    "observe": 10_489,
     # With what to write in place of other programs' words.
     # And with sbatch's options, which were init's, and programs in a spec's place.
     # And with searches, whose runs are completed on compute nodes: also conditions and samplers.
