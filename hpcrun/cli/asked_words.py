@@ -4,10 +4,11 @@ from __future__ import annotations
 
 _STOP_WORDS = """
 a actually am an and another any anyone are as ask at be been being by can cannot cant could did do
-does doesn dont eight first for four from get gets give got had has have how i if im in into is isn
-it its just ll many me much my need not now of on once one or our out please really right s should
-so some someone still than that the their them then there these they this to two up use used using
-ve want was way we were what when where which who why will with without won would you your
+does doesn dont eight first for four from get gets give go goes got had happen happens has have how
+i if im in into is isn it its just ll many me much my need not now of on once one or our out please
+really right s should so some someone still than that the their them there these they this to two up
+use used using ve want was way we were what when where which while who why will with without won
+would you your
 """
 STOP = frozenset(_STOP_WORDS.split())
 # Words of people who know other programs: words of hpcrun's own pages.
@@ -213,7 +214,8 @@ Getting started: Without YAML: quick command line script one
 Getting started: Your training program: integrate session loop my code
 How long until it finishes (progress, ETA): remaining left speed percent done take
 How much memory did my job use (sacct, seff): peak maxrss efficiency ram did cpu used
-Hyperparameter search, bayesian optimisation: tune tuning tuner ray
+Hyperparameter search, bayesian optimisation: tune tuning tuner ray several different values \
+learning rates
 Include another YAML file, refer to a key, override a value: set change reference variable share \
 settings base import default override command line without editing file hyperparameters
 Is my code copied; which version of code did a run use: can edit change pending queued while \
@@ -226,7 +228,7 @@ Keeping order: Tags, notes and names: label comment description
 Keeping order: With colleagues: users same root shared multi
 Kill a single run, stop one job: cancel abort scancel terminate only pending
 Limit to 4 jobs at a time: throttle simultaneous concurrency
-Limit what students and others can use: multiple users account quota per
+Limit what students and others can use: multiple users account quota per restrict everybody lab
 Log out, close my laptop (nohup, tmux, background): keep running after logout disconnect ssh \
 terminal closed keep go on screen tmux
 Looking inside a running job: debugger pdb py-spy gdb attach breakpoint debug
@@ -237,33 +239,36 @@ Modules (module load, Lmod): cuda version gcc spack toolchain
 My data directory is not found (git ignores it); a module of the directory above: own package \
 import cannot find dataset missing
 My loss diverges, is NaN: explode inf spike
-NCCL and InfiniBand: rdma roce ib interface network socket ifname slow
+NCCL and InfiniBand: rdma roce ib interface network socket ifname slow debug log level
 NCCL's watchdog: a collective that was given up: timeout timed out allreduce barrier increase
 Observing: Programs without a session: metrics own script print show log progress
-One experiment or job after another (dependency, afterok): pipeline workflow sequence then chain
+One experiment or job after another (dependency, afterok): pipeline workflow sequence then chain \
+preprocessing
 Optimizers and learning rates: Schedules: warmup cosine decay scheduler
 Optimizers and learning rates: The batch and the rate: scaling linear rule
 Partitions, free GPUs, longest time, my limits, fair share: list available idle max maximum jobs \
-fairshare sinfo queue cluster which many submit
+allocation budget left remaining fairshare sinfo queue cluster which many submit
 Pass a list or a boolean flag as an argument (argparse): hyperparameters arguments script
 Precision, memory and cheaper communication: Without DeepSpeed: FSDP2: fsdp ddp switch shard
 Profiling: trace flamegraph nsys nsight kernel
 Programs to copy: example template sample starter
+Raise a running job's time: change extend increase longer limit
 Recovery: Warned stops: signal handler sigusr1 sigterm grace before kill
 Rerun failed runs: again retry restart resubmit crashed difference submit requeue
 Resume by itself, go on from the last checkpoint; a preemptable partition: killed after 24 hours \
-longer than max walltime continue forever until done exceeds
+longer than max walltime continue forever until done exceeds automatically training over
 Roles: server inference vllm redis actor learner reinforcement different programs
 Roles: An evaluator that follows checkpoints: evaluate validation separate during
 Run without Slurm, on my workstation: laptop local machine test cluster try single gpu debug
 Runs of another user, who is running what on the cluster: colleague others everybody see
-Same run or a new one: I changed the code, a value: overwrite name already exists again twice two \
-directories duplicate skip finished completed done
+Same run or a new one: I changed the code, a value: overwrite resubmit name already exists \
+again twice two directories duplicate skip finished completed done
 Secrets and API tokens: password key login credentials hide environment hf_token private
 Set an environment variable (HF_HOME), a proxy for compute nodes: pass export env vars job
-Share results with my group: permissions colleague read access
+Share results with my group: supervisor look permissions colleague read access
 Start from another run's weights, fine-tune: pretrained finetune load transfer
 Start later (begin), hold a job: schedule tonight delay at night weekend
+Stop everything: kill cancel scancel all jobs
 Stop jobs at night, pause and go on later: suspend resume
 Sweep over seeds: random different per run repeat array same config times pass
 Sweeps: grid combinations product
@@ -287,7 +292,7 @@ Where are my checkpoints: saved model weights location find directory
 Where is the output, the log file slurm-123.out: stdout stderr print change redirect directory \
 file written
 Who uses my quota, the disk; too many small files (inodes): how much storage size space used full
-Why did my run fail: crash error die end killed stopped reason
+Why did my run fail: finishes immediately crash error die end killed stopped reason
 Why is my job pending, why does it not start, how long until it starts: stuck queue waiting days \
 backfill position estimated when
 Why is training slow: speed slower faster throughput bottleneck two nodes than one low idle
@@ -326,7 +331,7 @@ hpcrun plan: preview validate test without submitting script generated sbatch
 hpcrun report: html plots dashboard share
 hpcrun requeue: restart again undo cancelled resume
 hpcrun results: table final metrics mean std pandas dataframe
-hpcrun scaling: efficiency strong weak speedup
+hpcrun scaling: faster efficiency strong weak speedup
 hpcrun show: details id full config
 hpcrun stacks: deadlock py-spy where hang
 hpcrun status: which node where running squeue watch jobs now host
@@ -334,8 +339,10 @@ hpcrun submit: launch start several multiple specs experiments at once sbatch wa
 finish
 hpcrun tag: label mark
 hpcrun top: watch live dashboard temperature power utilization
-hpcrun weights: zero_to_fp32 consolidate merge inference load upload hub deploy serve
-hpcrun why: failed reason crash traceback first error cause message slurm requeued preempted
+hpcrun weights: zero_to_fp32 consolidate merge inference load upload hub deploy serve \
+export model format huggingface
+hpcrun why: restart restarted failed reason crash traceback first error cause message slurm \
+requeued preempted
 limits.max_array_size: MaxArraySize too many
 name: job set call experiment
 notify.command: run script after training end finished hook
@@ -371,6 +378,7 @@ search.prune: asha hyperband pruning pruner stop bad trials early terminate
 search.space: distribution log uniform loguniform range sample continuous
 search.trials: number samples
 sweep.exclude: skip combination
+sweep.random: search log scale uniform
 sweep.points: csv list file of parameters combinations pairs
 sweep.union: combine two concatenate
 sweep.zip: together paired pairs
@@ -379,9 +387,13 @@ working_directory: cwd relative overwritten
 ASKED_FOR = dict(line.rpartition(": ")[::2] for line in _ASKED_FOR.strip().split("\n"))
 # Several words that are one -> that word.
 PHRASES = {
+    "at (?:once|the same time)": "simultaneous",
     "fine-tune": "finetune",
+    "(?:from|on|in) (?:the )?command ?line": "override",
+    "go(?:es|ing)? on": "resume",
     "log in": "login",
     "multi-run": "multirun",
+    "(?:switch|turn)(?:ed|ing)? off": "disable",
     "w&b": "wandb",
 }
 

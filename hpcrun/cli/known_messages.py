@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from hpcrun.observe.diagnosis import advice
 from hpcrun.policy import causes
@@ -28,7 +29,7 @@ _MESSAGES = (
         "`hpcrun estimate SPEC` tells before the queue what a run takes.",
     ),
     (
-        rf"{causes.NO_NODE_MEMORY}|out.of.memory|\bOOM\b|MemoryError|DefaultCPUAllocator"
+        rf"{causes.NO_NODE_MEMORY}|out.of.memory|(?-i:\bOOM\b)|MemoryError|DefaultCPUAllocator"
         r"|(?<!fork: )Cannot allocate memory|exceeded \S{0,7} ?memory limit",
         _NODE_MEMORY,
         _MORE_MEMORY,
@@ -309,9 +310,9 @@ _OTHERS = (
         "wrote around it.",
     ),
     (
-        r"(?-i:\b[A-Z]\w*(?:Error|Exception|Warning)\b(?:: .|$))|^(?:\w+: )*(?:fatal )?error: "
-        r"|Traceback \(most recent|\bexit(?:ed)?(?: with)?(?: exit)?[ -]?(?:code|status)\W*[1-9]"
-        r"|\bFAILED\W+[1-9]\d*:0",
+        r"(?-i:\b[A-Z]\w*(?:Error|Exception|Warning)\b(?:: .|$))"
+        r"|^(?:\w+: )*(?:fatal|error|fatal error): |Traceback \(most recent"
+        r"|\bexit(?:ed)?(?: with)?(?: exit)?[ -]?(?:code|status)\W*[1-9]|\bFAILED\W+[1-9]\d*:0",
         "An error of the program's own, or of its libraries",
         "`hpcrun why NAME` shows which rank failed first, with its traceback, and what to do; "
         "`hpcrun logs NAME --rank R` what it wrote before. Fix it, and `hpcrun submit SPEC` goes "
@@ -325,6 +326,8 @@ _REFUSED = re.compile(
     r"|(?:QOS|Assoc)\w*Submit\w*Limit",
     re.IGNORECASE,
 )
+# A reason of Slurm's within a sentence: in parentheses, or of several words (MaxPool is none).
+_REASON = re.compile(r"(?<=\()\w+|\b(?!M)\w*[a-z][A-Z]\w*")
 # Words in small letters that are messages though they stand alone.
 _SIGNAL_ALONE = re.compile(r"preempted|killed|segfault|sig[a-z]{3,4}")
 # Where a number stands for a signal, and how programs that died are reported.
@@ -342,8 +345,8 @@ def explained(words: str) -> tuple[str, str, str] | None:
     if words == words.lower() and " " not in words and not _SIGNAL_ALONE.fullmatch(words):
         return None
     said = words.strip("() ")
-    if (reason := pending_reason.in_words(said)) != said:
-        return "Why a job waits", reason, "hpcrun status and hpcrun why have it of a run"
+    if "(" not in said and (told := _of_reasons([said])):
+        return told
     words = _with_signal(words)
     if found := _first(_MESSAGES, words):
         return found
@@ -352,7 +355,15 @@ def explained(words: str) -> tuple[str, str, str] | None:
     if _REFUSED.search(words) and (place := refusals.where_to_look(words)):
         text = f"Look at {place}. `hpcrun check SPEC` asks Slurm before the queue does."
         return "Slurm refuses the job", text, "hpcrun help checks"
-    return _first(_OTHERS, words)
+    return _first(_OTHERS, words) or _of_reasons(_REASON.findall(words))
+
+
+def _of_reasons(names: Iterable[str]) -> tuple[str, str, str] | None:
+    """Return what is said of the first that is a reason of Slurm's."""
+    for name in names:
+        if (reason := pending_reason.in_words(name)) != name:
+            return "Why a job waits", reason, "hpcrun status and hpcrun why have it of a run"
+    return None
 
 
 def _first(messages: tuple[tuple[str, str, str], ...], words: str) -> tuple[str, str, str] | None:

@@ -576,6 +576,9 @@ ANSWERS = {
     """,
     # Pasted as they were seen.
     r"^Why a job waits": """
+        my job waits since 2 days, why (QOSGrpGRES)
+        why is my job pending (AssocGrpGRES)
+        nodes reserved for maintenance, job does not start: ReqNodeNotAvail
         QOSMaxGRESPerUser
         ReqNodeNotAvail, Reserved for maintenance
         (QOSMaxCpuPerUserLimit)
@@ -925,6 +928,22 @@ ANSWERS = {
     r"[Tt]ensorBoard": """
         tensorbord
     """,
+    # A question that has a word of a message, or a reason within it.
+    r"shrink_micro_batch|smaller micro": """
+        make batch size smaller automatically if oom happens
+    """,
+    r"^Limit to 4 jobs": """
+        submit 200 runs but only 10 running at the same time
+    """,
+    r"[Ss]weep|search": """
+        run the same script with 5 different learning rates
+    """,
+    r"^recovery.requeue": """
+        how do I turn off automatic restarts
+    """,
+    r"^An error of the program's own, ": """
+        fatal: detected dubious ownership in repository at '/shared/code'
+    """,
 }
 QUESTIONS = [
     (question, pattern)
@@ -1055,3 +1074,19 @@ def test_options_of_others_are_words(words: list[str]) -> None:
 def test_numbers_and_timeouts_of_others_are_no_end_of_a_job(words: str) -> None:
     titles = [one.title for one in ask.answers(words, PAGES, 1)]
     assert not [one for one in titles if one.startswith(("A process was", "The job reached"))]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("why is my job pending (Priority)", "Priority: waits behind"),
+        ("squeue says (ReqNodeNotAvail, UnavailableNodes:n1)", "ReqNodeNotAvail: a node"),
+        ("ReqNodeNotAvail, Reserved for maintenance", "ReqNodeNotAvail, Reserved for m"),
+        ("my program uses MinMaxScaler and MaxPool", ""),
+        ("which Priority has a job", ""),
+    ],
+)
+def test_a_reason_within_a_sentence_is_explained(words: str, told: str) -> None:
+    (first, *_) = ask.answers(words, PAGES, 1)
+    assert (first.title == "Why a job waits") == bool(told)
+    assert first.text.startswith(told)
