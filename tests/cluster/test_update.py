@@ -94,7 +94,8 @@ def test_what_is_queued_is_changed_and_stays_so(desk: Desk) -> None:
     assert "partition stays, as it runs already" in said
 
     # Slurm complains of a task that has ended, and gives the others the limit.
-    desk.hpcrun("cancel", "study/1", "--yes")
+    # One that runs would leave its place to run 5, whose nice would stay.
+    desk.hpcrun("cancel", "study/3", "--yes")
     rows, said = desk.update("study/5", "max_parallel=3", "nice=7")
     assert "max_parallel is of the whole array" in said
     assert desk.queue()["5"]["nice"] == "7"

@@ -298,7 +298,7 @@ class TopApp(App[BaseException]):
         if self._looking is not None and self._looking.took >= LONG:
             old.append(f"no answer of Slurm or the storage for {self._looking.took:.0f} s")
         if any(old) and picture is not None:
-            old.append(f"what is shown is {age(time.time() - picture.time)} old")
+            old.insert(0, f"what is shown is {age(time.time() - picture.time)} old")
         told = [one_line(problem) for problem in picture.problems] if picture else []
         return [line for line in (self._notice, self.model.unmet, *old, *told) if line]
 
