@@ -93,12 +93,14 @@ def test_what_is_queued_is_changed_and_stays_so(desk: Desk) -> None:
     rows, said = desk.update("study/0", "partition=high", code=2)
     assert "partition stays, as it runs already" in said
 
-    # Slurm complains of a task that has ended, and gives the others the limit.
-    # One that runs would leave its place to run 5, whose nice would stay.
-    desk.hpcrun("cancel", "study/3", "--yes")
-    rows, said = desk.update("study/5", "max_parallel=3", "nice=7")
-    assert "max_parallel is of the whole array" in said
+    # While it waits: one that is cancelled leaves it its place.
+    desk.update("study/5", "nice=7")
     assert desk.queue()["5"]["nice"] == "7"
+    # Slurm complains of a task that has ended, and gives the others the limit.
+    desk.hpcrun("cancel", "study/1", "--yes")
+    rows, said = desk.update("study/5", "max_parallel=3")
+    assert "max_parallel is of the whole array" in said
+    assert rows[5]["changes"] == {"max_parallel": "3"}
     until(lambda: desk.states().count("RUNNING") == 3, "one more runs", 60)
 
     # The plan says otherwise, and what is typed is what makes it so.
