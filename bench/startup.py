@@ -23,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 
 BASELINE = "python -c pass"
-TARGET = ("hpcrun --help", 5.0)
+TARGETS = {"hpcrun --help": 4.0, "hpcrun status": 7.0, "hpcrun plan hello cluster=slurm": 14.0}
 # Seconds that an answer to TAB may take, and the lines up to the cursor.
 TAB_TARGET = 0.1
 TABS = {"TAB on a key": "hpcrun submit hello res", "TAB on a condition": "hpcrun status hello st"}
@@ -57,6 +57,7 @@ def commands(checkout: Path, directory: Path, mark: str = "") -> dict[str, Comma
     subprocess.run(
         [*hpcrun, "submit", "hello", "cluster=local", "--wait"],
         env={**os.environ, **environment},
+        cwd=directory.parent,
         capture_output=True,
         check=True,
     )
@@ -82,7 +83,13 @@ def measure(measured: dict[str, Command], rounds: int) -> dict[str, list[float]]
             variables.pop("PYTHONDONTWRITEBYTECODE", None)
             began = time.perf_counter()
             subprocess.run(
-                argv, stdin=subprocess.DEVNULL, capture_output=True, check=True, env=variables
+                argv,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                check=True,
+                env=variables,
+                # `python -m` takes what lies in the current directory before any other checkout.
+                cwd=tempfile.gettempdir(),
             )
             if number >= 0:  # the first two warm the page cache
                 seconds[name].append(time.perf_counter() - began)
@@ -111,9 +118,9 @@ def main() -> None:
     for name in filter(lambda name: name.endswith(BEFORE), medians):
         now = name.removesuffix(BEFORE)
         print(f"{now}: {medians[now] / medians[name]:.3f} of what it was before")
-    name, limit = TARGET
-    verdict = "within" if ratios[name] <= limit else "ABOVE"
-    print(f"{name}: {ratios[name]:.2f}x python -c pass, {verdict} the target of {limit:g}x")
+    for name, limit in TARGETS.items():
+        verdict = "within" if ratios[name] <= limit else "ABOVE"
+        print(f"{name}: {ratios[name]:.2f}x python -c pass, {verdict} the target of {limit:g}x")
     slowest = max(medians[name] for name in TABS)
     verdict = "within" if slowest <= TAB_TARGET else "ABOVE"
     print(f"TAB: {slowest * 1000:.0f} ms, {verdict} the target of {TAB_TARGET * 1000:.0f} ms")
