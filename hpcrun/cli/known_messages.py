@@ -359,7 +359,7 @@ def explained(words: str) -> tuple[str, str, str] | None:
 
 
 def _of_reasons(names: Iterable[str]) -> tuple[str, str, str] | None:
-    """Return what is said of the first that is a reason of Slurm's."""
+    """Return the answer on the first name that is a reason of Slurm's; None without any."""
     for name in names:
         if (reason := pending_reason.in_words(name)) != name:
             return "Why a job waits", reason, "hpcrun status and hpcrun why have it of a run"

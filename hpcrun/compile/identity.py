@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from hpcrun.compile.sweep.references import (
 from hpcrun.compile.target import role_layout
 from hpcrun.compile.target.deepspeed_keys import is_comment
 from hpcrun.policy.batch import ACCUMULATION, AUTO, MICRO, TRAIN
+from hpcrun.shared_dataclass import asdict
 from hpcrun.state.plan import Entry, Plan, RunPlan
 from hpcrun.state.role_plan import ROLES
 from hpcrun.state.spec.run_blocks import Optimization

@@ -226,7 +226,8 @@ def run_child(launch: Launch, node: LaunchNode, rank: int, child: Child | None =
         record_if_alone(launch, scratch)
         others = launch.world_size > 1 or bool(launch.spec.get(ROLES))
         if left := rank_processes.left_running(scratch, only_group=others):
-            files.append(launch.paths.session, session_log.record(session_log.LEFT, command=left))
+            event = session_log.record(session_log.LEFT_RUNNING, command=left)
+            files.append(launch.paths.session, event)
         files.append(launch.paths.session, session_log.record(session_log.FINISHED))
     return code
 

@@ -34,6 +34,8 @@ Each line has ``event`` and ``time`` (seconds since the epoch); the events are
     The entry came to its end: of a session also ``step``, ``step_seconds``, ``own_seconds``.
 ``alone``
     MPI took each of several ranks for the only one.
+``left_running``
+    Rank 0's program ended while this ``command``, which it had begun, went on.
 
 Of a program without a session, the agent of rank 0's node writes what it sees:
 
@@ -70,7 +72,7 @@ SAVED_NEARBY = "saved_nearby"
 BAD_STEP = "bad_step"
 FINISHED = "finished"
 ALONE = "alone"
-LEFT = "left"
+LEFT_RUNNING = "left_running"
 READ_FROM = "read_from"
 SEEN = "seen"
 

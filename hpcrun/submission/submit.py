@@ -6,7 +6,6 @@ accepts nothing leaves nothing behind.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -20,6 +19,7 @@ from hpcrun.compile.chain import in_order
 from hpcrun.compile.freeze import Compiled, CompiledRun, freeze
 from hpcrun.errors import EXIT_OK, UsageError
 from hpcrun.policy import resume
+from hpcrun.shared_dataclass import replace
 from hpcrun.slurm import suspect_exclusion
 from hpcrun.state import chosen_point, history, permissions
 from hpcrun.state.layout import ExperimentPaths, experiment
@@ -60,7 +60,7 @@ class Request:
         """Return the request for one experiment of a chain: the options are about the last."""
         if one is chain[-1]:
             return self
-        return dataclasses.replace(self, new=False, only=None)
+        return replace(self, new=False, only=None)
 
 
 def submit_chain(chain: Sequence[Compiled], request: Request) -> list[Submitted]:
@@ -99,7 +99,7 @@ class Preview:
 
 
 def _of_runs(plan: Plan, chosen: Collection[int]) -> Plan:
-    return dataclasses.replace(plan, runs=tuple(r for r in plan.runs if r.number in chosen))
+    return replace(plan, runs=tuple(r for r in plan.runs if r.number in chosen))
 
 
 def preview_chain(chain: Sequence[Compiled], request: Request) -> list[Preview]:
@@ -243,7 +243,7 @@ def _complete(compiled: Compiled, say: Say) -> Compiled:
     runs: Sequence[CompiledRun] = compiled.runs
     for one in feature.features_of(runs[0].spec):
         runs = one.look_up(runs, compiled.root, say)
-    return compiled if runs is compiled.runs else dataclasses.replace(compiled, runs=tuple(runs))
+    return compiled if runs is compiled.runs else replace(compiled, runs=tuple(runs))
 
 
 def _preview(compiled: Compiled, request: Request, depends_on: tuple[Dependence, ...]) -> Preview:
@@ -298,7 +298,7 @@ def _asked_for(
         return decisions
     asked = request.only(experiment(compiled.root, compiled.name), plan.runs)
     return [
-        dataclasses.replace(decision, action=run_actions.SKIPPED)
+        replace(decision, action=run_actions.SKIPPED)
         if decision.is_submitted and decision.run not in asked
         else decision
         for decision in decisions
@@ -311,7 +311,7 @@ def _with_executor(compiled: Compiled, executor: Executor) -> Compiled:
     # The profile's interfaces are those of the cluster's nodes.
     own: dict[str, Any] = {"fabric": {}} if executor.is_here else {}
     cluster = {**compiled.cluster, "executor": executor.name, **own}
-    return dataclasses.replace(compiled, cluster=cluster)
+    return replace(compiled, cluster=cluster)
 
 
 def _extend(
@@ -329,7 +329,7 @@ def _extend(
             "command once they have ended"
         )
     return [
-        dataclasses.replace(one, action=run_actions.EXTENDED)
+        replace(one, action=run_actions.EXTENDED)
         if one.run in changed and one.action == run_actions.COMPLETED
         else one
         for one in decisions

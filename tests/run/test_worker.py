@@ -371,7 +371,7 @@ def test_what_a_program_leaves_running_is_recorded(
         rank_processes.kill(tmp_path)
     (log,) = tmp_path.rglob("session.jsonl")
     events = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [event.get("command") for event in events if event["event"] == "left"] == (
+    assert [event.get("command") for event in events if event["event"] == "left_running"] == (
         [left] if left else []
     )
     assert events[-1]["event"] == "finished"

@@ -29,7 +29,6 @@ from hpcrun.compile.source.marked_tree import (
 )
 from hpcrun.compile.source.problems import Problems, kind_of
 from hpcrun.errors import Problem
-from hpcrun.shared_dataclass import replace
 from hpcrun.state import files
 
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -176,8 +175,7 @@ def parse_value(text: str, key: str, directory: Path, problems: Problems) -> Tre
             return Tree({"value": plain_value(text)}, marks)
         at = tuple(key.split("."))
         data = {"value": builder.parse(text, at)}
-        within = {("value", *own[len(at) :]): mark for own, mark in builder.marks.items()}
-        marks |= {own: replace(mark, line=None) for own, mark in within.items()}
+        marks |= {("value", *own[len(at) :]): mark for own, mark in builder.marks.items()}
         return Tree(data, marks)
     except TooMuch as error:
         problems.add(Problem(COMMAND_LINE, key, error.message, error.hint))
@@ -244,7 +242,7 @@ class _Builder:
     def _build(self, node: yaml.Node, key: Key, open_nodes: set[int]) -> Any:
         line = node.start_mark.line + 1
         text = node.value if isinstance(node, yaml.ScalarNode) else None
-        self.marks[key] = SourceMark(self.shown, line, self.directory, text)
+        self.marks[key] = self._mark(line, text)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, key, line)
         if id(node) in open_nodes:
@@ -287,7 +285,7 @@ class _Builder:
                 continue
             lines[name] = line
             data[name] = self._build(value_node, full, open_nodes)
-            self.marks[full] = replace(self.marks[full], line=line)
+            self.marks[full] = self._mark(line, self.marks[full].text)
         return {**merged, **data}
 
     def _name(self, node: yaml.Node, key: Key, line: int) -> str | None:
@@ -323,8 +321,12 @@ class _Builder:
             return node.value
 
     def _problem(self, key: Key, message: str, hint: str | None, line: int) -> None:
-        mark = SourceMark(self.shown, None if self.shown == COMMAND_LINE else line, self.directory)
-        Reporter(Tree({}), self.problems).at_mark(mark, key, message, hint)
+        Reporter(Tree({}), self.problems).at_mark(self._mark(line), key, message, hint)
+
+    def _mark(self, line: int, text: str | None = None) -> SourceMark:
+        """Return the mark of a line, which what is typed has none of."""
+        is_typed = self.shown == COMMAND_LINE
+        return SourceMark(self.shown, None if is_typed else line, self.directory, text)
 
 
 def _unread(error: yaml.YAMLError | TooMuch, shown: str, text: str = "") -> Problem:

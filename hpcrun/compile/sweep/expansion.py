@@ -214,7 +214,7 @@ class Expansion:
         for name, value in point.items():
             key, at = tuple(name.split(".")), (*place, name)
             if self._may_be_swept(key, at):
-                one = values.written(key, value, at, self._report)
+                one = values.assignment_at(key, value, at, self._report)
                 found.append(replace(one, is_set=is_set))
                 if not is_set:
                     self._name_of(found[-1], place)

@@ -37,21 +37,23 @@ def parse(key: Key, values: Any, place: Key, report: Reporter) -> list[Assignmen
     count]}`` as numpy's, both ends included.
     """
     if isinstance(values, list):
-        return [written(key, one, (*place, str(at)), report) for at, one in enumerate(values)]
+        return [assignment_at(key, one, (*place, str(at)), report) for at, one in enumerate(values)]
     form = next(iter(values), None) if isinstance(values, dict) and len(values) == 1 else None
     if form == "choices" and isinstance(values["choices"], dict):
         choices = values["choices"].items()
-        return [written(key, one, (*place, form, name), report, name) for name, one in choices]
+        return [
+            assignment_at(key, one, (*place, form, name), report, name) for name, one in choices
+        ]
     if form in _RANGES:
         return _range(key, str(form), values[form], (*place, str(form)), report)
     _report_form(key, values, place, report)
     return []
 
 
-def written(
+def assignment_at(
     key: Key, value: Any, place: Key, report: Reporter, label: str | None = None
 ) -> Assignment:
-    """Return what a key gets from the value at ``place``, which may have a label."""
+    """Return the assignment of the value at ``place``, which may have a label, to a key."""
     indices = range(len(value)) if isinstance(value, list) else ()
     items = tuple(report.mark((*place, str(index))) for index in indices)
     swept = value if label is None else label

@@ -242,7 +242,7 @@ def doubt(attempt: AttemptPaths) -> str | None:
         if told.exception:
             said = shortened(f"{told.exception}: {told.message}".rstrip(": "), _LONGEST_REASON)
             return f"the log of rank {rank} ends with {said}; its exit code is 0: {_HIDDEN}"
-    left = next(session(attempt).of(session_log.LEFT), None)
+    left = next(session(attempt).of(session_log.LEFT_RUNNING), None)
     if left is not None and progress(attempt.run, attempt).reached_step is None:
         # Where it made steps, it may be a helper.
         said = shortened(one_line(str(left.record.get("command"))), _LONGEST_REASON)

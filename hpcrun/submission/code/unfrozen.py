@@ -13,12 +13,13 @@ import os
 import re
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hpcrun import activity
 from hpcrun.policy import secret_names
+from hpcrun.shared_dataclass import replace
 from hpcrun.state.layout import ExperimentPaths
 from hpcrun.state.plan import Plan
 from hpcrun.submission.code import code_files, named_paths

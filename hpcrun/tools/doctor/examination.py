@@ -90,7 +90,7 @@ def examine(profile: DoctorProfile, python: str | None = None) -> Examination:
 
     Raises ClusterUnreachable if the profile is for Slurm, and there is none on this machine.
     """
-    site, silent, unseen = None, "", None
+    site, silent = None, None
     try:
         site = read_site(profile) if profile.is_slurm else None
     except ClusterUnreachable as error:
@@ -99,8 +99,7 @@ def examine(profile: DoctorProfile, python: str | None = None) -> Examination:
         if _NO_CLUSTER.search(error.message) and not profile.is_named:
             alone = examine(doctor_profile.load(LOCAL, profile.root), python)
             return replace(alone, notes=(_ALONE,))
-        silent = error.message
-        unseen = unknown(f"Slurm does not answer: {silent}", error.hint or "", YOU)
+        silent = error
     asked = BackgroundCall(partial(machine_facts.ask_job_python, profile, python))
     with activity.doing(f"measuring the storage of {profile.root}"):
         # In this thread, so that Ctrl-C leaves nothing behind.
@@ -111,8 +110,9 @@ def examine(profile: DoctorProfile, python: str | None = None) -> Examination:
     facts = asked.result()
     judged: list[JudgedPromise] = []
     gpus = False
-    if unseen is not None:
-        judged.append(JudgedPromise("Slurm", "hpcrun works with this Slurm", unseen))
+    if silent is not None:
+        answer = unknown(f"Slurm does not answer: {silent.message}", silent.hint or "", YOU)
+        judged.append(JudgedPromise("Slurm", "hpcrun works with this Slurm", answer))
     elif site is not None:
         judged += slurm_promises.judge(site, profile.data)
         has_own = profile.data["resources"]["gpu_request"] == "none"
@@ -131,7 +131,7 @@ def examine(profile: DoctorProfile, python: str | None = None) -> Examination:
         slurm=site.version if site is not None else None,
         judged=judged,
         suspects=SuspectNodes(profile.root).read() if profile.is_slurm else (),
-        silent=silent,
+        silent=silent.message if silent else "",
     )
 
 

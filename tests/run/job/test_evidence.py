@@ -469,11 +469,18 @@ def test_what_speaks_against_an_exit_code_of_zero(
 def test_a_program_that_goes_on_in_the_background_was_ended(
     attempt: AttemptPaths, step: int | None
 ) -> None:
-    files.append(attempt.session, session_log.record(session_log.LEFT, command="python a.py"))
+    files.append(
+        attempt.session, session_log.record(session_log.LEFT_RUNNING, command="python a.py")
+    )
     if step:
         files.append(attempt.metrics, {"step": step, "time": 1.0})
     told = evidence.doubt(attempt)
     assert told is None if step else "its `python a.py` went on" in str(told)
+
+
+def test_a_session_that_was_asked_to_stop_left_nothing_running(attempt: AttemptPaths) -> None:
+    files.append(attempt.session, session_log.record("left", step=3))
+    assert evidence.doubt(attempt) is None
 
 
 MPICH_ABORT = "Abort(7) on node 1 (rank 1 in comm 0): application called MPI_Abort(WORLD, 7)\n"
